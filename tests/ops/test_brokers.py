@@ -192,7 +192,7 @@ def test_gc_takes_what_the_brokers_have_forgotten(topic: Topic) -> None:
     ]
     assert [step.reason for step in steps] == [
         "the brokers have deleted it",
-        "the brokers take its copy for unfinished",
+        "the brokers never finished its copy",
         "the brokers' records do not name it",
     ]
     assert [objects.start_offset for objects in list_segments(store)] == [0, 30, 40]

@@ -80,7 +80,7 @@ def test_who_names_the_brokers_id_knows_that_the_bucket_has_another(bucket: Buck
 
 def test_who_names_the_buckets_id_does_not_get_the_brokers_topic(bucket: Bucket) -> None:
     with pytest.raises(
-        DataLossError, match=f"topic orders is {SECOND_ID} on the broker, and topic_ids names {FIRST_ID}"
+        DataLossError, match=f"topic orders has id {SECOND_ID} on the broker, but topic_ids names {FIRST_ID}"
     ):
         taken(bucket, SECOND_ID, FIRST_ID)
     snapshot = taken(bucket, SECOND_ID, FIRST_ID, lenient=True)
@@ -89,6 +89,6 @@ def test_who_names_the_buckets_id_does_not_get_the_brokers_topic(bucket: Bucket)
 
 
 def test_a_topic_that_the_broker_does_not_have(bucket: Bucket) -> None:
-    with pytest.raises(DataLossError, match="topic orders is in the bucket, and the broker has no topic of this name"):
+    with pytest.raises(DataLossError, match="topic orders is in the bucket, but the broker has no such topic"):
         taken(bucket, None)
     assert extent(taken(bucket, None, lenient=True)) == (FIRST_ID, 0, 20, 20)

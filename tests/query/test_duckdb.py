@@ -74,7 +74,7 @@ def test_rows_of_a_query_are_given_once(bucket: Bucket) -> None:
     with QueryTables(bucket.manager, TableOptions()) as tables:
         rows = tables.run("SELECT * FROM orders")
         assert pa.table(rows).num_rows == 150
-        with pytest.raises(AlreadyClosedError, match="these rows of a query were read before; run it again"):
+        with pytest.raises(AlreadyClosedError, match="these rows were read already; run the query again"):
             pa.table(rows)
 
 
@@ -92,7 +92,7 @@ def test_a_table_of_ones_own_is_not_replaced_by_a_topic(
     connection.execute(sql)
     unread: Any = connection.sql("SELECT range AS n FROM range(100000)").to_arrow_reader(10)
     for topics in (None, ["marked", "orders"]):
-        with pytest.raises(ConfigError, match="a table or a view orders already, which the topic would hide"):
+        with pytest.raises(ConfigError, match="already has a table or view orders, which the topic would hide"):
             attach(connection, bucket.manager, topics=topics)
     assert unread.read_all().num_rows == 100_000
     with attach(connection, bucket.manager, topics=["payments"]) as attached:
@@ -130,7 +130,7 @@ def test_a_result_that_is_open_keeps_topics_out_and_stays_whole(
 
 def test_topics_are_not_attached_twice(connection: duckdb.DuckDBPyConnection, bucket: Bucket) -> None:
     with attach(connection, bucket.manager, topics=["orders"]) as first:
-        with pytest.raises(ConfigError, match="a topic orders is attached to the connection already: close"):
+        with pytest.raises(ConfigError, match="topic orders is already attached to the connection: close"):
             attach(connection, bucket.manager)
         with attach(connection, bucket.manager, topics=["marked"]), attach(connection.cursor(), bucket.manager):
             pass

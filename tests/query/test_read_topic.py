@@ -275,7 +275,7 @@ def test_a_read_that_is_closed_in_the_middle_is_no_shorter_one(bucket: Bucket) -
     assert sum(batch.num_rows for batch in read) == 2000
     assert list(read) == []
     for again in (table, read_batches):
-        with pytest.raises(AlreadyClosedError, match="begin another"):
+        with pytest.raises(AlreadyClosedError, match="start another read"):
             again(read)
 
 

@@ -60,7 +60,7 @@ def test_a_loss_is_told_as_far_as_it_goes(bucket: Bucket, caplog: pytest.LogCapt
 
 def test_a_loss_that_fails_names_the_way_on_of_whoever_asks(bucket: Bucket) -> None:
     query = replace(QUERY, on_data_loss="fail", words=QueryWords(accept_loss="let it be"))
-    with pytest.raises(DataLossError, match="begins at offset 7 now; let it be to go on"):
+    with pytest.raises(DataLossError, match="begins at offset 7 now; let it be to continue"):
         list(TopicReader(lambda: bucket.manager, query, live=broker()).read_split(LiveSplit(ORDERS, 3, 12)))
 
 
@@ -103,7 +103,10 @@ def test_a_log_that_was_cut_since_it_was_planned_is_told(
 ) -> None:
     split = LiveSplit(ORDERS, 3, stop, epoch=epoch)
     reader = cast("LiveReader", ElectedBroker())
-    strict, sentence = replace(QUERY, on_data_loss="fail"), r"offsets 7 to 11 of orders-0 .* from offset 7 on"
+    strict, sentence = (
+        replace(QUERY, on_data_loss="fail"),
+        r"offsets 7 to 11 of orders-0 .* truncated the log at offset 7",
+    )
     if is_cut:
         with pytest.raises(DataLossError, match=sentence):
             list(TopicReader(lambda: bucket.manager, strict, OFFSETS, live=reader).read_split(split))

@@ -140,7 +140,7 @@ def test_what_nobody_has_is_told(tiered: TieredTopic, policy: Any) -> None:
         delete_records(tiered.server, tiered.topic, 50)
         if policy == "fail":
             for _ in range(2):
-                with pytest.raises(DataLossError, match=f"offsets 5 to 49 of {tiered.topic}-0 are not there"):
+                with pytest.raises(DataLossError, match=f"offsets 5 to 49 of {tiered.topic}-0 are not available"):
                     followed.until_at(p0=COUNT)
             assert tail.positions == {where: 5}
             return

@@ -74,7 +74,7 @@ def test_a_start_at_the_end_of_the_log_reads_nothing() -> None:
 def test_a_start_beyond_the_log_is_lost_data() -> None:
     places: Places = {("t", 0): 21, ("t", 1): 5}
     with pytest.raises(
-        DataLossError, match=r"starts t-0 at offset 21, and its log ends before offset 20; .*on_data_loss"
+        DataLossError, match=r"starts t-0 at offset 21, but its log ends before offset 20; .*on_data_loss"
     ):
         starts(places)
 
@@ -84,7 +84,7 @@ def test_a_start_beyond_the_log_starts_at_the_end_and_warns_if_loss_may_be(caplo
     with caplog.at_level(logging.WARNING):
         assert lookup(query=LENIENT).starting(places)["t", 0] == 20
     assert [record.getMessage() for record in caplog.records] == [
-        "the query starts t-0 at offset 21, and its log ends before offset 20"
+        "the query starts t-0 at offset 21, but its log ends before offset 20"
     ]
 
 

@@ -283,10 +283,10 @@ def test_an_election_that_cut_the_log_below_a_tail_is_told(bucket: Bucket, broke
         broker.leader_epoch, broker.epoch_end, broker.extents = 6, EpochEnd(5, 25), {ORDERS: (0, 900)}
         broker.events.append(LiveEvent(ORDERS, None, 60))
         with pytest.raises(
-            DataLossError, match="read up to offset 60, and from offset 25 on a later leader epoch"
+            DataLossError, match="read up to offset 60, but an election truncated the log at offset 25"
         ) as error:
             poll_for(tail, clock)
-        assert "offsets 25 to 59 were of one that was left behind" in str(error.value)
+        assert "offsets 25 to 59 are no longer part of it" in str(error.value)
         assert tail.places == {ORDERS: Position(60, 5)}
 
 
@@ -303,7 +303,7 @@ def test_an_election_while_a_tail_comes_to_the_seam_is_told(bucket: Bucket, brok
         broker.leader_epoch, broker.epoch_end, broker.extents = 6, EpochEnd(5, 25), {ORDERS: (0, 900)}
         other: Any = pa.RecordBatch.from_pydict({"offset": [60, 61]})
         broker.events.append(LiveEvent(ORDERS, other, 62, 6))
-        with pytest.raises(DataLossError, match="read up to offset 60, and from offset 25 on a later leader epoch"):
+        with pytest.raises(DataLossError, match="read up to offset 60, but an election truncated the log at offset 25"):
             poll_for(tail, clock)
         assert tail.places == {ORDERS: Position(60, 5)}
 
@@ -337,7 +337,7 @@ def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(
         assert all_of(tail) == []
         # The cut is within the bucket's segment, so the broker serves the records from there on.
         assert tail.places == {ORDERS: Position(25, 6)}
-    assert caplog.text.count("from offset 25 on a later leader epoch has written another log") == 1
+    assert caplog.text.count("an election truncated the log at offset 25") == 1
 
 
 @pytest.mark.parametrize(("position", "is_cut"), [(Position(60), True), (60, True), (Position(60, 6), False)])
@@ -350,7 +350,7 @@ def test_a_place_of_the_log_as_it_is_now_is_cut_off_by_nothing_before(
     broker.leader_epoch, broker.epoch_end = 6, EpochEnd(5, 25)
     with LogTail(bucket.manager, LIVE, {ORDERS: position}, settings=SETTINGS) as tail:
         if is_cut:
-            with pytest.raises(DataLossError, match="from offset 25 on a later leader epoch"):
+            with pytest.raises(DataLossError, match="an election truncated the log at offset 25"):
                 all_of(tail)
         else:
             assert all_of(tail) == []
@@ -364,7 +364,7 @@ def test_a_bucket_that_has_the_later_epoch_by_now_tells_it_without_a_broker(buck
     strict = replace(ALONE, on_data_loss="fail")
     with (
         LogTail(bucket.manager, strict, {ORDERS: Position(60, 5)}, settings=SETTINGS) as tail,
-        pytest.raises(DataLossError, match="from offset 25 on a later leader epoch"),
+        pytest.raises(DataLossError, match="an election truncated the log at offset 25"),
     ):
         all_of(tail)
     with LogTail(bucket.manager, ALONE, {ORDERS: Position(60, 5)}, settings=SETTINGS) as tail:
@@ -382,7 +382,7 @@ def test_a_watermark_that_was_moved_back_tells_it_before_that(bucket: Bucket, ca
         bucket.manager.store.put(watermark_key("", where), mark.to_bytes())
         poll_for(tail, clock)
         assert tail.places == {ORDERS: Position(25, 5)}
-        assert caplog.text.count("read up to offset 60, and from offset 25 on a later leader epoch") == 1
+        assert caplog.text.count("read up to offset 60, but an election truncated the log at offset 25") == 1
         bucket.ends["orders", 0, FIRST_ID] = 25
         bucket.write(75, epochs=(*WRITTEN, (6, 25)))
         clock.now += 20

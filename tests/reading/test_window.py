@@ -92,7 +92,7 @@ def test_a_hole_at_the_seam_by_the_querys_policy(tiered: TieredTopic, caplog: py
     delete_records(tiered.server, tiered.topic, seam + 7)
     query = query_of(tiered)
     log = log_of(tiered, query)
-    with pytest.raises(DataLossError, match=f"offsets {seam} to {seam + 6} of {tiered.topic}-0 are not there"):
+    with pytest.raises(DataLossError, match=f"offsets {seam} to {seam + 6} of {tiered.topic}-0 are not available"):
         TopicReader(lambda: tiered.manager, query).read(log, 0, COUNT)
     with reader_of(tiered, replace(query, on_data_loss="report")) as reader, caplog.at_level(logging.WARNING):
         read = offsets(reader.read(log, 0, COUNT))
@@ -136,7 +136,7 @@ def test_offsets_that_there_are_not(bucket: Bucket) -> None:
     bucket.write(20)
     query = LogQuery(Assign((("orders", 0),)))
     log = survey_logs(bucket.manager, query).logs["orders", 0]
-    with pytest.raises(DataLossError, match="offsets 20 to 24 of orders-0 are not there"):
+    with pytest.raises(DataLossError, match="offsets 20 to 24 of orders-0 are not available"):
         reader_of(bucket, query).read(log, 0, 25)
     with pytest.raises(ConfigError, match="there are no offsets from 5 up to 4"):
         reader_of(bucket, query).read(log, 5, 4)

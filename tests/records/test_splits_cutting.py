@@ -228,7 +228,7 @@ def test_no_split_covers_more_offsets_than_allowed(topic: StoredTopic) -> None:
 def test_sizes_that_cannot_be_are_refused(topic: StoredTopic, size: int, records: int | None) -> None:
     topic.copy_plain(0, 10)
     lineage = lineage_of(topic)
-    with pytest.raises(ConfigError, match="at most: 1 is the least"):
+    with pytest.raises(ConfigError, match="both must be at least 1"):
         plan_splits(topic.manager, lineage, 0, 10, PLAIN, max_split_bytes=size, max_split_records=records)
 
 

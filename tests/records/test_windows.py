@@ -166,7 +166,7 @@ def test_a_read_gives_its_records_once_and_no_end_before_they_are_over(topic: St
     takers: list[Callable[[Any], object]] = [pa.table, PartitionRead.reader, PartitionRead.__arrow_c_stream__]
     for over in (read, closed, cut):
         for take in takers:
-            with pytest.raises(AlreadyClosedError, match=r"events-0 .*was read or closed before; begin another"):
+            with pytest.raises(AlreadyClosedError, match=r"events-0 .*was exhausted or closed before; start another"):
                 take(over)
     for ended in (closed, cut):
         with pytest.raises(AlreadyClosedError, match=r"events-0 .*was closed, or failed, before its end"):

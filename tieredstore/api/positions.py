@@ -101,7 +101,7 @@ def _offset(name: str, offset: int) -> int:
     if offset < 0:
         raise ConfigError(_no_negative(name, offset))
     if offset > MAX_OFFSET:
-        raise ConfigError(f"{name}={offset} is not an offset: those are from 0 to {MAX_OFFSET}")
+        raise ConfigError(f"{name}={offset} is not an offset: offsets are from 0 to {MAX_OFFSET}")
     check_offset(offset)
     return offset
 

@@ -1,6 +1,6 @@
-"""Topics as tables of DuckDB, beside others of a connection: ``attach(connection, settings)``.
+"""Topics as tables of DuckDB, next to the connection's other tables: ``attach(connection, settings)``.
 
-Needs ``tieredstore[query]``. The command line's ``query`` uses ``tieredstore.duckdb.query_tables``.
+Needs ``tieredstore[query]``. The command ``tieredstore query`` uses ``tieredstore.duckdb.query_tables`` instead.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _DUCK: Final[Any] = duckdb
 _Table: TypeAlias = TopicTable | BatchTable
 
 _ATTACHED: Final[WeakKeyDictionary[Any, dict[str, _Table]]] = WeakKeyDictionary()
-"""The topics that are tables of a connection, by their names in lower case, as in DuckDB."""
+"""The attached topics of each connection. DuckDB ignores case, so names are in lower case."""
 
 
 class AttachedTopics:
-    """Topics that are tables of a connection. Close it after the last query."""
+    """Topics attached to a connection as tables. Close it after the last query."""
 
     def __init__(self, connection: Any, tables: Mapping[str, _Table], manager: RemoteStorageManager | None) -> None:
         self.topics: tuple[str, ...] = tuple(tables)
@@ -58,22 +58,22 @@ class AttachedTopics:
 
     @property
     def error(self) -> TieredStoreError | None:
-        """Our error that ended a scan; DuckDB's own contains its text."""
+        """The project's error that ended a scan. DuckDB's error contains only its text."""
         return next((table.error for table in self._tables.values() if table.error is not None), None)
 
     def close(self) -> None:
-        """Remove the tables from the connection, and end running reads: the rest of a result is an error."""
+        """Remove the tables from the connection and end running reads. Reading on in an open result fails."""
         try:
             self._connection.abort()
             self._unregister()
         except _DUCK.Error:
-            # The connection is closed, or has a result that is not read to its end: that one meets closed tables.
-            _logger.debug("the tables stay in a connection that does not let them go", exc_info=True)
+            # The connection is closed, or has an unfinished result, which then fails because the tables are closed.
+            _logger.debug("the connection kept the tables", exc_info=True)
         finally:
             self._close_tables()
 
     def register(self) -> None:
-        """Register the tables under free names: all of them or none."""
+        """Register all tables, or none if one fails. The names must be free."""
         try:
             for name, table in self._tables.items():
                 self._connection.register(name, TopicDataset(table))
@@ -85,7 +85,7 @@ class AttachedTopics:
             raise
 
     def _unregister(self) -> None:
-        """Remove the tables, except those whose names another attachment has taken since."""
+        """Remove the tables, except those whose names another attachment uses now."""
         attached = _ATTACHED.get(self._connection, {})
         for name, table in self._tables.items():
             if attached.get(name.lower()) is table:
@@ -123,17 +123,19 @@ def attach(
     client: Mapping[str, str] | None = None,
     parallelism: int | None = None,
 ) -> AttachedTopics:
-    """Make the topics of a bucket, or some of them, tables of ``connection``: ``SELECT … FROM orders``.
+    """Attach topics of a bucket (by default all) to ``connection`` as tables: ``SELECT … FROM orders``.
 
-    ``settings`` are the store's, their file, properties, or an open manager, which stays open. Each scan reads a topic
-    as it is then: unused columns are not decoded, and records excluded by conditions on partition, offset and time are
-    not fetched. Keys and values are text by default; ``types`` are those of some topics. The other parameters are as in
-    ``read_topic``. Topics of batches are tables too, unless another topic of the bucket has their name; ``topics`` can
-    always name one as ``orders$batches``. Lists the names of the topics, unless they are given.
+    ``settings`` are a store's settings, their file, properties, or an open manager, which stays open. Each scan reads
+    the topic anew. It does not decode unused columns, and does not fetch records that conditions on partition, offset
+    or time exclude. Keys and values are text by default; ``types`` sets other types for some topics. The other
+    parameters are those of ``read_topic``.
 
-    Raise ConfigError for topics whose names differ in case only, which DuckDB treats as one, and for a topic whose name
-    is already a table or view of the connection: it would be hidden. A table created later under such a name is found
-    with its database's name, ``memory.orders``, until the topics are removed.
+    A topic of batches is a table too, unless a topic of segments has its name. In ``topics``, it can always be named
+    ``orders$batches``. Without ``topics``, the topics' names are listed.
+
+    Raise ConfigError for topics whose names differ only in case, because DuckDB does not distinguish them. Raise it too
+    for a topic whose name a table or view of the connection has already, because the topic would hide it. If such a
+    table is created later, it is found as ``memory.orders`` until the topics are removed.
     """
     topics = _check_arguments(connection, topics, types, client)
     manager, is_own = manager_of(settings)
@@ -165,7 +167,7 @@ def attach(
 def _check_arguments(
     connection: object, topics: Any, types: Mapping[str, object] | None, client: object
 ) -> Sequence[str] | None:
-    """Return the topics; raise ConfigError for arguments of a wrong kind."""
+    """Check the arguments' types and return the topics. Raise ConfigError for a wrong type."""
     if not isinstance(connection, duckdb.DuckDBPyConnection):
         raise wrong_kind("connection", connection, "a duckdb.DuckDBPyConnection, as duckdb.connect() gives")
     check_client(client)
@@ -177,40 +179,38 @@ def _check_arguments(
 
 
 def _check_named(types: Mapping[str, ColumnTypes], names: Sequence[str]) -> None:
-    """Raise ConfigError for types of a topic that is not among the tables: the intended one would be read as text."""
+    """Raise ConfigError for types of a topic that is not attached: a misspelt topic would be read as text."""
     missing = [topic for topic in types if topic not in names]
     if missing:
         listed = excerpt(", ".join(names) or "none", 300)
-        raise ConfigError(f"types are given for {missing[0]}, which is none of the topics that are attached: {listed}")
+        raise ConfigError(f"types names {missing[0]}, but the attached topics are: {listed}")
 
 
 def _check_free(connection: Any, names: Sequence[str]) -> None:
-    """Raise ConfigError for a name already in use in the connection."""
+    """Raise ConfigError for a name that the connection already uses."""
     attached = _ATTACHED.get(connection, {})
     for name in names:
         quoted = name.replace('"', '""')
         try:
-            # Looks where a query's FROM would, except Python's variables, which come after tables anyway.
+            # Looks up the name as FROM does, except for Python's variables, which come after tables anyway.
             connection.sql("SELECT * FROM pragma_table_info(?)", params=[f'"{quoted}"'])
         except _DUCK.CatalogException:
             continue
         table = attached.get(name.lower())
         if table is None:
             raise ConfigError(
-                f"the connection has a table or a view {name} already, which the topic would hide: attach other topics "
-                "(topics), or to a connection of its own"
+                f"the connection already has a table or view {name}, which the topic would hide: attach other topics "
+                "(topics), or use another connection"
             )
-        # A closed table that could not be removed may be replaced.
+        # An earlier attachment may have been closed without being able to remove its table. Replace it.
         if not table.is_closed:
-            raise ConfigError(
-                f"a topic {name} is attached to the connection already: close the earlier attachment first"
-            )
+            raise ConfigError(f"topic {name} is already attached to the connection: close the earlier attachment first")
 
 
 def _batch_topics(
     manager: RemoteStorageManager, wanted: Sequence[str] | None
 ) -> dict[str, Callable[[ColumnTypes], BatchTable]]:
-    """Return functions that make the tables of topics of batches, by their names: all, or the wanted ones."""
+    """Return functions that create the tables of batch topics, by name: of all, or of the wanted ones."""
     batches = batches_beside(manager.store, manager.settings)
     if batches is None:
         return {}

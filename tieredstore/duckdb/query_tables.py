@@ -1,4 +1,4 @@
-"""One query over topics: its tables, its rows, and its faults in one sentence."""
+"""One query over topics: its tables, its rows, and errors in one sentence."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _ALWAYS: Final = ("python_enable_replacements = false", "autoinstall_known_exten
 _SANDBOXED: Final = (
     "autoload_known_extensions = false",
     "enable_external_access = false",
-    "lock_configuration = true",  # the last one: it locks all settings
+    "lock_configuration = true",  # must be last: it locks all settings
 )
 _MAX_BRACKETS: Final = 250
 _BRACKETS: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[(\[{}\])]""")
-"""Brackets, and quoted text."""
+"""Matches a bracket or a quoted text."""
 
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 _NO_TABLE: Final = re.compile(r"Table with name \"?(\S+?)\"? does not exist")
 _HINT: Final = re.compile(r"Candidate \w+: |Did you mean")
 _NEAR: Final = re.compile(r'at or near "(.+)"')
-_RESERVED: Final = '; offset is a word of SQL: write "offset"'
+_RESERVED: Final = '; offset is an SQL keyword: write "offset"'
 
 
 class QueryRows(ArrowStream):
-    """The rows of a query, on demand, once. They end with an error of ours: the engine's cause."""
+    """The rows of a query, read when needed and only once. An error of DuckDB is replaced by its cause."""
 
     def __init__(self, reader: pa.RecordBatchReader, cause_of: Callable[[Exception], TieredStoreError]) -> None:
         self.schema: Any = reader.schema
@@ -69,23 +69,23 @@ class QueryRows(ArrowStream):
             self._is_over = True
             raise
         except (pa.ArrowException, OSError, _DUCK.Error) as error:
-            # Arrow turns a stream's error into an OSError or one of its own, depending on its number.
+            # Arrow converts a stream's error to OSError or to a class of its own, by the error's number.
             self._error = self._cause_of(error)
             raise self._error from None
         return batch
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the same rows as a stream of pyarrow; raise AlreadyClosedError if they were already read."""
+        """Return the same rows as a stream for pyarrow. Raise AlreadyClosedError if they were read already."""
         if self._is_over or self._error is not None:
-            raise AlreadyClosedError("these rows of a query were read before; run it again")
+            raise AlreadyClosedError("these rows were read already; run the query again")
         return super().reader()
 
 
 class QueryTables(Closing):
-    """One query's connection, with the topics in the query as tables. For one thread; close it.
+    """The connection of one query, with the topics that the query names as tables. For one thread; close it.
 
-    All tables of a topic are of one moment. Python's variables are not read, and nothing is installed implicitly from
-    the network. SQL itself may read and write local files, and install extensions, unless ``is_sandboxed``.
+    All tables of a topic show the same moment. Python's variables are not visible, and DuckDB installs no extension by
+    itself. The SQL may read and write local files and install extensions, unless ``is_sandboxed``.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class QueryTables(Closing):
         batches: BatchTables | None = None,
         is_sandboxed: bool = False,
     ) -> None:
-        """Set up; ``types_of`` returns the types of a topic in the query, default those of the options.
+        """Open a connection. ``types_of`` returns the types of a topic; by default those of ``options`` apply.
 
-        ``batches`` are topics of batches: tables too, unless a topic of the source has their name, and under the name
-        ``topic$batches``.
+        ``batches`` are topics of batches. Each is a table ``topic$batches``, and also ``topic`` if no topic of segments
+        has that name.
         """
         self._batches = batches
         self._batch_tables: dict[str, BatchTable] = {}
@@ -115,22 +115,22 @@ class QueryTables(Closing):
             self._connection.execute(f"SET {setting}")
 
     def run(self, sql: str, *, batch_rows: int = 10_000) -> QueryRows:
-        """Return the rows of a query. Raise ConfigError for its faults; errors of reading are raised when met."""
+        """Return the rows of a query. Raise ConfigError for a faulty query; errors of reading come with the rows."""
         self._sql = sql
         _check_nesting(sql)
         if _SHOW_TABLES.fullmatch(sql):
-            # DuckDB merges tables whose names differ in case only.
+            # DuckDB itself would merge tables whose names differ only in case.
             return QueryRows(pa.table({"name": self._table_names()}).to_reader(), self._cause_of)
         try:
             self._attach(sql)
             relation = self._connection.sql(sql)
             if relation is None:
-                raise ConfigError("the query gives no rows: begin it with SELECT, FROM or WITH")
+                raise ConfigError("the query returns no rows: begin it with SELECT, FROM or WITH")
             reader: pa.RecordBatchReader = relation.to_arrow_reader(batch_rows)
         except _DUCK.Error as error:
             raise self._cause_of(error) from None
         except RecursionError:
-            raise ConfigError("the query is nested too deep: make it flatter") from None
+            raise ConfigError("the query is nested too deeply: simplify it") from None
         except RuntimeError as error:
             # While DuckDB waits, it drops the exception that a signal handler raises.
             if str(error) == "Query interrupted":
@@ -139,15 +139,15 @@ class QueryTables(Closing):
         return QueryRows(reader, self._cause_of)
 
     def _cause_of(self, error: Exception) -> TieredStoreError:
-        """Return the cause of an error of DuckDB, or of its stream: one of ours, or a fault of the query.
+        """Return the cause of an error of DuckDB or its stream: a table's error, or else a fault of the query.
 
-        Raise the interruption if that is the cause.
+        Raise the interruption if a signal is the cause.
         """
         for table in self._tables_read():
             table.check_interruption()
             if table.error is not None:
                 return table.error
-        # A signal is raised anywhere in this thread's Python code; on the way through C only text remains of it.
+        # A signal handler raises anywhere in this thread's Python code. After the way through C, only its text is left.
         for kind in (Interrupted, KeyboardInterrupt):
             if f"\n{_name_of(kind)}" in str(error):
                 raise kind
@@ -156,7 +156,7 @@ class QueryTables(Closing):
         return self._refusal(str(error))
 
     def _refusal(self, text: str) -> TieredStoreError:
-        """Return the query's fault by DuckDB's message."""
+        """Convert DuckDB's message to an error with one sentence."""
         if (missing := _NO_TABLE.search(text)) is not None:
             return self._absent(missing[1])
         first, *others = [line.strip() for line in text.split("\n")]
@@ -174,16 +174,16 @@ class QueryTables(Closing):
             return ResourceNotFoundError(f"there is no topic {name}; there are {listed}{quotes}")
         if quotes:
             return ResourceNotFoundError(f"there is no table of that name{quotes}")
-        return ConfigError(f"the query: {name} is a topic, which is read by FROM and its name alone")
+        return ConfigError(f"the query: {name} is a topic: read it as FROM {name}")
 
     def close(self) -> None:
-        """Close the connection, and end running reads."""
+        """Close the connection and end running reads."""
         self._connection.close()
         for table in self._tables_read():
             table.close()
 
     def _quotes_missing(self) -> str:
-        # Words of other categories, such as "none", can name tables without quotes.
+        # Keywords of the other categories, such as "none", can name tables without quotes.
         words = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
         taken = {word for (word,) in self._connection.execute(words).fetchall()}
         return quotes_missing(self._sql, self._topics(), taken)
@@ -205,7 +205,7 @@ class QueryTables(Closing):
                     self._register(name, parsed[0], TopicDataset(batches))
                     continue
             if parsed is None or topic is None:
-                continue  # DuckDB reports it, if it is not its own either
+                continue  # DuckDB reports the name, unless it is a table of its own
             table = self._table(topic)
             content: Any
             match parsed[1]:
@@ -218,27 +218,27 @@ class QueryTables(Closing):
             self._register(name, topic, content)
 
     def _register(self, name: str, topic: str, content: Any) -> None:
-        # DuckDB would use the last one's table for both names that differ in case only.
+        # For two names that differ only in case, DuckDB would use the table registered last for both.
         check_distinct((self._registered.setdefault(name.lower(), topic), topic), "ask for one of them in a query")
         self._connection.register(name, content)
 
     def _table_names(self) -> list[str]:
-        """Return the names of all topics; one of batches has the ending if a topic of segments has its name."""
+        """Return all topics' names. A batch topic gets the suffix if a topic of segments has its name."""
         topics = self._topics()
         batches = () if self._batches is None else self._batches.names()
         return sorted((*topics, *(name + BATCHES if name in topics else name for name in batches)))
 
     def _names_in(self, sql: str) -> list[str]:
         if [one.type for one in self._connection.extract_statements(sql)] == [_DUCK.StatementType.MULTI]:
-            # For example a PIVOT, which looks for its columns first; DuckDB returns no names of those.
+            # For example a PIVOT, which first looks for its columns. DuckDB does not return the names in such a query.
             return tables_mentioned(sql, self._topics())
         try:
             names = set(self._connection.get_table_names(sql))
         except _DUCK.BinderException:
-            # It binds columns of unknown tables, but ``value.*`` only to a known one.
+            # DuckDB accepts columns of unknown tables, but ``value.*`` only of a known one.
             names = set(self._parse_names(sql))
         else:
-            # It does not return its own views, which must not hide a topic of that name.
+            # DuckDB leaves out its own views. Such a view must not hide a topic of the same name.
             own = set(self._parse_names(sql)) - names
             names |= own & set(self._topics()) if own else own
         return sorted(names)
@@ -255,7 +255,7 @@ class QueryTables(Closing):
         return self._tables[topic]
 
     def _batch_table(self, topic: str) -> BatchTable | None:
-        """Return the table of a topic of batches, or None."""
+        """Return the table of a batch topic; None if there is no such topic."""
         if topic not in self._batch_tables:
             if self._batches is None or not self._batches.has(topic):
                 return None
@@ -268,7 +268,7 @@ class QueryTables(Closing):
 
 
 def _stumbles_over_offset(refusal: str, sql: str) -> bool:
-    """Return True if DuckDB's refusal is about the word OFFSET, a keyword and a column of topics."""
+    """Return True if DuckDB's message is about the word OFFSET, which is both a keyword and a column of topics."""
     near = _NEAR.search(refusal)
     if near is None:
         return False
@@ -276,14 +276,14 @@ def _stumbles_over_offset(refusal: str, sql: str) -> bool:
 
 
 def _check_nesting(sql: str) -> None:
-    """Raise ConfigError for brackets nested too deep: DuckDB's parser recurses for each subquery."""
+    """Raise ConfigError for brackets nested too deeply, because DuckDB's parser recurses for each subquery."""
     depth = 0
     for match in _BRACKETS.finditer(sql):
         depth += 1 if match[0] in "([{" else -1 if match[0] in ")]}" else 0
         if depth > _MAX_BRACKETS:
-            raise ConfigError(f"the query is nested more than {_MAX_BRACKETS} brackets deep: make it flatter")
+            raise ConfigError(f"the query is nested more than {_MAX_BRACKETS} brackets deep: simplify it")
 
 
 def _name_of(kind: type[BaseException]) -> str:
-    """Return the name as in the last line of a traceback."""
+    """Return the class name as the last line of a traceback shows it."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -176,7 +176,7 @@ class LiveFollower(Closing):
     def wait(self, timeout_s: float) -> None:
         """Wait until :meth:`poll` has an event, at most ``timeout_s``. Raise the same errors as :meth:`poll`."""
         if self._is_closed:
-            raise AlreadyClosedError("the follower was closed; open another one to go on")
+            raise AlreadyClosedError("the follower was closed; open another one to continue")
         end = time.monotonic() + timeout_s
         while not self._ready:
             left = max(0.0, end - time.monotonic())

@@ -1,1 +1,1 @@
-"""An operator's tools for a bucket. They decide and act; their words and tables are the command line's."""
+"""An operator's tools for a bucket. Each plans and acts; the command line words and tabulates the results."""

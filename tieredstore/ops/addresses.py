@@ -1,4 +1,4 @@
-"""From topic, partition and base offset to one segment of a store."""
+"""Finds one segment of a store by topic, partition and base offset."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid, human_bytes
 
 _MOST_NAMED: Final = 20
-"""The most segments that an error names: each candidate costs a request."""
+"""The most segments that an error names, because each costs a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddress:
-    """The address of one segment of a partition: its base offset, its id, or both."""
+    """Identifies a segment of a partition by its base offset, its segment id, or both."""
 
     topic: str
     partition: int
@@ -31,7 +31,7 @@ class SegmentAddress:
 
     @property
     def place(self) -> str:
-        """Topic, partition, and the topic's id if it was given."""
+        """Topic and partition, with the topic's id if it was given."""
         return f"{self.topic}-{self.partition}" + ("" if self.topic_id is None else f" ({self.topic_id})")
 
     def __str__(self) -> str:
@@ -39,13 +39,13 @@ class SegmentAddress:
         return " and ".join(start + ([] if self.segment_id is None else [f"has the id {self.segment_id}"]))
 
     def matches(self, objects: SegmentObjects) -> bool:
-        """Return True if a segment of the partition has this address."""
+        """Return True if these objects, of a segment of the partition, have this address."""
         return self.base_offset in {None, objects.start_offset} and self.segment_id in {None, objects.segment_id.id}
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One of several segments at an address; ``metadata`` is None if the manifest is absent or damaged."""
+    """One of several segments at an address. ``metadata`` is None if the manifest is absent or damaged."""
 
     objects: SegmentObjects
     metadata: RemoteLogSegmentMetadata | None
@@ -60,7 +60,7 @@ class Candidate:
 
 
 class AmbiguousSegmentError(ConfigError):
-    """``count`` segments share the address; ``candidates`` are the first of them."""
+    """Several segments share the address: ``count`` of them. ``candidates`` are the first ones."""
 
     def __init__(self, address: SegmentAddress, candidates: tuple[Candidate, ...], count: int) -> None:
         super().__init__(address, candidates, count)
@@ -78,8 +78,8 @@ class AmbiguousSegmentError(ConfigError):
 class SegmentAbsentError(SegmentNotFoundError):
     """No segment has the address.
 
-    ``others`` are ids of committed segments at the offset, if a segment id was given; ``near`` the base offsets of
-    committed segments around it; ``leftovers`` is True if there are objects at the offset, without a manifest.
+    If a segment id was given, ``others`` are the ids of committed segments at the offset. ``near`` are base offsets of
+    committed segments around it. ``leftovers`` is true if the store has objects at the offset without a manifest.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class SegmentAbsentError(SegmentNotFoundError):
 def find_segment(
     store: ObjectStore, prefix: str, address: SegmentAddress, rules: ManifestRules = DEFAULT_RULES
 ) -> StoredSegment:
-    """Find the one segment at ``address`` and read its manifest: one listing of the partition and one request.
+    """Find the segment at ``address`` and read its manifest. Costs one listing of the partition and one request.
 
-    Whole segments take precedence. Without one, a committed segment that has lost an object is returned, so that its
-    damage is not mistaken for absence. Raise SegmentAbsentError and AmbiguousSegmentError, and ResourceNotFoundError
-    for an absent topic or partition.
+    Complete segments take precedence. Without one, return a committed segment that lacks an object, so that damage is
+    not mistaken for absence. Raise SegmentAbsentError and AmbiguousSegmentError; ResourceNotFoundError for an absent
+    topic or partition.
     """
     listed = _list_partition(store, prefix, address)
     committed = [objects for objects in _committed(listed) if address.matches(objects)]
@@ -112,9 +112,9 @@ def find_segment(
 
 
 def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> SegmentObjects:
-    """Find the objects of the one segment at ``address``, by one listing, without reading manifests.
+    """Find the objects of the segment at ``address`` by one listing, without reading manifests.
 
-    With a segment id, any leftovers of the segment count; without one, only committed segments.
+    With a segment id, a segment without a manifest counts too; otherwise only committed segments do.
     """
     listed = _list_partition(store, prefix, address)
     searched = listed if address.segment_id is not None else _committed(listed)
@@ -122,7 +122,7 @@ def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> Se
 
 
 def _list_partition(store: ObjectStore, prefix: str, address: SegmentAddress) -> list[SegmentObjects]:
-    """List everything stored of the partition (of every topic of this name, if no topic id was given)."""
+    """List all objects of the partition. Without a topic id, include every topic of this name."""
     return list(
         list_segments(store, prefix, topic=address.topic, topic_id=address.topic_id, partition=address.partition)
     )

@@ -1,4 +1,4 @@
-"""The brokers' view of a bucket's segments: the records of their metadata topic, and the resulting states."""
+"""The brokers' view of a bucket's segments, read from the topic of tiered storage metadata."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 METADATA_TOPIC: Final = "__remote_log_metadata"
 
 _AT_ONCE: Final = 500
-"""Segments of a listing between two reads of the topic, to save a round trip for each."""
+"""Read the topic again after this many listed segments. Smaller numbers would cost more round trips."""
 
 _TABLES: Final = """
 PRAGMA journal_mode = OFF;
@@ -45,7 +45,7 @@ SeenT = TypeVar("SeenT")
 
 
 class MetadataTopic:
-    """Reads the brokers' metadata topic to its end, and later the new records. Close it."""
+    """Reads the brokers' metadata topic to its end, and on each later call the new records. Close it."""
 
     def __init__(self, reader: LiveReader, topic: str = METADATA_TOPIC) -> None:
         self._reader = reader
@@ -55,8 +55,8 @@ class MetadataTopic:
     def read_on(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield partition, offset and value of each unread record, up to the present ends.
 
-        Raise ResourceNotFoundError without such a topic: the brokers have no tiered storage, or keep its metadata
-        elsewhere.
+        Raise ResourceNotFoundError if the topic does not exist: the brokers have no tiered storage, or keep its
+        metadata elsewhere.
         """
         cluster = self._reader.cluster
         places = [(self._topic, number) for number in cluster.topic(self._topic).partitions]
@@ -74,8 +74,9 @@ class MetadataTopic:
 
 
 class BrokersSegments:
-    """The segments' states by the records of the metadata topic, in a temporary file that :meth:`close` removes,
-    because there may be millions. For one thread.
+    """The state of each segment by the records of the metadata topic. For one thread.
+
+    There may be millions, so a temporary file holds them; :meth:`close` removes it.
     """
 
     def __init__(self) -> None:
@@ -86,49 +87,49 @@ class BrokersSegments:
             self._opened = opened.pop_all()
 
     def take(self, value: bytes) -> None:
-        """Apply the value of the next record; raise CorruptDataError if it is not Kafka's."""
+        """Apply the value of the next record. Raise CorruptDataError if it is not a record of Kafka's."""
         record = parse_metadata_record(value)
         if isinstance(record, SegmentRecord):
             metadata = record.metadata
             values = metadata.start_offset, metadata.end_offset, metadata.segment_size_in_bytes, record.state.value
-            # Records may be repeated.
+            # Ignore repeated records.
             self.database.execute(
                 "INSERT OR IGNORE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
                 (*segment_key(metadata.remote_log_segment_id), *values),
             )
         elif isinstance(record, SegmentUpdate):
-            # States only move forward.
+            # A segment's state only moves forward.
             self.database.execute(_MOVE_ON, (record.state.value, *segment_key(record.segment_id)))
         else:
-            # From this mark on the partition must not be read, and its topic's id never returns.
+            # The record deletes a partition. Its topic id is never used again, so all its segments count as deleted.
             where, deleted = record.partition, SegmentState.DELETE_SEGMENT_FINISHED.value
             self.database.execute(_MOVE_ALL_ON, (deleted, where.topic, where.topic_id.bytes, where.partition))
 
     def row_of(self, segment_id: RemoteLogSegmentId) -> tuple[int, int, int, int] | None:
-        """Return its state's number, start and end offset, and size; None without a record of it."""
+        """Return the segment's state (as a number), start and end offset, and size; None without a record."""
         row: tuple[int, int, int, int] | None = self.database.execute(_SELECT, segment_key(segment_id)).fetchone()
         return row
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove the temporary file."""
         self._opened.close()
 
 
 class BrokersView(Closing):
-    """The brokers' records in the form that a deleting tool may trust: read on after a segment was seen. Close it.
+    """The brokers' records for tools that delete. Records are read after a segment was seen in the store. Close it.
 
-    A broker writes the record of a copy before it copies. So a segment whose manifest was seen, without a record when
-    the topic is read on *after that*, belongs to no broker; an older reading proves nothing. Raise CorruptDataError if
-    a record is unreadable: then it is unknown which segments are still listed.
+    A broker writes the record of a copy before it copies. If the topic has no record even after the manifest was seen,
+    no broker owns the segment; records read earlier prove nothing. Raise CorruptDataError for an unreadable record,
+    because then it is unknown which segments the brokers list.
     """
 
     def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]]) -> None:
-        """Use ``read_on`` to get new records, as ``MetadataTopic`` does."""
+        """Create the view. ``read_on`` returns new records, as ``MetadataTopic.read_on`` does."""
         self._read_on = read_on
         self._segments = BrokersSegments()
 
     def read_behind(self, seen: Iterable[SeenT]) -> Iterator[SeenT]:
-        """Yield items ``seen`` in a store, each after the records up to that moment have been read."""
+        """Yield the items ``seen`` in a store. Read the records up to that moment before yielding an item."""
         seen = iter(seen)
         while piece := list(islice(seen, _AT_ONCE)):
             for partition, offset, value in self._read_on():
@@ -136,12 +137,12 @@ class BrokersView(Closing):
             yield from piece
 
     def state_of(self, segment_id: RemoteLogSegmentId) -> SegmentState | None:
-        """Return the segment's state by the records read so far; None without one."""
+        """Return the segment's state by the records read so far; None without a record."""
         row = self._segments.row_of(segment_id)
         return None if row is None else SegmentState(row[0])
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove the temporary file."""
         self._segments.close()
 
     def _take(self, partition: int, offset: int, value: bytes) -> None:
@@ -155,14 +156,14 @@ class BrokersView(Closing):
 
 
 def segment_key(segment_id: RemoteLogSegmentId) -> tuple[str, bytes, int, bytes]:
-    """Return topic, topic id, partition and id, as the table has them."""
+    """Return topic, topic id, partition and segment id, as columns of the table."""
     where = segment_id.topic_id_partition
     return where.topic, where.topic_id.bytes, where.partition, segment_id.id.bytes
 
 
 @contextlib.contextmanager
 def open_brokers(client: Mapping[str, str] | None) -> Generator[BrokersView | None]:
-    """Open the view of the brokers that a client's properties name; None without a client."""
+    """Open the view of the brokers that the properties ``client`` name; None without properties."""
     if client is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""The object of an operator's work: a store with the segments under one prefix, and its settings."""
+"""A store with the segments under one prefix, and its settings: what an operator's tools work on."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """An open store and its settings. No key file is read: only :meth:`manager` needs them."""
+    """An open store and its settings. Key files are read only by :meth:`manager`."""
 
     settings: Settings
     store: ObjectStore
 
     @property
     def prefix(self) -> str:
-        """The common prefix of segments' keys."""
+        """The prefix of all segments' keys."""
         return self.settings.key_prefix
 
     @property
     def manifest_rules(self) -> ManifestRules:
-        """The settings' demands on manifests."""
+        """The rules that the settings make for manifests."""
         return rules_of(self.settings)
 
     def shown(self, key: str) -> str:
-        """Return the key as messages show it."""
+        """Return the key as messages show it, with a masked prefix if the settings ask for that."""
         return displayed_key(key, self.prefix, self.settings.key_prefix_mask)
 
     def refuse_raw(self, tool: str, why: str) -> None:
-        """Raise ConfigError in the raw layout, which ``tool`` does not support."""
+        """Raise ConfigError if the settings choose the raw layout, which ``tool`` does not support."""
         if self.settings.endpoint.is_raw:
             raise ConfigError(f"{tool} does not work on the raw layout ({LAYOUT}={PINTEREST}): {why}")
 
     def manager(self) -> RemoteStorageManager:
-        """Make a manager that copies and fetches, over the same store; close it. Reads the key files."""
-        # It imports cryptography and compression, which a listing or a deletion does not need.
+        """Return a manager that copies and fetches in the same store. Reads the key files. The caller closes it."""
+        # The module imports cryptography and compression, which listing and deleting do not need.
         from tieredstore.remote import RemoteStorageManager  # noqa: PLC0415
 
         return RemoteStorageManager(self.settings, store=self.store)
@@ -56,6 +56,6 @@ class Bucket:
 
 @contextlib.contextmanager
 def open_bucket(settings: Settings) -> Generator[Bucket]:
-    """Open the store of the settings, and close it at the end."""
+    """Open the store of the settings; close it at the end of the block."""
     with contextlib.closing(open_places(settings)) as store:
         yield Bucket(settings, store)

@@ -1,4 +1,4 @@
-"""The objects of one segment, compared with its manifest."""
+"""Compares the objects of a segment with its manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.format.keys import Suffix
 
 
 class ObjectDamage(enum.Enum):
-    """The damage of an object under a valid manifest, as far as a listing shows it."""
+    """What a listing shows to be wrong with an object, if the manifest is valid."""
 
     MISSING = "missing"
     WRONG_SIZE = "wrong_size"
@@ -20,8 +20,8 @@ class ObjectDamage(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InspectedObject:
-    """One of a segment's three objects. ``expected_size`` is None for the manifest itself, which does not contain
-    its own.
+    """One of a segment's three objects. ``expected_size`` is None for the manifest, which does not contain its own
+    size.
     """
 
     suffix: Suffix
@@ -30,14 +30,14 @@ class InspectedObject:
 
     @property
     def damage(self) -> ObjectDamage | None:
-        """Its damage, or None."""
+        """What is wrong with the object, or None."""
         if self.info is None:
             return ObjectDamage.MISSING
         return None if self.expected_size in {None, self.info.size} else ObjectDamage.WRONG_SIZE
 
 
 def inspect_objects(segment: StoredSegment) -> tuple[InspectedObject, ...]:
-    """Return all three objects, including absent ones. Asks no store."""
+    """Return the segment's three objects, including missing ones, without any request."""
     manifest = segment.manifest
     expected = {Suffix.LOG: manifest.chunk_index.stored_size, Suffix.INDEXES: manifest.segment_indexes.total_size}
     return tuple(InspectedObject(suffix, segment.objects.find(suffix), expected.get(suffix)) for suffix in Suffix)
@@ -45,7 +45,7 @@ def inspect_objects(segment: StoredSegment) -> tuple[InspectedObject, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunkSizes:
-    """The stored sizes of a log's chunks."""
+    """Sizes of a log's chunks in the store."""
 
     smallest: int
     average: int
@@ -53,15 +53,15 @@ class StoredChunkSizes:
 
     @classmethod
     def of(cls, index: ChunkIndex) -> StoredChunkSizes | None:
-        """Return the sizes in a chunk index; None without chunks."""
+        """Return the sizes in a chunk index; None if it has no chunks."""
         if not index.chunk_count:
             return None
         average = index.stored_size // index.chunk_count
         if isinstance(index, FixedChunkIndex):
-            # All except the last have one size.
+            # All chunks but the last have one size.
             last = index.final_transformed_chunk_size
             largest = max(last, index.transformed_chunk_size) if index.chunk_count > 1 else last
             return cls(last, average, largest)
-        assert isinstance(index, VariableChunkIndex)  # there are two kinds
+        assert isinstance(index, VariableChunkIndex)  # the only other class
         every = (index.last_size, *(index.bounds_of_most or ()))
         return cls(min(every), average, max(every))

@@ -1,4 +1,4 @@
-"""The segments of a store with their manifests' content, whole or not, and their sums."""
+"""Lists the segments of a store with the content of their manifests, and sums them."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
 Loaded: TypeAlias = StoredSegment | CorruptDataError | None
-"""A segment, its manifest's error, or None without a manifest."""
+"""A segment, the error of its manifest, or None without a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedSegment:
-    """One segment of a listing, with its manifest's content, if it has one."""
+    """A segment of a listing, and the content of its manifest, if any."""
 
     objects: SegmentObjects
     loaded: Loaded
 
     @property
     def partition(self) -> TopicIdPartition:
-        """The segment's partition."""
+        """The segment's topic id, topic and partition."""
         return self.objects.segment_id.topic_id_partition
 
     @property
     def stored(self) -> StoredSegment | None:
-        """The segment if its manifest is readable."""
+        """The segment with its manifest; None if the manifest is missing or unreadable."""
         return self.loaded if isinstance(self.loaded, StoredSegment) else None
 
     @property
     def whole(self) -> StoredSegment | None:
-        """The segment if nothing of it is missing or damaged."""
+        """The segment with its manifest; None if any of its objects is missing, or the manifest unreadable."""
         return None if self.objects.missing else self.stored
 
     @property
     def max_timestamp_ms(self) -> int | None:
-        """The greatest timestamp of its batches, if known."""
+        """The greatest timestamp of its records, if known."""
         time_ms = -1 if self.stored is None else self.stored.metadata.max_timestamp_ms
         return None if time_ms < 0 else time_ms
 
 
 QUARANTINE: Final = "!tieredstore/quarantine/"
-"""Follows the prefix in the keys of damaged segments, which the uploader keeps in the usual format."""
+"""Comes after the prefix in the keys of damaged segments, which the uploader stores in the usual format."""
 
 
 def list_encrypted(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
-    """Yield everything that may need a key pair: the segments in scope, and those in quarantine."""
+    """Yield everything that may be encrypted: the segments in scope, and those in quarantine."""
     yield from list_in_scope(store, prefix, scope)
     for objects in list_in_scope(store, f"{prefix}{QUARANTINE}", scope):
         yield replace(objects, main_path=f"{QUARANTINE}{objects.main_path}")
@@ -69,7 +69,7 @@ def load_listing(
 ) -> Iterator[ListedSegment]:
     """Yield the segments with their manifests, ordered by (topic, topic id, partition, base offset, segment id).
 
-    Holds the listing, not manifests. A segment deleted in between is left out.
+    Memory holds the listing, but no manifests. A segment deleted since the listing is left out.
     """
     return load_stream(store, sorted(listed, key=_order), rules=rules, parallel=parallel)
 
@@ -81,9 +81,9 @@ def load_stream(
     rules: ManifestRules = DEFAULT_RULES,
     parallel: int = READERS,
 ) -> Iterator[ListedSegment]:
-    """Yield the segments as they are listed, with their manifests; holds neither those nor the listing.
+    """Yield the segments with their manifests, in the order of the listing. Memory holds neither.
 
-    A segment deleted in between is left out.
+    A segment deleted since the listing is left out.
     """
 
     with ThreadPool(parallel, "tieredstore-ls") as pool:
@@ -95,11 +95,11 @@ def load_stream(
 def within(
     listed: Iterable[ListedSegment], start: int | AtTime | None, stop: int | AtTime | None
 ) -> Iterator[ListedSegment]:
-    """Yield the segments of a listing, in offset order, that may hold records from ``start`` up to ``stop``.
+    """Yield the listed segments that may have records from ``start`` up to ``stop``, in offset order.
 
-    As in Kafka, a time means the first record of that time or later: it is in the first segment whose greatest
-    timestamp is that late. Segments with unknown ends are included where the window may be. Raise ConfigError at the
-    end if ``start`` is an offset beyond the ends of all partitions.
+    As in Kafka, a time means the first record at or after it, which is in the first segment whose greatest timestamp is
+    not earlier. Segments with unknown ends are included if they may be within the window. At the end, raise ConfigError
+    if ``start`` is an offset beyond the ends of all partitions.
     """
     ends: dict[str, int] = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
@@ -120,7 +120,7 @@ def within(
 
 
 def _reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:
-    """Return True if the place is in the segment or before; None if the manifest cannot tell."""
+    """Return True if the place is in the segment or before it; None if the manifest does not tell."""
     if isinstance(place, AtTime):
         return None if one.max_timestamp_ms is None else one.max_timestamp_ms >= place.timestamp_ms
     last = None if one.stored is None else one.stored.last_offset
@@ -138,7 +138,7 @@ def _listed(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -
 
 
 class SegmentTotals:
-    """Sums over whole segments; ``oldest_ms`` and ``newest_ms`` bound their times, None if none is known."""
+    """Sums over complete segments. Their times are within ``oldest_ms`` and ``newest_ms`` (None if none is known)."""
 
     def __init__(self) -> None:
         self.segments = self.size = self.stored_size = 0
@@ -146,7 +146,7 @@ class SegmentTotals:
         self.newest_ms: int | None = None
 
     def add(self, segment: StoredSegment) -> None:
-        """Count one more."""
+        """Count a segment."""
         metadata = segment.metadata
         self.segments += 1
         self.size += metadata.segment_size_in_bytes
@@ -157,16 +157,16 @@ class SegmentTotals:
 
 
 class HeldOffsets:
-    """The offsets of one partition in whole segments: ``spans`` of (first, last), with holes between them."""
+    """The offsets of one partition in complete segments, as ``spans`` of (first, last) with gaps in between."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[int, int]] = []
         self._is_end_known = True
 
     def add(self, segment: RemoteLogSegmentMetadata) -> tuple[int, int] | None:
-        """Add the next segment, by base offset; return the hole before it, if any.
+        """Add the next segment, in the order of base offsets. Return the gap before it, if any.
 
-        If a manifest lacks a segment's end, it is assumed to end where the next one begins.
+        If a manifest lacks a segment's end, the segment is assumed to end where the next one begins.
         """
         start, end = segment.start_offset, segment.end_offset
         last = self.spans[-1][1] if self.spans else start - 1

@@ -1,4 +1,4 @@
-"""Ranges of a stored log, read in pieces that decode each chunk once."""
+"""Reads ranges of a stored log in pieces, so that each chunk is decoded once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _LEAST_READ: Final = 1 << 20
 
 
 def range_of_slice(bounds: slice, size: int) -> ByteRange:
-    """Return the bytes that ``bounds`` takes of ``size``; empty if Python's slice is."""
+    """Return the byte range of a Python slice of ``size`` bytes."""
     start, stop, _ = bounds.indices(size)
     return ByteRange(start, max(start, stop))
 
 
 def read_sizes(inside: ByteRange, chunk_size: int) -> Iterator[int]:
-    """Yield the size of each read: up to a chunk's border, several whole chunks at once, but never the last of all.
+    """Yield the size of each read. A read ends at a chunk boundary or at the end of the range.
 
-    Whole chunks are decoded in parallel, and none twice; memory is at most one chunk or 64 MiB.
+    So whole chunks are decoded in parallel, and none twice. A read has at most 64 MiB, or one larger chunk.
     """
     step = _step(chunk_size)
     position = inside.start
@@ -38,14 +38,14 @@ def read_sizes(inside: ByteRange, chunk_size: int) -> Iterator[int]:
 
 
 def read_range(source: SegmentSource, segment: StoredSegment, inside: ByteRange) -> Generator[memoryview]:
-    """Yield the bytes ``inside`` of the segment's log; each piece is valid until the next one is requested.
+    """Yield the bytes ``inside`` of the segment's log. Each piece is valid until the next one is requested.
 
     Close the generator if you stop early.
     """
     if not inside:
         return
     chunk_size = segment.manifest.chunk_index.original_chunk_size
-    # Pages that take no memory until written: a manifest may claim 2 GiB that do not exist.
+    # Pages take no memory until they are written: a damaged manifest may claim 2 GiB that do not exist.
     buffer = fresh_memory(min(len(inside), _step(chunk_size)))
     with contextlib.closing(source.fetch_log_segment(segment.metadata, inside.start, inside.stop - 1)) as stream:
         for size in read_sizes(inside, chunk_size):
@@ -54,5 +54,5 @@ def read_range(source: SegmentSource, segment: StoredSegment, inside: ByteRange)
 
 
 def _step(chunk_size: int) -> int:
-    chunks = max(_CHUNKS_AT_ONCE, _LEAST_READ // chunk_size)  # small chunks: avoid a read for each few bytes
+    chunks = max(_CHUNKS_AT_ONCE, _LEAST_READ // chunk_size)  # combine small chunks into larger reads
     return chunk_size * max(1, min(chunks, _BUFFER_SIZE // chunk_size))

@@ -1,4 +1,4 @@
-"""The offsets of a partition: in the bucket, on a broker, and in neither."""
+"""The offsets of a partition that are in the bucket, on a broker, or in neither."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Extent = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class BrokerLog:
-    """A broker's log of a partition; ``until`` is the first offset of a requested time, or the end."""
+    """A broker's log of a partition. ``until`` is the first offset at or after a requested time, or the log's end."""
 
     earliest_offset: int
     end_offset: int
@@ -26,18 +26,18 @@ class BrokerLog:
 
     @property
     def extent(self) -> Extent:
-        """All of it."""
+        """The log's first offset and its end."""
         return self.earliest_offset, self.end_offset
 
 
 def lost_between(held: Iterable[Extent]) -> tuple[Extent, ...]:
-    """Return the missing offsets between the held ones; offsets before all of them were deleted by retention."""
+    """Return the offsets missing between the first and last of ``held``. Retention deleted the ones before."""
     known = sorted(held)
     return tuple(without(known, (known[0][0], max(end for _, end in known)))) if known else ()
 
 
 def without(held: Iterable[Extent], of: Extent) -> Iterator[Extent]:
-    """Yield the offsets of ``of`` that none of the sorted ``held`` contains."""
+    """Yield the offsets of ``of`` that are not in any of ``held``, which must be sorted."""
     at, end = of
     for start, stop in held:
         if at < min(start, end):
@@ -50,10 +50,10 @@ def without(held: Iterable[Extent], of: Extent) -> Iterator[Extent]:
 def ask_broker(
     cluster: LiveCluster, lives: Sequence[tuple[str, TopicId]], until: AtTime | None
 ) -> dict[tuple[str, Uuid], dict[int, BrokerLog]]:
-    """Return the brokers' logs of the bucket's topics, by name, the bucket's id and partition.
+    """Return the brokers' logs of the bucket's topics, by topic name and bucket's topic id, then by partition.
 
-    Topics that the brokers lack are absent, and so are incarnations other than theirs; raise ConfigError if they have
-    only another one of the name.
+    Topics that the brokers lack are absent, and so are other ids than theirs. Raise ConfigError if the bucket has a
+    topic only under other ids than the brokers'.
     """
     described = cluster.describe(topic for topic, _ in lives)
     own: dict[str, Uuid] = {}
@@ -67,7 +67,7 @@ def ask_broker(
             )
         own[topic] = same[0].value
     places = [(topic, number) for topic, live in described.items() for number in live.partitions]
-    # A partition that was just added may have no beginning yet.
+    # A partition that was just added may have no first offset yet.
     starts, ends = cluster.earliest_offsets(places), cluster.end_offsets(places)
     times = {} if until is None else cluster.offsets_for_times(dict.fromkeys(starts, until.timestamp_ms))
     logs: dict[tuple[str, Uuid], dict[int, BrokerLog]] = {life: {} for life in own.items()}

@@ -1,8 +1,8 @@
-"""The common part of the tools that change a bucket: the outcomes of their steps.
+"""Common to all tools that change a bucket: the outcomes of their steps.
 
-A tool is a frozen dataclass: its fields are the store and the options of a run. ``run`` is a generator: it plans each
-item of a listing, acts unless it is a dry run, and yields a step for each item when it is done. Its docstring, and the
-words of its command, list its outcomes.
+A tool is a frozen dataclass with the store and the options of a run. Its ``run`` is a generator. It plans each item of
+a listing, acts unless it is a dry run, and yields a step for each finished item. The tool's docstring and the texts of
+its command list the possible outcomes.
 """
 
 from __future__ import annotations
@@ -18,74 +18,74 @@ ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
 class Outcome(enum.StrEnum):
-    """The outcome of one item; in a dry run, the planned one."""
+    """What happened to an item; in a dry run, what would happen."""
 
-    # Changed.
+    # The item was changed:
     ADDED = "added"
     ADOPTED = "adopted"
-    """An orphan that has been notified to readers."""
+    """An orphan batch: readers are now notified of it."""
     COPIED = "copied"
-    """It is in the target, verified."""
+    """The item is in the target, and was verified."""
     DELETED = "deleted"
     FREED = "freed"
-    """A batch beyond retention: its notification is deleted, its object follows later."""
+    """A batch past retention: its notification is deleted, and its object will be deleted later."""
     REMOVED = "removed"
     ROTATED = "rotated"
-    """The active pair wraps its data key now."""
+    """The active pair now wraps its data key."""
 
-    # Nothing to do.
+    # Nothing had to be done:
     ACTIVE = "active"
-    """The active pair wrapped its data key already, or the broker may still append to it."""
+    """The active pair wrapped its data key before; or, for uploads, the broker may still append to the segment."""
     GONE = "gone"
-    """Another process has deleted it, or will, or its writer is alive."""
+    """Another process has deleted it or is working on it."""
     PLAIN = "plain"
-    """It is not encrypted."""
+    """The segment is not encrypted."""
     THERE = "there"
-    """It existed already, with equal bytes."""
+    """The item existed already, with equal content."""
 
-    # Kept.
+    # The item was kept:
     CHANGED = "changed"
     """Another process changed its manifest during each attempt."""
     COMMITTED = "committed"
-    """It is committed and not yet published: the next run publishes it."""
+    """It is committed but not published yet. The next run publishes it."""
     DAMAGED = "damaged"
     """It is unreadable, or belongs to another item."""
     FAILED = "failed"
-    """Its copy failed, for the reason in the step's error; others may succeed."""
+    """The copy failed, for the reason in the step's error. Others may succeed."""
     FORGOTTEN = "forgotten"
-    """An object older than the queue's memory: it is unknown if it was ever notified."""
+    """An object older than the queue's records: it is unknown if readers were ever notified of it."""
     HELD = "held"
     """It is under a legal hold."""
     LEFT = "left"
-    """Only the store can remove it."""
+    """Only the store itself can remove it."""
     LEFTOVER = "leftover"
-    """It has no manifest, like a running copy: the garbage collection takes it when it is old."""
+    """It has no manifest, like a running copy. The garbage collection deletes it once it is old."""
     LISTED = "listed"
     """The brokers still list it."""
     NEWER = "newer"
     """It was written after the plan was made."""
     NO_RULES = "no_rules"
-    """The store has no rules, or does not list them."""
+    """The store has no lifecycle rules, or does not list them."""
     NOT_TRIED = "not_tried"
-    """An earlier item failed as this one would have."""
+    """An earlier item failed for a reason that concerns this one too."""
     REFERENCED = "referenced"
     """It has a manifest by now."""
     REFUSED = "refused"
     """The store refuses to delete it."""
     UNKNOWN = "unknown"
-    """Its end is unknown, or the brokers' records never named it."""
+    """Its end is unknown, or no record of the brokers ever named it."""
     UNKNOWN_KEY = "unknown_key"
-    """Its pair is not on the ring."""
+    """Its pair is not on the key ring."""
     WAITING = "waiting"
-    """An object whose notification is deleted, and which readers may still fetch."""
+    """An object whose notification is deleted, but which readers may still fetch."""
     WRONG_KEY = "wrong_key"
-    """The pair of its id does not open its data key."""
+    """The pair with its id does not open its data key."""
     YOUNG = "young"
-    """Its writer may be alive, or brokers may not list it yet."""
+    """Its writer may still be running, or brokers may not list it yet."""
 
     @property
     def is_change(self) -> bool:
-        """True if the item was changed."""
+        """True if this outcome means that the item was changed."""
         return self in _CHANGES
 
 
@@ -96,7 +96,7 @@ _CHANGES = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[ItemT_co]):
-    """One item of a tool, and its outcome; ``reason`` says why it was kept, if that needs saying."""
+    """An item of a tool, and its outcome. ``reason`` says why the item was kept, if the outcome does not."""
 
     item: ItemT_co
     outcome: Outcome
@@ -104,9 +104,9 @@ class Step(Generic[ItemT_co]):
 
 
 def require_conditional_writes(store: ObjectStore, tool: str) -> None:
-    """Raise ConfigError, naming store and tool, unless the store's conditional writes are atomic."""
+    """Raise ConfigError that names store and tool, if the store's conditional writes are not atomic."""
     if not store.conditional_writes:
         raise ConfigError(
-            f"{tool} needs a store that replaces an object only if it is unchanged, and {store.identity} "
-            "cannot promise that; use one that can (S3, GCS, Azure Blob Storage or a folder)"
+            f"{tool} needs a store that replaces an object only if it is unchanged, but {store.identity} "
+            "does not guarantee that; use S3, GCS, Azure Blob Storage or a folder"
         )

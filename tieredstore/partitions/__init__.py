@@ -1,4 +1,4 @@
-"""One partition's log as a reader sees it, bucket and broker as one. Values in, values out."""
+"""The log of one partition as a reader sees it: bucket and broker as one. Pure functions and values."""
 
 from __future__ import annotations
 

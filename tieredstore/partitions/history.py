@@ -1,8 +1,7 @@
-"""Comparison of the bucket's log with the broker's by leader epochs: one history, or the offset where they diverge.
-Pure.
+"""Compares a partition's log in the bucket with the broker's by leader epochs, and finds where they diverge. Pure.
 
-Leader epoch and offset identify a record. After an unclean election the bucket may hold records of a deposed leader
-that the log left behind. On the broker, its last epoch then ends before the bucket does.
+Leader epoch and offset identify a record. After an unclean election, the bucket may hold records of a deposed leader
+that are no longer part of the log. At the broker, that leader's epoch then ends before the bucket's records do.
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """At offset ``at`` a later epoch replaced ``left``, the bucket's last one: no other log has the bucket's records
-    from there on.
+    """The offset ``at`` from which the bucket's records are no longer part of the log, because a later epoch replaced
+    them.
+
+    ``left`` is the bucket's last leader epoch.
     """
 
     at: int
@@ -30,20 +31,20 @@ class Cut:
     source: Literal["broker", "watermark"]
 
     def sentence(self, lineage: Lineage) -> str:
-        """Describe the cut of the bucket's log, once: it is no loss."""
+        """Describe the cut for the log. It is no loss, so it is not an error."""
         return (
-            f"offsets {self.at} to {lineage.end_offset - 1} of {lineage.partition} in the bucket are of leader epoch "
-            f"{self.left} or before, which the log left behind at offset {self.at}: they are not read"
+            f"offsets {self.at} to {lineage.end_offset - 1} of {lineage.partition} in the bucket are not read: a later "
+            f"leader epoch than {self.left} truncated the log at offset {self.at}"
         )
 
     def applied(self, lineage: Lineage) -> Lineage | None:
-        """Return the bucket's log without its abandoned part; unchanged if the bucket has a later epoch by now."""
+        """Return the bucket's log up to the cut. Return it unchanged if the bucket has a later epoch by now."""
         return lineage.until(self.at) if last_epoch(lineage) == self.left else lineage
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The known history of a partition. Valid while its first three fields stay the same.
+    """The result of a comparison of bucket and broker. It stays valid while its first three fields stay the same.
 
     ``live_epoch`` is None if no broker was asked.
     """
@@ -55,15 +56,14 @@ class History:
 
 
 def last_epoch(lineage: Lineage) -> int:
-    """Return the leader epoch of the bucket's last record; -1 if no segment has it."""
+    """Return the leader epoch of the bucket's last record; -1 if no segment records epochs."""
     return lineage.epochs[-1][0] if lineage.epochs else NO_EPOCH
 
 
 def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
-    """Return the cut that the broker's answer for the bucket's last epoch shows; None for one history up to the
-    bucket's end.
+    """Return where the broker's log left the bucket's; None if it contains all of the bucket's records.
 
-    ``answer`` names the broker's greatest epoch up to that one, and where it ends.
+    ``answer`` is the broker's greatest leader epoch up to the bucket's last one, and the end of that epoch.
     """
     above = [start for epoch, start in lineage.epochs if epoch > answer.epoch]
     at = min([answer.end, *above])
@@ -71,7 +71,7 @@ def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
 
 
 def cut_by_watermark(lineage: Lineage, moves: Iterable[MoveBack]) -> Cut | None:
-    """Return the cut recorded by an uploader that met a newer leader epoch below the offsets already uploaded."""
+    """Return the cut that an uploader recorded when it found a newer leader epoch below offsets already uploaded."""
     left = last_epoch(lineage)
     at = min((move.to_offset for move in moves if move.leader_epoch > left), default=lineage.end_offset)
     return Cut(at, left, "watermark") if at < lineage.end_offset else None

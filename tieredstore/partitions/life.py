@@ -1,4 +1,4 @@
-"""The incarnation of a topic to read, if bucket and broker have several. Pure."""
+"""Chooses which topic id to read if a topic was re-created. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Life(NamedTuple):
-    """The incarnation to read: ``stored`` in the bucket, and the broker's if ``is_live``.
+    """The incarnation of a topic to read: ``stored`` is the one in the bucket. ``is_live`` if the broker has it too.
 
-    ``others`` are incarnations in the bucket, none of which is the broker's topic of this name.
+    ``others`` are topic ids in the bucket, if none of them is the broker's.
     """
 
     stored: Incarnation | None
@@ -25,11 +25,12 @@ class Life(NamedTuple):
 def choose_life(
     catalog: Catalog, layout: KeyLayout, topic: str, *, live: Uuid | None = None, wanted: Uuid | None = None
 ) -> Life:
-    """Find the incarnation that bucket and broker share; ``live`` is the broker's id, ``wanted`` the requested one.
+    """Find the incarnation that bucket and broker share. ``live`` is the broker's topic id, ``wanted`` the requested
+    id.
 
-    Without the broker's, or if that is not wanted, it is the only one in the bucket, if any. Ids contradict each other
-    only if both are real: see ``KeyLayout.topic_id``. Raise ConfigError for several incarnations if nothing chooses
-    one, ResourceNotFoundError if the wanted one is not among them.
+    Without a broker's id, or if it is not the wanted one, choose the only incarnation in the bucket, if any. Ids
+    contradict each other only if both are real: see ``KeyLayout.topic_id``. Raise ConfigError for several
+    incarnations without a wanted id, ResourceNotFoundError if the wanted id is not among them.
     """
     if live is None or contradict(layout, topic, live, wanted):
         return Life(catalog.incarnation(topic, wanted) if topic in catalog.topics() else None, is_live=False)
@@ -41,7 +42,7 @@ def choose_life(
 
 
 def contradict(layout: KeyLayout, topic: str, one: Uuid | None, other: Uuid | None) -> bool:
-    """Return True if two ids of a topic are certainly of different incarnations."""
+    """Return True if two ids of a topic certainly differ. None and derived ids contradict nothing."""
     if one is None or other is None:
         return False
     return layout.topic_id(topic, one).contradicts(layout.topic_id(topic, other))

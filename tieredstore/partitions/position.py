@@ -1,4 +1,4 @@
-"""A reader's position in a log that an election or retention may have cut. Pure."""
+"""A reader's position in a log that an election or retention may have truncated. Pure."""
 
 from __future__ import annotations
 
@@ -16,64 +16,64 @@ if TYPE_CHECKING:
 
 
 class LogBounds(Protocol):
-    """The properties of a partition's log that a position needs."""
+    """What a position needs to know of a partition's log."""
 
     @property
     def topic_id(self) -> Uuid:
-        """The topic's id, which names its incarnation."""
+        """The topic's id, which distinguishes a re-created topic."""
         ...
 
     @property
     def derived_id(self) -> Uuid | None:
-        """Replaces the topic's id in a bucket that stores no topic ids."""
+        """The id that replaces the topic's in a bucket without topic ids."""
         ...
 
     @property
     def earliest(self) -> int:
-        """The first offset."""
+        """The first offset of the log."""
         ...
 
     @property
     def end(self) -> int:
-        """One more than the last offset."""
+        """One more than the last offset of the log."""
         ...
 
     @property
     def lineage(self) -> Lineage | None:
-        """The bucket's part of it."""
+        """The bucket's part of the log."""
         ...
 
     @property
     def cut(self) -> Cut | None:
-        """The offset at which the log left the bucket's, if it did."""
+        """Where the broker's log left the bucket's, if it did."""
         ...
 
     @property
     def live_epoch(self) -> int | None:
-        """The epoch of the broker's leader."""
+        """The leader epoch at the broker."""
         ...
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return the leader epoch of the record before ``offset``, or a later one; None if it is unknown."""
+        """Return the leader epoch of the record before ``offset``, or a later epoch; None if unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset to read, and the leader epoch of the record before it; None if that is unknown."""
+    """The next offset to read, and the leader epoch of the record before it (None if unknown)."""
 
     offset: int
     epoch: int | None = None
 
     @property
     def epoch_number(self) -> int:
-        """The epoch as Kafka numbers it: -1 for none."""
+        """The epoch in Kafka's form: -1 for none."""
         return -1 if self.epoch is None else self.epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The fate of a position: reading continues at ``at``.
+    """How a position relates to the present log. Reading continues at offset ``at``.
 
     | kind | when | a loss |
     |---|---|---|
@@ -89,7 +89,7 @@ class Standing:
 
 
 def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) -> Standing:
-    """Decide where a reader continues. ``answer`` is the broker's end of the position's epoch."""
+    """Decide where a reader continues. ``answer`` is the end of the position's leader epoch at the broker."""
     begins = _begins_below(position, log, answer)
     if begins is not None:
         return Standing("cut", max(begins, log.earliest))
@@ -103,7 +103,7 @@ def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) ->
 
 
 def is_stale(position: Position, log: LogBounds) -> bool:
-    """Return True if the bucket's records after the position have an older epoch, and no broker knows newer ones."""
+    """Return True if the bucket's records after the position have an older epoch and no broker was asked."""
     if position.epoch is None or log.lineage is None or log.live_epoch is not None:
         return False
     is_older = NO_EPOCH < last_epoch(log.lineage) < position.epoch
@@ -111,15 +111,15 @@ def is_stale(position: Position, log: LogBounds) -> bool:
 
 
 def needs_answer(position: Position, log: LogBounds) -> bool:
-    """Return True if the broker must be asked where the position's epoch ends: its leader has a later one."""
+    """Return True if the leader has a later epoch, so that the broker must say where the position's epoch ends."""
     return position.epoch is not None and log.live_epoch is not None and log.live_epoch > position.epoch
 
 
 def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -> int | None:
-    """Return the start of the first epoch later than the position's, if that is below the position."""
+    """Return the start of the first epoch after the position's, if the position is beyond that start."""
     offset, epoch, cut = position.offset, position.epoch, log.cut
     begins: list[int] = []
-    # The broker's own answer takes precedence, unless it does not know the epoch.
+    # The broker's answer takes precedence if it knows the position's epoch.
     is_answered = answer is not None and answer.epoch == epoch
     if cut is not None and not is_answered and (epoch is None or epoch <= cut.left):
         begins.append(cut.at)

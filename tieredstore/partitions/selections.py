@@ -1,4 +1,4 @@
-"""Selections of topics and partitions. All frozen, all hashable."""
+"""Selections of topics and partitions. All are immutable and hashable."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches ``pattern``, a regular expression of Python's ``re``.
+    """All partitions of topics whose whole name matches ``pattern`` (a regular expression for Python's ``re``).
 
-    Names that match ``without`` are excluded, unless that is empty.
+    Names that match ``without`` are excluded. An empty ``without`` excludes nothing.
     """
 
     pattern: str
@@ -45,7 +45,7 @@ Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
 def named_topics(selection: Selection) -> list[str] | None:
-    """Return the named topics, each once and sorted; None for a pattern, which must be matched first."""
+    """Return the named topics, sorted, each once. Return None for a pattern, which must be matched first."""
     match selection:
         case Subscribe(topics=topics):
             return sorted(set(topics))
@@ -56,7 +56,7 @@ def named_topics(selection: Selection) -> list[str] | None:
 
 
 def selected_topics(selection: Selection, known: Iterable[str]) -> list[str]:
-    """Return the ``known`` topics that are selected, or have a selected partition; sorted."""
+    """Return those ``known`` topics that are selected or have a selected partition, sorted."""
     match selection:
         case SubscribePattern():
             return sorted(filter(selection.has, set(known)))
@@ -65,7 +65,7 @@ def selected_topics(selection: Selection, known: Iterable[str]) -> list[str]:
 
 
 def is_selected(selection: Selection, where: TopicPartition) -> bool:
-    """Return True if a partition is selected; it need not exist."""
+    """Return True if the partition is selected, even if it does not exist."""
     match selection:
         case Subscribe(topics=topics):
             return where[0] in topics

@@ -112,7 +112,9 @@ class TopicRead(ArrowStream):
         """End the read; raise its error if it was closed early, which a reader must not take for the end of records."""
         if self.is_closed and not self._is_over:
             if self.error is None:
-                self.error = AlreadyClosedError(f"this read of {self.topic} was closed before its end; begin another")
+                self.error = AlreadyClosedError(
+                    f"this read of {self.topic} was closed before its end; start another read"
+                )
             raise self.error
         self._is_over = True
         self.close()
@@ -120,7 +122,7 @@ class TopicRead(ArrowStream):
     def reader(self) -> pa.RecordBatchReader:
         """Return the same read as a stream of pyarrow; raise AlreadyClosedError if its records were already read."""
         if self.is_closed:
-            raise AlreadyClosedError(f"this read of {self.topic} was read or closed before; begin another")
+            raise AlreadyClosedError(f"this read of {self.topic} was exhausted or closed before; start another read")
         return super().reader()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads topics across bucket and broker: snapshots, windows, splits, tails. Needs ``tieredstore[arrow]``."""
+"""Reads topics from bucket and broker as one log: snapshots, windows, splits, tails. Needs ``tieredstore[arrow]``."""
 
 from __future__ import annotations
 

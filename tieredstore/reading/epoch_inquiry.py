@@ -1,4 +1,4 @@
-"""Decides if the bucket's logs and the broker's are one history, with as few requests as possible."""
+"""Decides if a partition's logs in the bucket and at the broker are one history, with as few requests as possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BothSides(NamedTuple):
-    """The bucket's log of a partition, and the start of the broker's, whose leader has ``live_epoch``."""
+    """A partition's log in the bucket, and the start and leader epoch of its log at the broker."""
 
     lineage: Lineage
     live_start: int
@@ -30,15 +30,15 @@ class BothSides(NamedTuple):
         return self.live_epoch is not None and NO_EPOCH < last_epoch(self.lineage) < self.live_epoch
 
     def is_as(self, history: History) -> bool:
-        """Return True if ``history`` still describes both sides."""
+        """Return True if ``history`` was decided from the same state of both logs."""
         now = last_epoch(self.lineage), self.lineage.end_offset, self.live_epoch
         return now == (history.stored_epoch, history.stored_end, history.live_epoch)
 
 
 class EpochInquiry:
-    """Asks the broker where the bucket's last leader epochs end, and reads watermarks where the broker cannot answer.
+    """Asks the broker where the leader epochs of the bucket's last records end. If it cannot answer, reads watermarks.
 
-    Each request is made once until something changes. ``known`` are earlier answers, ``moves`` the watermarks read
+    Answers are reused until bucket or leader changes. ``known`` are earlier answers, ``moves`` the watermarks read
     before.
     """
 
@@ -55,7 +55,7 @@ class EpochInquiry:
         self._moves = StoredMoves(source) if moves is None else moves
 
     def histories(self, partitions: Mapping[TopicPartition, BothSides]) -> dict[TopicPartition, History]:
-        """Return the histories of partitions whose leaders have later epochs than the bucket, with one inquiry for all.
+        """Return the history of each partition whose leader has a later epoch than the bucket. One inquiry for all.
 
         Raise BrokerUnavailableError if neither broker nor watermark answers.
         """
@@ -72,12 +72,12 @@ class EpochInquiry:
         return {where: self._known[both.lineage.partition] for where, both in behind.items()}
 
     def look_at_watermarks(self, lineages: Iterable[Lineage]) -> None:
-        """Read the watermarks of logs that no broker has, with one listing; not of those without leader epochs."""
+        """Read the watermarks of logs that the broker lacks, by one listing. Skip logs without leader epochs."""
         self._moves.look(lineage.partition for lineage in lineages if last_epoch(lineage) > NO_EPOCH)
 
     def stored_history(self, lineage: Lineage) -> History | None:
-        """Return the history by the watermark for a log that no broker has; None if no later epoch is known to have
-        left it.
+        """Return the history of a log that the broker lacks, by its watermark; None if no later epoch truncated the
+        log.
         """
         left = last_epoch(lineage)
         cut = cut_by_watermark(lineage, self._moves.of(lineage.partition)) if left > NO_EPOCH else None
@@ -87,13 +87,14 @@ class EpochInquiry:
         lineage, left = both.lineage, last_epoch(both.lineage)
         assert both.live_epoch is not None
         cuts = [None if answer is None else cut_by_broker(lineage, answer)]
-        # A log that begins after the epoch's end returns its own beginning: it does not know earlier epochs.
+        # If the broker's log begins after the epoch's end, the leader does not know the epoch and returns its log's
+        # start.
         if answer is None or answer.end <= both.live_start:
             cuts.append(cut_by_watermark(lineage, read_moves(self._source, lineage.partition)))
             if answer is None and cuts == [None, None]:
                 raise BrokerUnavailableError(
-                    f"the broker does not tell where leader epoch {left} of {lineage.partition} ends, the last one in "
-                    f"the bucket; its leader's is {both.live_epoch}"
+                    f"the broker did not say where leader epoch {left} of {lineage.partition} ends (the bucket's last "
+                    f"epoch; the leader's is {both.live_epoch})"
                 )
         cut = min((known for known in cuts if known is not None), key=lambda known: known.at, default=None)
         return History(left, lineage.end_offset, both.live_epoch, cut)

@@ -1,4 +1,4 @@
-"""The offsets that exist at one moment: the bucket's, and after them the broker's."""
+"""The offsets that exist at one moment, in the bucket and after them at the broker."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class LogSnapshot:
     """The logs of all partitions that a query selects, at one moment.
 
-    ``problems`` are sentences for the log: segments that do not count, cuts, and contradictions between bucket and
-    broker. ``unreadable`` are whole segments that the configured keys do not open, or that are damaged.
+    ``problems`` are sentences to log: ignored segments, truncated logs, and contradictions between bucket and broker.
+    ``unreadable`` are segments that are damaged, or that the configured keys cannot open.
     """
 
     logs: Mapping[TopicPartition, PartitionLog]
@@ -30,13 +30,13 @@ class LogSnapshot:
     unreadable: tuple[Problem, ...] = ()
 
     def bytes_between(self, where: TopicPartition, start: int, stop: int) -> int:
-        """Estimate the bytes of a partition's log between two offsets (half-open)."""
+        """Estimate the bytes of a partition's log between two offsets (``stop`` is exclusive)."""
         return self.logs[where].bytes_between(start, stop)
 
     def check_selected(self, query: LogQuery, source: SegmentSource) -> None:
         """Raise ResourceNotFoundError if a topic or partition that the query names does not exist.
 
-        Only then asks ``source`` and the broker for similar names, which the error shows.
+        Only for that error, ask ``source`` and the broker for similar names.
         """
         missing = self._missing(query.selection)
         if missing:
@@ -47,7 +47,7 @@ class LogSnapshot:
             )  # fmt: skip
 
     def _missing(self, selection: Selection) -> dict[str, list[int]]:
-        """Return the missing topics, with the partitions requested of them."""
+        """Return the missing topics. Of topics that exist, return the missing partitions."""
         topics = {topic for topic, _ in self.logs}
         if not isinstance(selection, Assign):
             return {topic: [] for topic in named_topics(selection) or () if topic not in topics}
@@ -59,7 +59,7 @@ class LogSnapshot:
 
 
 def _live_partitions(query: LogQuery, topics: Iterable[str]) -> dict[str, tuple[int, ...]] | None:
-    """Return the partitions of these topics, and all other topics without partitions, for similar names."""
+    """Return these topics with their partitions, and all other topics without theirs, to suggest similar names."""
     cluster = query.open_cluster()
     if cluster is None:
         return None

@@ -1,6 +1,6 @@
-"""Data loss: requested offsets that no longer exist, worded in one place and judged by the query's policy.
+"""Data loss: requested offsets that no longer exist. This module words losses and applies the query's policy.
 
-A loss is never silent: it is an error, or a warning and the read continues after it.
+By the policy, a loss is an error, or a warning after which the read continues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Missing(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Segments that exist but cannot be read; they are logged as problems of the snapshot."""
+    """Segments that exist but cannot be read. They are also logged as problems of the snapshot."""
 
     problems: tuple[Problem, ...]
 
@@ -47,21 +47,21 @@ class Deleted(NamedTuple):
 
 
 class DeletedOnBroker(NamedTuple):
-    """Offsets that retention deleted from the broker during the read, and that were not copied."""
+    """Offsets that retention deleted from the broker during the read and that are not in the bucket."""
 
     lost: LostOffsets
     error: Exception
 
 
 class CutWhileRead(NamedTuple):
-    """Offsets of the broker that an election truncated after they were planned."""
+    """Offsets that were planned to be read from the broker, and that an election has truncated since."""
 
     lost: LostOffsets
     cut_at: int
 
 
 class StartsBeyond(NamedTuple):
-    """A start offset beyond the log's end: if it was valid once, the log has been truncated since."""
+    """A start offset beyond the end of the log. If it was valid once, the log has been truncated since."""
 
     where: TopicPartition
     start: int
@@ -69,13 +69,13 @@ class StartsBeyond(NamedTuple):
 
 
 class NotOnBroker(NamedTuple):
-    """A topic of the bucket that the broker does not have."""
+    """A topic in the bucket that the broker does not have."""
 
     topic: str
 
 
 class OtherThanNamed(NamedTuple):
-    """A topic that the broker has under another id than the query names."""
+    """A topic whose id at the broker differs from the id that the query names."""
 
     topic: str
     live: Uuid | None
@@ -83,7 +83,7 @@ class OtherThanNamed(NamedTuple):
 
 
 class OtherLife(NamedTuple):
-    """A topic whose incarnations in the bucket do not include the broker's."""
+    """A topic that was re-created: the bucket has only segments of other topic ids than the broker's."""
 
     topic: str
     live: Uuid | None
@@ -91,7 +91,7 @@ class OtherLife(NamedTuple):
 
 
 class EarlierEpoch(NamedTuple):
-    """A broker's log of an earlier leader epoch than the bucket's last record."""
+    """A log at the broker whose leader epoch is earlier than that of the bucket's last record."""
 
     partition: TopicIdPartition
     epoch: int
@@ -99,7 +99,7 @@ class EarlierEpoch(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """A broker's log that ends before the bucket's does."""
+    """A log at the broker that ends before the bucket's log."""
 
     partition: TopicIdPartition
     end: int
@@ -115,7 +115,7 @@ class Gone(NamedTuple):
 
 
 class CreatedAgain(NamedTuple):
-    """A topic whose id has changed since it was read; ``read`` says how far."""
+    """A topic that was re-created since it was read. ``read`` is a clause that says up to where."""
 
     topic: str
     now: Uuid
@@ -123,7 +123,7 @@ class CreatedAgain(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A position that is not valid in the present log: see ``Standing``; ``stale`` does not count."""
+    """A position that is not valid in the present log. ``standing`` says why."""
 
     where: TopicPartition
     position: int
@@ -132,14 +132,14 @@ class Moved(NamedTuple):
 
 
 class BeginsLate(NamedTuple):
-    """A partition that appeared during a stream and does not begin at its first offset."""
+    """A partition that was added during a stream and does not begin at offset 0."""
 
     where: TopicPartition
     earliest: int
 
 
 class EndsBefore(NamedTuple):
-    """A log that ends before the offsets of a repeated batch."""
+    """A log that ends before the offsets of a batch that is read again."""
 
     where: TopicPartition
     topic_id: Uuid
@@ -148,7 +148,7 @@ class EndsBefore(NamedTuple):
 
 
 class NotReadable(NamedTuple):
-    """Offsets of a repeated batch whose partition no longer exists, or is another one ``now``."""
+    """Offsets of a batch that is read again, whose partition is gone or belongs to the re-created topic ``now``."""
 
     where: TopicPartition
     topic_id: Uuid
@@ -166,24 +166,24 @@ PositionLost: TypeAlias = Gone | CreatedAgain | Moved | BeginsLate | EndsBefore 
 Loss: TypeAlias = (
     Missing | Unreadable | Deleted | DeletedOnBroker | CutWhileRead | StartsBeyond | Mismatch | PositionLost
 )  # fmt: skip
-"""Data that existed and are gone, or were replaced."""
+"""Data that existed and is gone or was replaced."""
 
 
 def sentence(loss: Loss, words: QueryWords) -> str:
-    """Describe the loss for errors and warnings."""
+    """Describe the loss, for errors and warnings."""
     match loss:
         case Missing(spans):
             shown = ", ".join(
                 f"{one.start} to {one.stop - 1} of {one.partition.topic}-{one.partition.partition}"
                 for one in spans[:_SHOWN]
             )
-            more = f" and {len(spans) - _SHOWN} more such ranges" if len(spans) > _SHOWN else ""
+            more = f" and {len(spans) - _SHOWN} more ranges" if len(spans) > _SHOWN else ""
             return (
-                f"offsets {shown}{more} are not there: retention passed by, a segment is missing, or they are not "
-                "written or not decided yet"
+                f"offsets {shown}{more} are not available: deleted by retention, in a missing segment, not written "
+                "yet, or in an open transaction"
             )
         case Unreadable(problems):
-            more = f" (and so it is with {len(problems) - 1} more)" if len(problems) > 1 else ""
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             return f"{next(iter(problems))}{more}"
         case Deleted(lost, error):
             offsets = f"offsets {lost.start} to {lost.stop - 1} of {lost.partition}"
@@ -192,11 +192,11 @@ def sentence(loss: Loss, words: QueryWords) -> str:
             return str(error)
         case CutWhileRead(lost, cut_at):
             return (
-                f"offsets {lost.start} to {lost.stop - 1} of {lost.partition} were to be read, and a later leader "
-                f"epoch has written another log from offset {cut_at} on"
+                f"offsets {lost.start} to {lost.stop - 1} of {lost.partition} were requested, but an election "
+                f"truncated the log at offset {cut_at}"
             )
         case StartsBeyond(where, start, end):
-            return f"{words.starts} {name_of(where)} at offset {start}, and its log ends before offset {end}"
+            return f"{words.starts} {name_of(where)} at offset {start}, but its log ends before offset {end}"
         case NotOnBroker() | OtherThanNamed() | OtherLife() | EarlierEpoch() | Behind():
             return _mismatch(loss, words)
         case _:
@@ -206,20 +206,20 @@ def sentence(loss: Loss, words: QueryWords) -> str:
 def _mismatch(loss: Mismatch, words: QueryWords) -> str:
     match loss:
         case NotOnBroker(topic):
-            return f"topic {topic} is in the bucket, and the broker has no topic of this name"
+            return f"topic {topic} is in the bucket, but the broker has no such topic"
         case OtherThanNamed(topic, live, wanted):
-            return f"topic {topic} is {live} on the broker, and {words.topic_ids} names {wanted}"
+            return f"topic {topic} has id {live} on the broker, but {words.topic_ids} names {wanted}"
         case OtherLife(topic, live, stored):
             known = ", ".join(map(str, stored))
             return f"topic {topic} was created again: it is {live} on the broker and {known} in the bucket"
         case EarlierEpoch(partition, epoch, stored_epoch):
             return (
-                f"the broker's log of {partition} is of leader epoch {epoch}, and the bucket has records of epoch "
-                f"{stored_epoch}: it is not the log that was copied, or a deposed leader has answered"
+                f"the broker's log of {partition} has leader epoch {epoch}, but the bucket has records of epoch "
+                f"{stored_epoch}: the broker has another log, or a deposed leader has answered"
             )
         case Behind(partition, end, seam):
             return (
-                f"the broker's log of {partition} ends at offset {end - 1}, and the bucket has records up to offset "
+                f"the broker's log of {partition} ends at offset {end - 1}, but the bucket has records up to offset "
                 f"{seam - 1}"
             )
 
@@ -227,16 +227,16 @@ def _mismatch(loss: Mismatch, words: QueryWords) -> str:
 def _position_lost(loss: PositionLost) -> str:
     match loss:
         case Gone(where, topic_id, position):
-            return f"{name_of(where)} ({topic_id}) is gone, and it was read up to offset {position}"
+            return f"{name_of(where)} ({topic_id}) is gone, but was read up to offset {position}"
         case CreatedAgain(topic, other_id, read):
             return f"topic {topic} was created again as {other_id}, and {read}"
         case BeginsLate(where, earliest):
-            return f"{name_of(where)} is new, and it begins at offset {earliest} instead of 0"
+            return f"{name_of(where)} is new, but begins at offset {earliest} instead of 0"
         case EndsBefore(where, topic_id, end, stop):
-            return f"{name_of(where)} ({topic_id}) ends at offset {end}, and offsets up to {stop - 1} are to be read"
+            return f"{name_of(where)} ({topic_id}) ends at offset {end}, but offsets up to {stop - 1} were requested"
         case NotReadable(where, topic_id, start, stop, now_id):
             now = "is gone" if now_id is None else f"is {now_id} now"
-            return f"{name_of(where)} ({topic_id}) {now}, and offsets {start} to {stop - 1} are to be read"
+            return f"{name_of(where)} ({topic_id}) {now}, but offsets {start} to {stop - 1} were requested"
         case Moved(where, position, standing, log):
             return f"{name_of(where)} ({log.topic_id}) {_moved(position, standing, log)}"
 
@@ -246,43 +246,43 @@ def _moved(position: int, standing: Standing, log: LogBounds) -> str:
     match standing.kind:
         case "cut":
             return (
-                f"was read up to offset {position}, and from offset {at} on a later leader epoch has written another "
-                f"log: offsets {at} to {position - 1} were of one that was left behind"
+                f"was read up to offset {position}, but an election truncated the log at offset {at}: offsets {at} to "
+                f"{position - 1} are no longer part of it"
             )
         case "before":
-            return f"begins at offset {log.earliest}, and it was read up to {position}"
+            return f"begins at offset {log.earliest}, but was read up to {position}"
         case "beyond":
-            return f"ends at offset {log.end}, and it was read up to {position}"
+            return f"ends at offset {log.end}, but was read up to {position}"
         case _:
             return (
-                f"was read up to offset {position}, and what the bucket has behind that is of an older leader epoch: "
-                "later segments have to come"
+                f"was read up to offset {position}, but the bucket's records from there on are of an older leader "
+                "epoch: waiting for newer segments"
             )
 
 
 def _way_out(loss: Loss, accept_loss: str) -> str:
-    """Return the advice for the reader of an error."""
+    """Return the clause of an error that says what to do."""
     match loss:
         case Missing():
-            return f"; ask for what is there, or {accept_loss} to read on"
+            return f"; request other offsets, or {accept_loss} to skip these"
         case Unreadable():
             return f"; {accept_loss} to read without it"
         case Deleted():
             return ""
         case DeletedOnBroker():
-            return f"; {accept_loss} to go on"
+            return f"; {accept_loss} to continue"
         case CutWhileRead():
-            return f"; {accept_loss} to read what there is now"
+            return f"; {accept_loss} to read the present log"
         case StartsBeyond():
-            return f"; start there, or {accept_loss} to start at the end"
+            return f"; start earlier, or {accept_loss} to start at the end"
         case Gone() | CreatedAgain() | Moved() | BeginsLate() | EndsBefore() | NotReadable():
-            return f"; {accept_loss} to go on with what there is"
+            return f"; {accept_loss} to continue with the present log"
         case _:
-            return f"; check the settings, or {accept_loss} to read what there is"
+            return f"; check the settings, or {accept_loss} to read anyway"
 
 
 def _warnings(loss: Loss, words: QueryWords) -> Iterable[str]:
-    """Return the warnings to log where the query accepts losses."""
+    """Return the warnings to log if the query accepts losses."""
     match loss:
         case Missing(spans):
             return map(str, spans)
@@ -296,14 +296,14 @@ def _warnings(loss: Loss, words: QueryWords) -> Iterable[str]:
 
 
 class Losses:
-    """A query's policy: a loss raises DataLossError, or logs one warning however often it is met."""
+    """Applies a query's policy to losses: raise DataLossError, or log a warning once."""
 
     def __init__(self, query: LogQuery) -> None:
         self._query = query
         self._warned: set[str] = set()
 
     def accept(self, loss: Loss, cause: Exception | None = None) -> None:
-        """Raise DataLossError with its way out and ``cause``, or log a warning, by the query's policy."""
+        """Raise DataLossError from ``cause`` with advice, or log a warning, by the query's policy."""
         words = self._query.words
         if self._query.fails_on_loss:
             raise DataLossError(sentence(loss, words) + _way_out(loss, words.accept_loss)) from cause
@@ -327,10 +327,10 @@ class Losses:
     ) -> None:
         """Apply the policy to unreadable segments that may have records of the windows.
 
-        At the beginning or end of a log nothing else reveals such a segment. It counts there unless the caller named
-        the offset at which the window begins (partitions ``starts_there``) or ends (``stops_there``). A segment whose
-        offsets are also in another segment or on the broker is no loss; neither is one of another incarnation of the
-        topic.
+        A segment is no loss if another segment or the broker has its offsets, or if it belongs to another topic id. An
+        unreadable segment at the beginning or end of a log shows by nothing else. So it counts as a loss there, except
+        for partitions in ``starts_there`` and ``stops_there``: for these the caller named the window's first or last
+        offset.
         """
         hidden = [*self._without_log(snapshot)]
         for where, (start, stop) in windows.items():
@@ -353,11 +353,11 @@ class Losses:
 
 
 def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOffsets]:
-    """Yield the offsets from ``start`` up to ``stop`` (half-open) that neither the bucket nor the broker has."""
+    """Yield the offsets from ``start`` up to ``stop`` (exclusive) that neither the bucket nor the broker has."""
     if log.lineage is not None:
         yield from lost_offsets(log.lineage, start, min(stop, log.seam))
-    # Gaps in the bucket were yielded above. Offsets can also be missing between the seam and the broker's first offset,
-    # and after the log's end.
+    # The bucket's gaps were yielded above. Offsets can also be missing between the end of the bucket's part and the
+    # broker's first offset, and after the end of the log.
     live_start = log.seam if log.live_start is None else log.live_start
     for first, last in (
         (max(start, log.seam if log.lineage is not None else 0), min(stop, live_start)),
@@ -368,12 +368,12 @@ def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOff
 
 
 def name_of(where: TopicPartition) -> str:
-    """Name a partition in sentences."""
+    """Return the partition's name for a sentence."""
     return f"{where[0]}-{where[1]}"
 
 
 def _readable(log: PartitionLog) -> list[OffsetWindow]:
-    """Return the readable offsets of the log, ascending."""
+    """Return the ranges of readable offsets in the log, ascending."""
     stored = [] if log.lineage is None else [(span.start, span.stop) for span in log.lineage.spans]
     live = [] if log.live_start is None else [(log.live_start, MAX_OFFSET)]
     return sorted((*stored, *live))

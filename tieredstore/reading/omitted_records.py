@@ -1,6 +1,6 @@
-"""Records of a requested range that ``read_committed`` leaves out, because they are not committed.
+"""Reports which records of a requested range ``read_committed`` has left out, because they are not committed.
 
-Kept apart from the readers, which do not depend on it: the caller that passes records on notes its progress here.
+This is a separate module because readers do not depend on it. The caller that passes records on reports its progress.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LeftOut:
-    """Collects the aborted transactions that a read meets, and finally says what was left out. Thread-safe."""
+    """Collects the aborted transactions found during a read, and describes what was left out. Thread-safe."""
 
     def __init__(self, query: LogQuery) -> None:
         self.aborted_in_tail = 0
@@ -31,33 +31,35 @@ class LeftOut:
 
     @property
     def end_offset(self) -> int:
-        """The end of the longest log."""
+        """The largest end offset of all logs."""
         return max((log.end for log in self._logs.values()), default=0)
 
     def begin(self, log: PartitionLog, start: int, stop: int) -> None:
-        """Note that the read of a partition begins."""
+        """Note that the caller begins to read a partition."""
         self._logs[log.partition], self._windows[log.partition] = log, (start, stop)
         self._aborted[log.partition] = set()
         self._reached[log.partition] = start
 
     def meet(self, partition: int, aborted: Iterable[AbortedTransaction]) -> None:
-        """Note aborted transactions of a part that is read, or that was read ahead."""
+        """Note aborted transactions in a range of the partition that was read, perhaps ahead of the caller."""
         with self._lock:
             self._aborted[partition].update(aborted)
 
     def note_given(self, partition: int, next_offset: int) -> None:
-        """Note that all records of a partition before an offset were passed on, and those of all earlier partitions."""
+        """Note that the caller has passed on all records of a partition before ``next_offset``, and of earlier
+        partitions.
+        """
         for number, (_, stop) in self._windows.items():
             if number < partition:
                 self._reached[number] = stop
         self._reached[partition] = max(next_offset, self._reached.get(partition, 0))
 
     def note_end(self) -> None:
-        """Note that everything was read."""
+        """Note that the caller has passed on all records."""
         self._reached.update({number: stop for number, (_, stop) in self._windows.items()})
 
     def sentences(self, *, asks: bool = True) -> list[str]:
-        """Describe the records left out so far; ask the broker only if ``asks``."""
+        """Describe the records left out so far. Ask the broker for open transactions only if ``asks``."""
         if self._query.isolation != "read_committed":
             return []
         with self._lock:
@@ -70,37 +72,38 @@ class LeftOut:
         return [*told, *self._undecided(), *(self._held_back() if asks else ())]
 
     def _ended(self) -> Iterator[tuple[PartitionLog, int]]:
-        """Yield the logs that were read to their ends, and the start of each read."""
+        """Yield each log that was read to its end, with the start of the read."""
         for number, (start, stop) in self._windows.items():
             log = self._logs[number]
             if self._reached[number] >= stop == log.end_from(start):
                 yield log, start
 
     def _undecided(self) -> Iterator[str]:
-        """Describe open transactions in the bucket: without a broker, its log ends before them."""
+        """Describe transactions without an outcome in the bucket. Without a broker, the read ends before them."""
         for log, start in self._ended():
             if not log.on_broker and log.lineage is not None and max(start, log.seam) < log.lineage.end_offset:
                 yield undecided(log.where, max(start, log.seam), log.lineage.end_offset)
 
     def _held_back(self) -> Iterator[str]:
-        """Describe the records that open transactions hold back on the broker."""
+        """Describe the records at the broker that an open transaction holds back."""
         ended = [log.where for log, _ in self._ended() if log.on_broker]
         cluster = self._query.open_cluster() if ended else None
         if cluster is None:
             return
         with contextlib.closing(cluster):
-            # In this order, so that records written in between do not count as held back.
+            # Ask for this end first: otherwise records written in between would count as held back.
             written: Mapping[TopicPartition, int] = cluster.end_offsets(ended, "read_uncommitted")
             decided = cluster.end_offsets(ended)
         for where, end in written.items():
             if decided[where] < end:
-                yield f"offsets {decided[where]} to {end - 1} of {where[0]}-{where[1]}, from an open transaction on"
+                offsets = f"offsets {decided[where]} to {end - 1} of {where[0]}-{where[1]}"
+                yield f"{offsets}, held back by an open transaction"
 
 
 def undecided(where: TopicPartition, start: int, stop: int) -> str:
-    """Describe the offsets (half-open) of a partition held back by a transaction that is undecided in the bucket."""
+    """Describe offsets (``stop`` is exclusive) that a transaction without an outcome in the bucket holds back."""
     topic, partition = where
     return (
-        f"offsets {start} to {stop - 1} of {topic}-{partition}, from a transaction on that has no outcome in the "
-        f"segments, which reach to offset {stop - 1}"
+        f"offsets {start} to {stop - 1} of {topic}-{partition}, held back by a transaction that has no outcome in the "
+        f"segments, which end at offset {stop - 1}"
     )

@@ -1,4 +1,4 @@
-"""From windows of offsets to splits for many processes: losses, the bucket's end, and the size of a split."""
+"""Plans splits for many processes from windows of offsets. Applies the loss policy and the limits of a split's size."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 WindowSplit: TypeAlias = RecordSplit | LiveSplit
-"""The work of one task, of the bucket or the broker. Small, and picklable."""
+"""The work of one task, in the bucket or at the broker. Small and picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
-    """The limits of a plan: at most this many bytes and offsets per split, and at least this many splits; None for no
-    limit.
+    """The largest size of a split in bytes and offsets, and the least number of splits. None means no limit.
 
-    ``since_ms`` leaves out parts of the bucket that hold only earlier records.
+    With ``since_ms``, parts of the bucket that hold only earlier records are left out.
     """
 
     max_bytes: int
@@ -45,7 +44,7 @@ class SplitLimits:
 
 
 class _LogSpan(NamedTuple):
-    """Offsets of a log to read, half-open."""
+    """A range of offsets of a log to read; ``stop`` is exclusive."""
 
     log: PartitionLog
     start: int
@@ -53,7 +52,7 @@ class _LogSpan(NamedTuple):
 
 
 class _StoredRun(NamedTuple):
-    """Offsets of a window that segments hold without a gap."""
+    """A range of offsets within a window that segments cover without a gap."""
 
     lineage: Lineage
     start: int
@@ -67,17 +66,17 @@ def plan_windows(
     query: LogQuery,
     limits: SplitLimits,
 ) -> list[WindowSplit]:
-    """Return the splits that read the windows, each offset in exactly one.
+    """Return splits that read the windows, each offset in exactly one split.
 
-    Those of the bucket come first, then the broker's; both are sorted by topic, partition and offset. No split exceeds
-    the limits in bytes of a log (where its batches allow it) or offsets, and there are at least as many as the limits
-    ask for, if the windows are large enough. Raise DataLossError by the query's policy for offsets that do not exist.
+    Splits of the bucket come first, then the broker's. Each side is sorted by topic, partition and offset. No split
+    exceeds the limits, except that a record batch larger than ``max_bytes`` stays whole. Windows that are large enough
+    yield at least ``min_splits``. Raise DataLossError by the query's policy for offsets that do not exist.
     """
     spans = [_LogSpan(snapshot.logs[where], *window) for where, window in sorted(windows.items())]
     spans = [span for span in spans if span.start < span.stop]
     Losses(query).accept_missing(loss for span in spans for loss in losses_between(*span))
     runs = [run for span in spans for run in _stored_runs(span)]
-    # The total number of readers is constant: one run gets all, many share them.
+    # Share a constant number of readers among the runs.
     readers = max(1, READERS // max(1, len(runs)))
     planner = _StoredPlanner(source, query, limits, _split_bytes(spans, limits), readers)
     with ThreadPool(READERS, "tieredstore-splits") as pool:
@@ -101,13 +100,13 @@ def _live_spans(spans: Iterable[_LogSpan]) -> list[_LogSpan]:
 def _split_bytes(spans: Iterable[_LogSpan], limits: SplitLimits) -> int:
     if limits.min_splits is None:
         return limits.max_bytes
-    # Rounded down, to get more splits rather than fewer.
+    # Round down, to get more splits rather than fewer.
     total = sum(log.bytes_between(start, stop) for log, start, stop in spans)
     return max(1, min(limits.max_bytes, total // limits.min_splits))
 
 
 class _StoredPlanner:
-    """Cuts gapless runs of segments into splits."""
+    """Divides ranges that segments cover without a gap into splits."""
 
     def __init__(
         self, source: SegmentSource, query: LogQuery, limits: SplitLimits, split_bytes: int, readers: int
@@ -120,7 +119,7 @@ class _StoredPlanner:
         self._settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
 
     def splits(self, run: _StoredRun) -> Sequence[RecordSplit]:
-        """Return the splits of one run; several runs are planned at once."""
+        """Return the splits of one run. Several threads call this at once."""
         plan = plan_splits(
             self._source, run.lineage, run.start, run.stop, self._settings,
             max_split_bytes=self._split_bytes,
@@ -129,22 +128,23 @@ class _StoredPlanner:
             readers=self._readers,
         )  # fmt: skip
         if plan.undecided is not None and plan.stop < run.stop:
-            # The window ends where all is decided, so the deciding segments must be missing now.
+            # At planning, the window ended where every transaction had an outcome. So the segments with the outcome are
+            # gone now.
             _logger.warning("%s", plan.undecided)
             Losses(self._query).accept_missing([LostOffsets(run.lineage.partition, plan.stop, run.stop)])
         return plan.splits
 
 
 def _live_splits(spans: list[_LogSpan], limits: SplitLimits, already: int) -> Iterator[LiveSplit]:
-    """Cut the broker's part by offsets, because its bytes are unknown."""
+    """Divide the broker's part by offsets, because its bytes are unknown."""
     missing = (limits.min_splits or 0) - already
     total = sum(stop - start for _, start, stop in spans)
     most = limits.max_records or total
     if missing > 0:
-        # Rounded down, to get more splits rather than fewer.
+        # Round down, to get more splits rather than fewer.
         most = max(1, min(most, total // missing))
     for log, start, stop in spans:
         count = -(-(stop - start) // most)
-        # Equal parts: a short last one would leave a task with little to do.
+        # Divide equally: a short last part would leave a task with little to do.
         borders = [start + (stop - start) * number // count for number in range(count + 1)]
         yield from (LiveSplit.of(log, *window) for window in itertools.pairwise(borders))

@@ -1,4 +1,4 @@
-"""The query of a reader, whether a data source, a command or a consumer."""
+"""The query of a reader: which partitions to read and how. Data sources, commands and consumers make one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tieredstore.live import LiveCluster
 
 DEFAULT_TIMEOUT_S: Final = 60.0
-"""As Kafka's clients wait for a broker."""
+"""The default timeout of Kafka's clients."""
 
 
 _TIMEOUT: Final = "default.api.timeout.ms"
@@ -24,12 +24,12 @@ _LONGEST_MS: Final = 999_999
 
 @dataclass(frozen=True, slots=True)
 class QueryWords:
-    """A front end's names of its options, so that an error can name the way out.
+    """What a front end calls its options, so that errors can name the option to change.
 
-    ``accept_loss`` and ``start_late`` are imperatives, ``starts`` a clause, the others nouns.
+    ``accept_loss`` and ``start_late`` are imperatives, ``starts`` is a clause, and the others are nouns.
     """
 
-    accept_loss: str = "have losses reported (on_data_loss)"
+    accept_loss: str = 'set on_data_loss="report"'
     topic_ids: str = "topic_ids"
     choose_topic_id: str = "topic_ids"
     starts: str = "the query starts"
@@ -42,17 +42,18 @@ class QueryWords:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """The partitions to read, and how; frozen, hashable and picklable, and its repr shows no secret.
+    """The partitions to read, and how. Immutable, hashable and picklable. Its repr shows no secret.
 
-    ``topic_ids`` choose the incarnation of a topic. ``client`` are the properties of the Kafka client that reads the
-    broker (``docs/how-to/read.md``), None for the bucket alone; the broker must answer within ``timeout_s``.
-    ``on_data_loss`` decides about offsets that do not exist: an error, or a warning and the read continues.
+    ``topic_ids`` choose between incarnations of a re-created topic. ``client`` has the properties of the Kafka client
+    that reads the broker (``docs/how-to/read.md``); None reads the bucket alone. The broker must answer within
+    ``timeout_s``. ``on_data_loss`` decides about offsets that do not exist: an error, or a warning and the read
+    continues.
     """
 
     selection: Selection
     isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
-    # Not part of the hash, because mappings have none; equality compares them.
+    # Left out of the hash, because mappings are not hashable. Equality compares them.
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid], hash=False)
     client: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -75,7 +76,7 @@ class LogQuery:
         topic_id: Uuid | None = None,
         words: QueryWords | None = None,
     ) -> LogQuery:
-        """Make a query of one topic, or of some of its partitions; keywords as in the options of front ends."""
+        """Create a query of one topic, or of some of its partitions. The keywords are the options of front ends."""
         return cls(
             Subscribe((topic,)) if partitions is None else Assign(tuple((topic, number) for number in partitions)),
             isolation=isolation,
@@ -88,7 +89,7 @@ class LogQuery:
 
     @property
     def topic(self) -> str:
-        """The one topic; ConfigError for a query of several."""
+        """The query's only topic. Raise ConfigError if it selects several."""
         named = named_topics(self.selection)
         if named is None or len(named) != 1:
             raise ConfigError(f"{self.selection} is not one topic")
@@ -100,22 +101,22 @@ class LogQuery:
         return self.on_data_loss == "fail"
 
     def open_cluster(self) -> LiveCluster | None:
-        """Return the cluster of the client properties, which connects on first use; None for the bucket alone.
+        """Return the cluster to read, which connects at the first use; None for the bucket alone.
 
         The caller closes it. Raise ConfigError if ``tieredstore[kafka]`` is not installed.
         """
         if self.client is None:
             return None
-        # It needs the extra `kafka`; a bucket alone does not.
+        # The module needs the extra `kafka`, which a bucket alone does not need.
         from tieredstore.live import LiveCluster  # noqa: PLC0415
 
         return LiveCluster(self.client, isolation=self.isolation, timeout_s=self.timeout_s)
 
 
 def timeout_of(client: Mapping[str, str], *, named: str = "the client property ") -> float:
-    """Return the broker's timeout in seconds: ``default.api.timeout.ms``, by default 60 s as in Kafka's clients.
+    """Return the timeout of requests to the broker in seconds, from ``default.api.timeout.ms`` (default 60 s).
 
-    ``named`` precedes the property's name in the ConfigError for an invalid one.
+    ``named`` precedes the property's name in the ConfigError for an invalid value.
     """
     text = client.get(_TIMEOUT)
     if text is None:

@@ -1,4 +1,4 @@
-"""The one way to read topics: snapshots, windows, and records."""
+"""The only way to read topics: snapshots, windows and records."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class TopicReader(Closing):
-    """Reads the topics that a query selects, from bucket and broker. Opens connections on demand and closes them.
+    """Reads the topics that a query selects from bucket and broker. Several threads may read at once.
 
-    Several threads may read at once. The owners of sources close them; ``open_source`` is called only if the bucket is
-    needed. The query's isolation and loss policy replace those of ``settings``.
+    It opens connections when needed and closes them. It does not close sources; ``open_source`` is called only if the
+    bucket is needed. The query's isolation and loss policy replace those of ``settings``.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TopicReader(Closing):
         *,
         live: LiveReader | None = None,
     ) -> None:
-        """Make a reader; the caller closes ``live``, and without it clients are opened on first use."""
+        """Create a reader. The caller closes ``live``; without it, the reader opens clients at the first use."""
         self.query = query
         self.settings: ReadSettings = settings or ReadSettings()
         self._open_source = open_source
@@ -61,14 +61,14 @@ class TopicReader(Closing):
         self._live = live
 
     def look(self) -> LogSnapshot:
-        """Return the logs as they are now, as far as they exist."""
+        """Return a snapshot of the selected logs that exist."""
         return survey_logs(self._open_source(), self.query, cluster=self._cluster())
 
     def snapshot(self) -> LogSnapshot:
-        """Return the logs as they are now; log their problems.
+        """Return a snapshot of the selected logs, and log its problems.
 
         Raise ResourceNotFoundError for named topics and partitions that do not exist. Raise DataLossError by the policy
-        for unreadable ones, and if bucket and broker contradict each other.
+        for unreadable partitions, and if bucket and broker contradict each other.
         """
         snapshot = self.look()
         for problem in snapshot.problems:
@@ -78,7 +78,7 @@ class TopicReader(Closing):
         return snapshot
 
     def begin(self) -> tuple[Self, LogSnapshot]:
-        """Return this reader with a snapshot; close it if the snapshot fails."""
+        """Return this reader and a snapshot. Close the reader if the snapshot fails."""
         try:
             return self, self.snapshot()
         except BaseException:
@@ -86,37 +86,35 @@ class TopicReader(Closing):
             raise
 
     def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:
-        """Return the look-up of places in the logs of a snapshot."""
+        """Return an object that finds places (times, last records) as offsets in a snapshot's logs."""
         return PlaceLookup(snapshot, self.query, self.offset_at, self.start_of_last)
 
     def offset_at(self, log: PartitionLog, timestamp_ms: int) -> int | None:
-        """Return the offset of a log's first record of ``timestamp_ms`` or later; None if there is none before its
-        end.
-        """
+        """Return the offset of the first record at or after ``timestamp_ms``; None if the log has none."""
         return time_offset(self._open_source(), self._cluster(), log, timestamp_ms)
 
     def read(
         self, log: PartitionLog, start: int, stop: int, *, aborted: set[AbortedTransaction] | None = None
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the records with offsets in ``[start, stop)``, each once, ascending; no record batch is empty.
+        """Yield the records with offsets in ``[start, stop)``, each once and in order. No record batch is empty.
 
-        The bucket's come first, then the broker's; they have the same columns. Missing offsets raise DataLossError at
-        once, or by the query's policy log a warning for each gap; so do offsets that retention deletes during the read.
-        Memory is bounded whatever the window. ``aborted`` collects the transactions of the bucket's part whose records
-        are left out, including some further on in a segment. Exhaust or close it.
+        Records of the bucket come first, then those of the broker, with the same columns. For missing offsets, raise
+        DataLossError at once, or log a warning for each gap, by the query's policy. The policy applies too if retention
+        deletes offsets during the read. Memory is bounded for any window. ``aborted`` collects the aborted transactions
+        of the bucket's part, including some that follow later in a segment. Exhaust or close the generator.
         """
         if not 0 <= start <= stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")
-        # Losses are judged here, once for the window and before the first record; below they are only reported.
+        # Apply the loss policy once, before the first record. The reads below only report.
         Losses(self.query).accept_missing(losses_between(log, start, stop))
         return _read(self._sources(self.settings), log, start, stop, aborted)
 
     def start_of_last(self, log: PartitionLog, count: int, stop: int) -> int:
-        """Return the offset from which ``count`` records remain up to ``stop``; the log's first if it has fewer.
+        """Return the offset from which ``count`` records remain up to ``stop``, or the log's first if it has fewer.
 
-        Counts records, not offsets: markers, aborted transactions and compaction leave gaps. So it reads the end of the
-        log, as many offsets as the records wanted, then four times as many if those had too few. It ignores lost
-        offsets. Memory does not grow with ``count``.
+        It counts records, because markers, aborted transactions and compaction leave gaps in the offsets. So it reads
+        ``count`` offsets at the end of the log, and four times as many each time that they hold too few records. It
+        ignores lost offsets. Memory does not grow with ``count``.
         """
         sources = replace(
             self._sources(replace(self.settings, columns=("offset",))),
@@ -146,18 +144,18 @@ class TopicReader(Closing):
     def splits(
         self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow], limits: SplitLimits
     ) -> list[WindowSplit]:
-        """Return the tasks that read the windows, each offset in exactly one: see :func:`plan_windows`."""
+        """Return splits that read the windows, each offset in exactly one split: see :func:`plan_windows`."""
         return plan_windows(self._open_source(), snapshot, windows, self.query, limits)
 
     def read_split(self, split: WindowSplit, settings: ReadSettings | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a split planned here or in another process."""
+        """Yield the records of a split, which this or another process has planned."""
         chosen = settings or self.settings
         if isinstance(split, RecordSplit):
             return QuerySources(self._open_source, self.query, chosen).read_record_split(split)
         return self._sources(chosen).read_live_split(split)
 
     def follow(self, positions: Mapping[TopicPartition, int | Position]) -> LogTail:
-        """Follow new records of partitions, each from a position on, over separate connections."""
+        """Follow new records of partitions from these positions on, by separate connections."""
         return LogTail(self._open_source(), self.query, positions, settings=self.settings)
 
     def live(self) -> LiveReader | None:
@@ -188,14 +186,14 @@ def _read(
         yield from StoredRead(sources, log.lineage, (start, min(stop, log.seam)), aborted).batches()
     if log.live_start is None:
         return
-    # Offsets between the seam and the broker's first one were judged above.
+    # Missing offsets before the broker's first were handled by the loss policy already.
     live = LiveSplit.of(log, max(start, log.seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
         yield from sources.read_live_split(live)
 
 
 def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int]:
-    """Return the first offset of the batch with the record of this number, and that record's number within it."""
+    """Return the first offset of the batch that has the record with this number, and its number within the batch."""
     for first, rows in batches:
         if number < rows:
             return first, number
@@ -204,7 +202,7 @@ def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int
 
 
 def _nth(batches: Iterable[Sequence[int]], number: int, otherwise: int) -> int:
-    """Return the offset of this number, or ``otherwise`` if retention has left fewer since."""
+    """Return the offset with this number. Return ``otherwise`` if retention has deleted too many since."""
     for offsets in batches:
         if number < len(offsets):
             return offsets[number]

@@ -1,4 +1,4 @@
-"""Successive snapshots for long-lived readers: each reads only changes since the one before."""
+"""Successive snapshots for long-lived readers. Each reads only what has changed since the one before."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _LOGGED: Final = 10_000
-"""The most problems remembered as logged."""
+"""The most problems to remember as logged."""
 
 
 _NO_END: Final = ((None, None), None)
 
 
 class LogSnapshots:
-    """The logs that a query selects, looked up again when the last look is older than ``fresh_s``. For one thread.
+    """Snapshots of the logs that a query selects, renewed if older than ``fresh_s``. For one thread; close it.
 
-    Cheap because of memory: manifests are read once, and the broker's connection stays open. ``clock`` returns
-    monotonic seconds. Close it.
+    A renewal is cheap, because manifests read before are cached and the broker's connection stays open. ``clock``
+    returns monotonic seconds.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class LogSnapshots:
         self._clock = clock
         self._taken_at = 0.0
         self._logged: dict[str, None] = {}
-        """Problems already logged, in that order."""
-        # In memory, although planners may share one in the bucket: a reader needs no write permission there.
+        """Problems already logged, oldest first."""
+        # Cache the catalog in memory. A cache in the bucket, as planners may share, would need permission to write.
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
         self._moves: StoredMoves | None = None
         self._cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
-        """Answers about the epochs of positions, with the leader's epoch at that time."""
+        """Where the epochs of positions end at the broker, with the leader epoch at the time of the answer."""
 
     def current(self, selection: Selection | None = None) -> LogSnapshot:
-        """Return the last snapshot if it is fresh, whatever its selection; else take one.
+        """Return the latest snapshot if it is fresh, whatever its selection; else take a new one.
 
-        It has the query's selection, or ``selection``.
+        A new snapshot has the query's selection, or ``selection``.
         """
         if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
             source = self._open_source()
@@ -79,15 +79,15 @@ class LogSnapshots:
                 source, query, catalog_file=self._file, cluster=self.cluster(), before=self.last,
                 moves=self._moves,
             )  # fmt: skip
-            # Set last: a look that takes longer than fresh_s would otherwise be stale at once.
+            # Set this last: otherwise a snapshot that takes longer than fresh_s would be stale at once.
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)
         return self.last
 
     def epoch_ends(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, EpochEnd]:
-        """Return where the epochs of positions end on the broker, if its leader in the last snapshot has a later epoch.
+        """Return where the epochs of positions end at the broker, for leaders of a later epoch in the latest snapshot.
 
-        Each is requested once while the broker's leader stays the same: the end of an earlier epoch does not change.
+        Each answer is reused while the leader stays the same, because the end of an earlier epoch does not change.
         """
         logs: Mapping[TopicPartition, PartitionLog] = {} if self.last is None else self.last.logs
         wanted = {
@@ -103,9 +103,7 @@ class LogSnapshots:
         return {where: end for where in wanted if (end := self._ends[where][1]) is not None}
 
     def stale(self, positions: Mapping[TopicPartition, Position]) -> set[TopicPartition]:
-        """Return the partitions whose log ends in an older epoch than what was read, each logged once: see
-        ``Standing``.
-        """
+        """Return the partitions whose present log ends in an older epoch than the records read. Each is logged once."""
         logs: Mapping[TopicPartition, PartitionLog] = {} if self.last is None else self.last.logs
         stale = {where for where, position in positions.items() if where in logs and is_stale(position, logs[where])}
         for where in sorted(stale):
@@ -115,30 +113,27 @@ class LogSnapshots:
         return stale
 
     def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:
-        """Return the look-up of places in the logs of a snapshot."""
+        """Return an object that finds places (times) as offsets in a snapshot's logs."""
         return PlaceLookup(snapshot, self._query, self._time_offset)
 
     def _time_offset(self, log: PartitionLog, timestamp_ms: int) -> int | None:
         return time_offset(self._open_source(), self.cluster(), log, timestamp_ms)
 
     def close(self) -> None:
-        """Close the connection to the broker, and drop the last snapshot; the next one connects again."""
+        """Close the connection to the broker and drop the latest snapshot. The next snapshot connects again."""
         self.last = None
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.close()
 
     def cluster(self) -> LiveCluster | None:
-        """Return the broker, over one connection until ``close``; None for the bucket alone."""
+        """Return the cluster, with one connection until ``close``; None for the bucket alone."""
         if self._cluster is None:
             self._cluster = self._query.open_cluster()
         return self._cluster
 
     def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
-        """Log the snapshot's new problems: a running copy would otherwise be reported every second.
-
-        A problem that comes and goes is logged once too, as when the selection changes from look to look.
-        """
+        """Log each problem once, even if it comes and goes: a copy in progress would be reported every second."""
         for problem in snapshot.problems:
             self._warn(problem)
 

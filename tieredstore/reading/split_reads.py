@@ -1,6 +1,6 @@
-"""One side's part of a window: the bucket's segment by segment or by planned splits, the broker's by live splits.
+"""Reads the part of a window that is in the bucket, or the part at the broker.
 
-Records that the broker has deleted after they were copied come from the bucket.
+If the broker has deleted records after they were copied to the bucket, they are read from the bucket.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindow]:
-    """Yield the offsets from ``start`` up to ``stop`` (half-open) that segments hold, as windows without inner gaps."""
+    """Yield the ranges within ``start`` up to ``stop`` (exclusive) that segments cover without a gap."""
     edges = [max(start, lineage.earliest_offset)]
     for gap in lineage.gaps_between(start, stop):
         edges += [gap.start, gap.stop]
@@ -46,11 +46,10 @@ def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindo
 
 @dataclass(frozen=True, slots=True)
 class LiveSplit:
-    """The offsets ``start`` up to ``stop`` (half-open) of a partition, as the broker had them at planning. Small, and
-    picklable.
+    """Offsets to read from the broker (``stop`` is exclusive), as its log was at planning. Small and picklable.
 
-    ``derived_id`` replaces the topic's id in a bucket without topic ids. ``epoch`` is that of the broker's leader
-    then, and ``cut`` the offset at which its log had left the bucket's.
+    ``derived_id`` replaces the topic's id in a bucket without topic ids. ``epoch`` is the leader epoch at planning.
+    ``cut`` tells where the broker's log left the bucket's log, if an election truncated it.
     """
 
     partition: TopicIdPartition
@@ -62,21 +61,20 @@ class LiveSplit:
 
     @classmethod
     def of(cls, log: PartitionLog, start: int, stop: int) -> LiveSplit:
-        """Make a split of these offsets of a log."""
+        """Create a split of these offsets of a log."""
         return cls(log.topic_id_partition, start, stop, log.derived_id, log.live_epoch, log.cut)
 
     @property
     def stored_partition(self) -> TopicIdPartition:
-        """The partition under the bucket's topic id."""
+        """The partition with the topic id that the bucket uses."""
         return replace(self.partition, topic_id=self.derived_id or self.partition.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySources:
-    """The sources of a query's records: the bucket, opened on demand, and the broker's clients.
+    """The sources of a query's records: the bucket, opened when needed, and the broker's clients (None for no broker).
 
-    ``live`` is None for the bucket alone. ``settings`` say how both are read, except isolation and loss policy, which
-    are the query's.
+    ``settings`` say how to read both, except that isolation and loss policy are the query's.
     """
 
     open_source: Callable[[], SegmentSource]
@@ -85,11 +83,11 @@ class QuerySources:
     live: LiveReader | None = None
 
     def read_record_split(self, split: RecordSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a planned split; by the query's policy without those deleted since."""
+        """Yield the records of a planned split. The query's policy applies to segments deleted since."""
         query = self.query
         settings = replace(self.settings, on_data_loss=query.on_data_loss, accept_loss=query.words.accept_loss)
         losses = Losses(query)
-        # One by one if losses are accepted, so that only the deleted segment is left out.
+        # If losses are accepted, read section by section, so that only the deleted segment is left out.
         alone = [split] if query.fails_on_loss else [replace(split, sections=(one,)) for one in split.sections]
         for one in alone:
             try:
@@ -98,11 +96,11 @@ class QuerySources:
                 losses.accept(Deleted(LostOffsets(one.partition, one.start_offset, one.stop_offset), error), error)
 
     def read_live_split(self, split: LiveSplit) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the records of a window of the broker's log; no record batch is empty.
+        """Yield the records of a split from the broker. No record batch is empty.
 
-        Records that the broker has deleted since come from the bucket, if they were copied; it is opened only for that.
-        If neither has them, raise DataLossError, or by the query's policy log a warning and continue at the broker's
-        beginning. Raise ConfigError for a query without client properties.
+        If the broker has deleted records since planning, read them from the bucket, which is opened only for that. If
+        neither has them, raise DataLossError, or log a warning and continue at the broker's first offset, by the
+        query's policy. Raise ConfigError for a query without client properties.
         """
         if self.live is None:
             raise no_client()
@@ -119,15 +117,15 @@ class QuerySources:
                     position = int64_values(records, "offset")[-1] + 1
             except DataLossError as error:
                 begins = _live_start(self.live, partition, position, error)
-                # The broker deletes copied records, so look in the bucket.
+                # The broker deletes records that it has copied, so look in the bucket.
                 late = self._late_copies(split, position, stop)
                 if late is not None:
-                    # Nothing is lost then, whatever the policy; the broker continues after them.
+                    # Nothing is lost. The broker continues after these records.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
                     position = end
                 else:
-                    # The broker may have deleted more since it raised the error.
+                    # Use the broker's present start: it may have deleted more since the error.
                     lost = LostOffsets(partition, position, min(begins, stop))
                     losses.accept(DeletedOnBroker(lost, error), error)
                     position = begins
@@ -135,10 +133,11 @@ class QuerySources:
                 return
 
     def _late_copies(self, split: LiveSplit, start: int, stop: int) -> tuple[Lineage, int] | None:
-        """Return the bucket's log of the offsets from ``start`` up to ``stop`` (half-open), and where it ends now.
+        """Return the bucket's log with offsets from ``start`` on, and where its part of the range ends.
 
-        It ends before the first gap, and under read_committed before the first undecided transaction. None if the
-        bucket lacks ``start``, or has it only in a log that was abandoned at the split's cut. Lists the topic.
+        It ends at ``stop``, at the first gap, or under read_committed before the first transaction without an outcome.
+        Return None if the bucket lacks ``start``, or has it only in records that an election has truncated. Lists the
+        topic.
         """
         source, partition = self.open_source(), split.stored_partition
         lineage: Lineage | None
@@ -151,7 +150,7 @@ class QuerySources:
         lineage = lineage if split.cut is None else split.cut.applied(lineage)
         if lineage is None:
             return None
-        # Up to the first gap only: the broker may have the offsets after it.
+        # End at the first gap, because the broker may have the offsets after it.
         gaps = [gap.start for gap in lineage.gaps_between(start, stop)]
         end = min([stop, lineage.end_offset, *gaps])
         if not lineage.earliest_offset <= start < end:
@@ -162,10 +161,10 @@ class QuerySources:
 
 
 class StoredRead:
-    """Reads a window of the bucket's offsets; ``position`` is always the next offset to read. For one thread.
+    """Reads a window of the bucket's offsets. ``position`` is always the next offset to read. For one thread.
 
-    Segments deleted since the lineage was traced are data loss by the query's policy, and so are transactions that no
-    remaining segment decides. Gaps are not reported here: the read continues after them.
+    The query's loss policy applies to segments deleted since the snapshot, and to transactions whose outcome they held.
+    Gaps in the window are skipped, because the caller has reported them.
     """
 
     def __init__(
@@ -177,12 +176,12 @@ class StoredRead:
     ) -> None:
         self.position = window[0]
         self.aborted: set[AbortedTransaction] = set() if aborted is None else aborted
-        """The aborted transactions whose records were left out, and some further on."""
+        """The aborted transactions whose records were left out, and some that follow later."""
         self._lost: list[LostOffsets] = []
         self._lineage = lineage
         self._window = window
         self._losses = Losses(sources.query)
-        # Offsets are needed to track progress; they are dropped again if the caller did not ask for them.
+        # Read offsets to track the position; drop the column again if the caller did not ask for it.
         settings = sources.settings
         columns = tuple(dict.fromkeys((*settings.columns, "offset")))
         chosen = replace(settings, columns=columns, isolation=sources.query.isolation, on_data_loss="report")
@@ -190,10 +189,10 @@ class StoredRead:
         self._schema = settings.schema
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the records; no record batch is empty. ``position`` is already past a batch when it is yielded."""
+        """Yield the records. No record batch is empty. ``position`` is past a batch already when it is yielded."""
         for first, last in stored_runs(self._lineage, *self._window):
             self.position = max(self.position, first)
-            # More than one pass only if a segment is deleted during the read: the next pass begins after it.
+            # Repeat only if a segment is deleted during the read: the next pass begins after it.
             while self.position < last:
                 report = ReadReport(self.position, aborted=self.aborted)
                 spans = next(runs_of_spans(self._lineage, self.position, last))
@@ -206,7 +205,7 @@ class StoredRead:
                     self._lose_deleted(last, error)
                 else:
                     self._judge(report, last)
-        # The last offsets may have no record: markers, aborted or lost ones.
+        # The last offsets may have no records: transaction markers, or aborted or lost records.
         self.position = max(self.position, self._window[1])
 
     def take_lost(self) -> list[LostOffsets]:
@@ -215,7 +214,7 @@ class StoredRead:
         return lost
 
     def _lose_deleted(self, stop: int, error: SegmentNotFoundError) -> None:
-        """Continue after a deleted segment."""
+        """Apply the loss policy to a deleted segment, and continue after it."""
         end = min(stop, self._lineage.span_at(self.position).stop)
         lost = LostOffsets(self._lineage.partition, self.position, end)
         self._losses.accept(Deleted(lost, error), error)
@@ -223,10 +222,11 @@ class StoredRead:
         self.position = end
 
     def _judge(self, report: ReadReport, stop: int) -> None:
-        """Judge what the last segment of a gapless run lacks: claimed offsets, or the outcome of a transaction."""
+        """Apply the loss policy to offsets that the last segment lacks, and to a transaction without an outcome."""
         lost = [*report.lost]
         if report.undecided is not None:
-            # The window ends where all is decided, so the deciding segments must be missing now.
+            # At planning, the window ended where every transaction had an outcome, so the segments with the outcome are
+            # gone now.
             first = max(self.position, report.undecided.first_offset)
             lost.append(LostOffsets(self._lineage.partition, first, stop))
         for one in lost:
@@ -236,21 +236,21 @@ class StoredRead:
 
 
 def open_reader(query: LogQuery) -> LiveReader:
-    """Open the clients for the query's broker, which connect on first use. The caller closes them.
+    """Create the clients for the query's broker, which connect at the first use. The caller closes them.
 
     Raise ConfigError for a query without client properties, and if ``tieredstore[kafka]`` is not installed.
     """
     if query.client is None:
         raise no_client()
-    # It needs the extra `kafka`; a bucket alone does not.
+    # The module needs the extra `kafka`, which a bucket alone does not need.
     from tieredstore.live import LiveReader  # noqa: PLC0415
 
     return LiveReader(query.client, isolation=query.isolation, timeout_s=query.timeout_s)
 
 
 def _uncut_stop(split: LiveSplit, live: LiveReader, losses: Losses) -> int:
-    """Return the end of the read: an election since planning may have truncated the log below it, which is data
-    loss.
+    """Return where the read must end. If an election since planning truncated the log before that, apply the loss
+    policy.
     """
     if split.epoch is None:
         return split.stop
@@ -272,9 +272,9 @@ def _only(records: Any, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLossError) -> int:
-    """Return the broker's present beginning, which is after ``position``.
+    """Return the present first offset of the broker's log, which is after ``position``.
 
-    Raise ``error`` itself if the topic was re-created, or the log still has ``position``: then it means something else.
+    Raise ``error`` if the topic was re-created or the log still has ``position``: then retention is not the cause.
     """
     where = partition.topic, partition.partition
     if live.cluster.topic(partition.topic).topic_id != partition.topic_id:
@@ -286,5 +286,5 @@ def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, er
 
 
 def no_client() -> ConfigError:
-    """Return the error for a query that must read a broker and names none."""
+    """Return the error for a query that reads a broker but names none."""
     return ConfigError("the query has no client properties (client), which name the broker to read from")

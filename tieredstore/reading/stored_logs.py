@@ -1,4 +1,4 @@
-"""The bucket's logs of some partitions, cached and refreshed: a refresh lists only keys after the last known one."""
+"""The bucket's logs of some partitions, cached. A refresh lists only the keys after the last known segment."""
 
 from __future__ import annotations
 
@@ -36,30 +36,29 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _TOLD: Final = 10_000
-"""The most problems remembered as logged."""
+"""The most problems to remember as logged."""
 
 
 class StoredLogs:
-    """The bucket's logs of partitions with long-lived readers. For one thread; only :meth:`refresh` may run in several.
+    """The bucket's logs of partitions with long-lived readers. For one thread, but several may call :meth:`refresh`.
 
-    A topic is listed once, with all of its partitions. After that :meth:`refresh` lists a partition after its last
-    known segment, and :meth:`reload` the whole topic after a contradiction.
+    A topic is listed once, with all its partitions. Later, :meth:`refresh` lists one partition after its last known
+    segment, and :meth:`reload` lists the whole topic after a contradiction.
     """
 
     def __init__(self, source: SegmentSource) -> None:
         self._source = source
         self._lives: dict[str, Uuid | None] = {}
-        """The incarnation that is read of each listed topic; None if the bucket has none."""
+        """The id under which each listed topic is read; None if the bucket does not have the topic."""
         self._logs: dict[TopicPartition, Lineage] = {}
         self._told: dict[str, None] = {}
         self.listings = 0
-        """The number of listings requested."""
+        """The number of listings so far."""
 
     def load(self, topics: Collection[str], ids: dict[str, Uuid]) -> set[str]:
-        """List and return the topics not listed before, or listed as another incarnation; ``ids`` are the broker's
-        topic ids.
+        """List topics that were not listed before, or were listed under another id; return them.
 
-        Raise ConfigError for a re-created topic if no id chooses an incarnation.
+        ``ids`` are the broker's topic ids. Raise ConfigError for a re-created topic if no id chooses an incarnation.
         """
         new = {topic for topic in topics if topic not in self._lives}
         new |= {topic for topic in topics if self.contradicts(topic, self._lives.get(topic), ids.get(topic))}
@@ -72,14 +71,14 @@ class StoredLogs:
         return new
 
     def reload(self, topic: str, topic_id: Uuid | None) -> None:
-        """List all of a topic again."""
+        """List a whole topic again."""
         self.listings += 1
         catalog = load_catalog(self._source, topic=topic)
         self._tell(catalog.problems)
         self._take(catalog, topic, topic_id)
 
     def refresh(self, where: TopicPartition) -> None:
-        """List keys after the last known segment of a partition that has one. One request, if nothing is new."""
+        """List the keys after the partition's last known segment. One request if there is no new segment."""
         lineage = self._logs[where]
         self.listings += 1
         known = _segments(lineage)
@@ -102,20 +101,16 @@ class StoredLogs:
             self._logs[where] = replace(lineage, problems=(*earlier, *problems))
 
     def lineage(self, where: TopicPartition) -> Lineage | None:
-        """Return the log as last listed; None if the bucket has none of it."""
+        """Return the partition's log as last listed; None if the bucket does not have it."""
         return self._logs.get(where)
 
     def topic_id(self, topic: str) -> Uuid | None:
-        """Return the incarnation that is read of a topic; None if the bucket has none."""
+        """Return the id under which a topic is read; None if the bucket does not have the topic."""
         return self._lives.get(topic)
 
     def contradicts(self, topic: str, one: Uuid | None, other: Uuid | None) -> bool:
-        """Return True if two ids of a topic are certainly of different incarnations; None means unknown."""
+        """Return True if two ids of a topic certainly differ; None means unknown."""
         return contradict(self._source.layout, topic, one, other)
-
-    def say(self, sentence: str) -> None:
-        """Log a warning, once."""
-        self._say(sentence)
 
     def forget(self, wheres: Iterable[TopicPartition]) -> None:
         """Drop the logs of partitions without readers."""
@@ -129,17 +124,17 @@ class StoredLogs:
             del self._logs[where]
         self._lives[topic] = None
         if topic not in catalog.topics():
-            # DataLossError if there are segments but none is readable: that is not absence.
+            # If there are segments but none is readable, this raises DataLossError: the topic is not absent.
             with contextlib.suppress(ResourceNotFoundError):
                 catalog.incarnations(topic)
             return
         try:
             life = choose_life(catalog, self._source.layout, topic, live=topic_id)
         except ConfigError as error:
-            raise ConfigError(f"{error}; the broker tells which one, if bootstrap.servers names it") from None
+            raise ConfigError(f"{error}, or set bootstrap.servers to read the broker's topic") from None
         if life.stored is None:
             known = ", ".join(map(str, life.others))
-            self._say(f"topic {topic} is {topic_id} on the broker; what the bucket has of {known} is not read")
+            self.say(f"topic {topic} has id {topic_id} on the broker; the bucket's segments of {known} are not read")
             return
         self._lives[topic] = life.stored.topic_id
         for number in life.stored.partitions:
@@ -147,7 +142,7 @@ class StoredLogs:
 
     def _read(self, objects: SegmentObjects, new: list[RemoteLogSegmentMetadata], problems: list[Problem]) -> None:
         if objects.find(Suffix.MANIFEST) is None:
-            return  # a copy in progress
+            return  # the copy is in progress
         if objects.missing:
             lost = ", no ".join(f".{suffix.value}" for suffix in objects.missing)
             kind, detail = ProblemKind.INCOMPLETE, f"it has no .{lost.removeprefix('.')}"
@@ -157,7 +152,7 @@ class StoredLogs:
             loaded = load_segment(self._source.store, objects, self._source.manifest_rules)
             new.append(describe_segment(self._source, loaded))
         except SegmentNotFoundError:
-            return  # retention deletes segments all the time
+            return  # retention has deleted it since the listing
         except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
             kind = ProblemKind.DAMAGED if isinstance(error, CorruptDataError) else ProblemKind.UNREADABLE
             problems.append(Problem(kind, objects.segment_id, objects.start_offset, str(error)))
@@ -175,9 +170,9 @@ class StoredLogs:
 
     def _tell(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
-            self._say(str(problem))
+            self.say(str(problem))
 
-    def _say(self, sentence: str) -> None:
+    def say(self, sentence: str) -> None:
         """Log each sentence once: a copy in progress would be reported at every look."""
         if sentence not in self._told:
             _logger.warning("%s", sentence)
@@ -187,7 +182,7 @@ class StoredLogs:
 
 
 def _segments(lineage: Lineage) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
-    """Return all segments that the lineage was traced from."""
+    """Return all segments from which the log was built."""
     segments = [
         *(span.segment for span in lineage.spans), *(part.segment for part in lineage.superseded), *lineage.covered
     ]  # fmt: skip

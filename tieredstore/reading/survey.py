@@ -1,6 +1,7 @@
-"""The making of a snapshot of logs: the broker's topics beside the bucket's, and the seam between them.
+"""Takes a snapshot of logs: finds each topic in the bucket and at the broker, and where its two logs meet.
 
-The bucket is read up to the *seam*, the offset up to which its records are decided, and the broker from exactly there.
+The bucket is read up to an offset called *seam*, before which every transaction has an outcome. The broker is read from
+the seam on.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class _LiveSpan(NamedTuple):
-    """The broker's offsets, half-open, and its leader's epoch."""
+    """The broker's offsets of a partition (``end`` is exclusive), and its leader epoch."""
 
     start: int
     end: int
@@ -54,7 +55,7 @@ class _LiveSpan(NamedTuple):
 
 
 class _FoundPartition(NamedTuple):
-    """A partition before its offsets are known."""
+    """A partition whose seam is not known yet."""
 
     where: TopicPartition
     topic_id: Uuid
@@ -70,7 +71,7 @@ class _FoundPartition(NamedTuple):
 
     @property
     def both(self) -> BothSides | None:
-        """Both sides of it; None if there is only one."""
+        """The logs of both sides; None unless both bucket and broker have the partition."""
         if self.lineage is None or self.live is None:
             return None
         return BothSides(self.lineage, self.live.start, self.live.epoch)
@@ -90,22 +91,23 @@ def survey_logs(
     before: LogSnapshot | None = None,
     moves: StoredMoves | None = None,
 ) -> LogSnapshot:
-    """List the bucket and ask the broker, if the query has one; through ``cluster`` if given.
+    """List the bucket and ask the query's broker, if it names one. ``cluster`` replaces a new connection.
 
-    Topics are looked up together: the broker gets as many requests for many as for one, and a listing of the bucket
-    takes as many pages as the topics have, and a few more. Topics and partitions that neither has are absent. Raise
-    DataLossError by the query's policy if the two contradict each other: the broker lacks the topic, has it under
-    another id than the query names or the bucket knows, answers in an earlier leader epoch, or its log ends before the
-    bucket's. Raise ConfigError for a re-created topic if nothing chooses an incarnation.
+    Topics are looked up together: the broker gets as many requests for many topics as for one. The bucket is listed
+    with the pages of these topics and a few more. Topics and partitions that neither side has are absent.
 
-    ``before`` is an earlier snapshot by the same isolation: an unchanged lineage needs no new request, because segments
-    never change. ``moves`` are the watermarks that earlier looks have read.
+    Raise DataLossError by the query's policy if both sides contradict each other: the broker lacks the topic; its topic
+    id differs from the query's or the bucket's; its leader epoch is earlier; or its log ends before the bucket's. Raise
+    ConfigError for a re-created topic if nothing chooses an incarnation.
+
+    ``before`` is an earlier snapshot with the same isolation; it saves requests for logs that have not changed.
+    ``moves`` are the watermarks read earlier.
     """
     own = query.open_cluster() if cluster is None else None
     with nullcontext() if own is None else closing(own):
         survey = _Survey(source, query, cluster or own, {} if before is None else before.logs, moves)
-        # In this order: otherwise records that the broker deletes after they were copied would be a gap. Records that
-        # it gets and copies in between come after its end.
+        # Ask for the broker's first offsets before listing the bucket. Otherwise records that the broker copies and
+        # deletes in between would look like a gap. Records that it gets and copies in between come after its end.
         survey.ask_for_beginnings()
         catalog = survey.catalog(catalog_file)
         logs = {log.where: log for log in survey.logs(catalog)}
@@ -114,7 +116,7 @@ def survey_logs(
 
 
 class _Survey:
-    """Asks broker and bucket, once each, in three steps."""
+    """One look at broker and bucket, in three steps."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class _Survey:
         moves: StoredMoves | None,
     ) -> None:
         self.sentences: list[str] = []
-        """Cuts, and the contradictions between bucket and broker that the query accepts."""
+        """Sentences about truncated logs, and about contradictions that the query accepts."""
         self._source = source
         self._query = query
         self._cluster = cluster
@@ -137,7 +139,7 @@ class _Survey:
         self._live_starts: dict[TopicPartition, int] = {}
 
     def ask_for_beginnings(self) -> None:
-        """Ask the broker which of the topics it has, and their first offsets."""
+        """Ask the broker which of the topics it has, and for their first offsets."""
         if self._cluster is None:
             return
         self._live_topics = self._cluster.describe(selected_topics(self._query.selection, self._cluster.topics()))
@@ -145,8 +147,9 @@ class _Survey:
         self._live_starts = self._cluster.earliest_offsets(filter(self._is_wanted, partitions))
 
     def catalog(self, file: CatalogFile | None) -> Catalog:
-        """Load the catalog of the named topics; of the whole store for a pattern."""
-        # Of one partition only if the topic has one incarnation: the other partitions also show which is current.
+        """Load the catalog of the named topics, or of the whole store for a pattern."""
+        # Load a single partition only if its topic has one id in the bucket. Of several ids, the other partitions help
+        # to find the current one.
         if file is None and self._assigned is not None and len(self._assigned) == 1:
             ((topic, partition),) = self._assigned
             ids = topic_ids(self._source.store, self._source.layout.prefix, topic)
@@ -155,10 +158,10 @@ class _Survey:
         return load_catalog(self._source, topics=named_topics(self._query.selection), file=file)
 
     def logs(self, catalog: Catalog) -> list[PartitionLog]:
-        """Return the logs that are selected and exist."""
+        """Return the selected logs that exist."""
         topics = selected_topics(self._query.selection, {*catalog.topics(), *self._live_topics})
         if self._cluster is not None:
-            # A topic created while the bucket was listed may have segments by now.
+            # A topic created during the listing may have segments already.
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
         spans = self._live_spans(partition.where for partition in known if partition.on_broker)
@@ -181,17 +184,17 @@ class _Survey:
                 continue
             lineage, topic_id = None, live.topic_id if live is not None else None
             if life.stored is not None and number in stored:
-                # Its unreadable segments are judged for the snapshot as a whole: see `check_readable`.
+                # Unreadable segments are handled for the whole snapshot: see `check_readable`.
                 lineage = replace(catalog.lineage(topic, number, life.stored.topic_id), problems=())
                 topic_id = topic_id or life.stored.topic_id
             assert topic_id is not None
-            # A partition just added to the topic has no beginning yet.
+            # A partition that was just added to the topic has no first offset yet.
             has_beginning = number in on_broker and where in self._live_starts
             if has_beginning or lineage is not None:
                 yield _FoundPartition(where, topic_id, lineage, has_beginning)
 
     def _life(self, catalog: Catalog, topic: str) -> Life:
-        """Return the incarnation that bucket and broker share, or that the query accepts despite contradictions."""
+        """Return the topic id that bucket and broker share, or the one to read if the query accepts a contradiction."""
         live, wanted = self._live_topics.get(topic), self._query.topic_ids.get(topic)
         live_id = None if live is None else live.topic_id
         if live is None and self._cluster is not None:
@@ -202,14 +205,14 @@ class _Survey:
             life = choose_life(catalog, self._source.layout, topic, live=live_id, wanted=wanted)
         except ConfigError as error:
             raise ConfigError(f"{error} with {self._query.words.choose_topic_id}") from None
-        # A caller that names the id knows of the bucket's other incarnation and loses nothing unawares.
+        # A caller that names the topic id knows of the others, so leaving them out is no loss.
         if life.others and wanted is None:
             self._lose(OtherLife(topic, live_id, life.others))
         return life
 
     def _join(self, known: list[_FoundPartition]) -> list[_FoundPartition]:
-        """Drop the parts of the bucket's logs that the broker's logs left behind, and logs that are not the
-        broker's.
+        """Drop records of the bucket that an election has truncated, and logs of the bucket that contradict the
+        broker.
         """
         before = {log.stored_partition: log.history for log in self._before.values() if log.history is not None}
         both = {one.where: one.both for one in known if one.both is not None}
@@ -221,8 +224,8 @@ class _Survey:
         return [self._cut(self._of_one_log(one), histories.get(one.where)) for one in known]
 
     def _cut(self, one: _FoundPartition, history: History | None) -> _FoundPartition:
-        """Apply a cut. It is no loss: the broker has the log, and the bucket's records after the cut are not part of
-        it.
+        """Drop the bucket's records after a cut. They are no loss: an election truncated them, and the broker has
+        the log.
         """
         cut, lineage = (None if history is None else history.cut), one.lineage
         if cut is None or lineage is None:
@@ -231,9 +234,7 @@ class _Survey:
         return one._replace(lineage=cut.applied(lineage), history=history)
 
     def _of_one_log(self, one: _FoundPartition) -> _FoundPartition:
-        """Report a broker of an earlier epoch than the bucket's, which cannot lead the copied log; then leave the
-        bucket out.
-        """
+        """Report a broker whose leader epoch is earlier than the bucket's: it has another log. Leave the bucket out."""
         epoch = None if one.live is None else one.live.epoch
         if one.lineage is None or epoch is None or epoch >= one.left:
             return one
@@ -241,7 +242,7 @@ class _Survey:
         return one._replace(lineage=None)
 
     def _live_spans(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _LiveSpan]:
-        """Return the broker's offsets of each partition."""
+        """Return the broker's offsets and leader epoch of each partition."""
         partitions = list(wanted)
         if self._cluster is None or not partitions:
             return {}
@@ -256,7 +257,7 @@ class _Survey:
 
     def _log_of(self, known: _FoundPartition, stored_end: int) -> PartitionLog:
         cut = None if known.history is None else known.history.cut
-        # If the cut leaves nothing of the bucket's log and no broker has it, the log continues there.
+        # If nothing of the bucket's log is left before the cut and no broker has the log, continue at the cut.
         empty = 0 if cut is None or known.lineage is not None else cut.at
         live_start, live_end, live_epoch = known.live or (empty, empty, None)
         log = PartitionLog(
@@ -268,34 +269,35 @@ class _Survey:
         if known.lineage is None:
             return log
         seam = max(stored_end, known.lineage.earliest_offset)
-        # A later epoch's leader has the same log up to here but does not know its end yet: it lags.
+        # No contradiction if the leader has a later epoch: it has the same log but may not know its end yet.
         if log.on_broker and live_end < seam and not known.is_left_behind:
             self._lose(Behind(known.lineage.partition, live_end, seam))
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
 
     def _end_before(self, known: _FoundPartition) -> int | None:
-        """Return the decided end of the bucket's records from the snapshot before; None if it must be requested."""
+        """Return the seam from the earlier snapshot if the bucket's log has not changed; else None."""
         log = self._before.get(known.where)
         return None if log is None or known.lineage is None or log.lineage != known.lineage else log.seam
 
     def _stored_end(self, known: _FoundPartition) -> int:
-        """Return the decided end of the bucket's records; 0 without any."""
+        """Return where the bucket's part must end: before the first transaction without an outcome. 0 without a log."""
         lineage = known.lineage
         if lineage is None:
             return 0
         if self._query.isolation == "read_uncommitted":
             return lineage.end_offset
-        # A transaction that is open at the end may have begun in any segment since the last hole.
+        # Search from the last gap on: a transaction that is open at the end may have begun in any segment since.
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
         last, end = lineage.spans[-1], lineage.end_offset
         is_cut = known.history is not None and known.history.cut is not None and end <= last.segment.end_offset
         if is_cut and known.live is not None and known.live.start <= last.start:
-            # At a cut, the broker's log may decide otherwise what the last segment leaves open: read its offsets there.
+            # After a cut, the broker's log may give another outcome to transactions in the last segment. Read the
+            # segment's offsets from the broker.
             end = last.start
         return decided_end(self._source, lineage, first, end) if first < end else end
 
     def _lose(self, loss: Mismatch) -> None:
-        # Not logged here: it is among the problems of a snapshot.
+        # If the query accepts the loss, the snapshot's problems report it.
         if self._query.fails_on_loss:
             Losses(self._query).accept(loss)
         self.sentences.append(sentence(loss, self._query.words))

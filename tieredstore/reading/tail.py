@@ -1,4 +1,4 @@
-"""Logs followed without end: first the bucket, then the broker, and back if needed."""
+"""Follows logs without end: first in the bucket, then at the broker, and in the bucket again if needed."""
 
 from __future__ import annotations
 
@@ -30,28 +30,30 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _LOOK_AGAIN_S: Final = 1.0
-"""How long a look at the bucket waits at most after :meth:`_Looks.ask_soon`; each look is a listing."""
+"""After :meth:`_Looks.ask_soon`, the next look at the logs comes within this time. Each look is a listing."""
 
 _PAUSE_S: Final = 0.1
-"""The minimum time between two looks during a wait, however often the bucket should be listed."""
+"""The least time between two looks during a wait, even if ``look_s`` is shorter."""
 
 _SLEEP_S: Final = 0.5
-"""Waits are cut into such pieces: a clock may not be the machine's, and the bucket may be closed in between."""
+"""The longest uninterrupted wait: the clock may be simulated, and the bucket may be closed meanwhile."""
 
 _IDENTITY_S: Final = 30.0
-"""The interval of identity checks of topics while nothing comes from the broker, and the validity of a check while a
-topic's records come from the bucket.
+"""Check topic ids at this interval while the broker sends nothing. While records come from the bucket, a check stays
+valid this long.
 """
 
 _FRESH_IDENTITY_S: Final = 1.0
-"""The same before records of the broker are returned, which may belong to a new topic of the same name."""
+"""Before records of the broker are returned, a check of topic ids must be younger than this: the records may belong
+to a re-created topic.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TailRecords:
-    """Records of one partition, in the order of offsets.
+    """Records of one partition, in offset order.
 
-    All before ``next_offset`` were returned or left out; ``lost`` are accepted losses before these records.
+    All records before ``next_offset`` were returned or left out. ``lost`` are accepted losses before these records.
     """
 
     where: TopicPartition
@@ -63,19 +65,19 @@ class TailRecords:
 
 @dataclass(frozen=True, slots=True)
 class _ToLook:
-    """Its log must be looked at."""
+    """The next look at the logs decides how the partition continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
-    """It is below the seam of ``log``, and waits for its turn to be read from the bucket."""
+    """The next offset is below the seam of ``log``, and waits to be read from the bucket."""
 
     log: PartitionLog
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """It is read from the bucket, up to the seam of ``log``: one partition at a time."""
+    """The partition is being read from the bucket, up to the seam of ``log``. One partition is read at a time."""
 
     log: PartitionLog
     window: StoredRead
@@ -84,7 +86,7 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """The follower has it, from a log whose leader had the epoch ``leader``."""
+    """The consumer follows the partition at the broker, whose leader had epoch ``leader``."""
 
     leader: int | None
 
@@ -94,7 +96,7 @@ _Phase: TypeAlias = _ToLook | _Queued | _Reading | _Live
 
 @dataclass(slots=True)
 class _Followed:
-    """The progress of one partition; ``at`` is the next offset. ``topic_id`` is None until it was first seen.
+    """The progress of one partition. ``at`` is the next position. ``topic_id`` is None until the partition was seen.
 
     | from | event | next |
     |---|---|---|
@@ -112,7 +114,7 @@ class _Followed:
     topic_id: Uuid | None = None
     identified_at: float = -math.inf
     refused: int | None = None
-    """The epoch of the leader that refused to continue from here."""
+    """The epoch of the leader that refused to continue from this position."""
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
     """Losses to report with the records after them, ascending."""
 
@@ -123,13 +125,13 @@ class _Followed:
 
 
 class _Partitions(dict[TopicPartition, _Followed]):
-    """The followed partitions; ``within`` has them by phase, in the order in which they entered it."""
+    """The followed partitions. ``within`` has them by phase, in the order in which they entered it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.within: dict[type[_Phase], dict[TopicPartition, None]] = {kind: {} for kind in get_args(_Phase)}
         self.aborted = 0
-        """The number of aborted transactions met in the bucket by finished reads."""
+        """The number of aborted transactions that finished reads found in the bucket."""
 
     def enter(self, where: TopicPartition, phase: _Phase) -> None:
         """Change the phase of a partition."""
@@ -138,7 +140,7 @@ class _Partitions(dict[TopicPartition, _Followed]):
         self.within[type(phase)][where] = None
 
     def leave(self, where: TopicPartition) -> None:
-        """Take a partition out of its phase, and end its running read of the bucket."""
+        """Take a partition out of its phase. End its running read of the bucket, if any."""
         phase = self[where].phase
         if self.within[type(phase)].pop(where, where) is None and isinstance(phase, _Reading):
             phase.batches.close()
@@ -152,7 +154,7 @@ class _Partitions(dict[TopicPartition, _Followed]):
 
 @dataclass(slots=True)
 class _Looks:
-    """The schedule of looks at the logs: every ``pause_s``, or earlier on request."""
+    """The schedule of looks at the logs: one every ``pause_s``, or earlier on request."""
 
     clock: Callable[[], float]
     pause_s: float
@@ -160,7 +162,7 @@ class _Looks:
 
     @property
     def next_at(self) -> float:
-        """The time at which the next look is due."""
+        """The time when the next look is due."""
         return self.last_at + self.pause_s
 
     def begin(self) -> None:
@@ -168,24 +170,24 @@ class _Looks:
         self.last_at = self.clock()
 
     def ask_soon(self) -> None:
-        """Schedule the next look at the latest ``_LOOK_AGAIN_S`` from now."""
+        """Make the next look due within ``_LOOK_AGAIN_S``."""
         self.last_at = min(self.last_at, self.clock() - self.pause_s + min(_LOOK_AGAIN_S, self.pause_s))
 
     def ask_now(self) -> None:
-        """Schedule the next look at once."""
+        """Make the next look due at once."""
         self.last_at = -math.inf
 
 
 class LogTail(Closing):
-    """Follows partitions, each from an offset on, across the seam between bucket and broker.
+    """Follows partitions across bucket and broker, each from a given offset. For one thread.
 
-    Below the seam records come from the bucket, one partition after the other; partitions beyond it are read by one
-    consumer at the same time. Records that the broker deletes before they were read are looked for in the bucket.
-    Without a broker the bucket is listed every ``look_s``. Lost offsets and a re-created topic raise DataLossError by
-    the query's policy, or log warnings, and the tail continues after the loss, or from the new topic's beginning.
+    Each partition is read from the bucket as far as the bucket's log is complete, one partition after another. Then one
+    consumer follows it at the broker, together with the others. If the broker deletes records before they were read,
+    they are read from the bucket. Without a broker, the bucket is listed every ``look_s``.
 
-    One ``LiveCluster`` and one consumer serve it until ``close``. Memory is bounded: one read of the bucket, one
-    consumer. The isolation is the query's: read_committed returns only decided records. For one thread.
+    For lost offsets and a re-created topic, raise DataLossError or log a warning, by the query's policy. Then the tail
+    continues after the loss, or at the start of the new topic. The isolation is the query's. Memory is bounded: one
+    read of the bucket and one consumer.
     """
 
     def __init__(
@@ -198,18 +200,18 @@ class LogTail(Closing):
         look_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Follow ``positions``, which may be none; the query's selection is ignored.
+        """Follow ``positions``, which may be empty. The query's selection is ignored.
 
-        A position with its leader epoch, as ``places`` and ``PartitionLog.position`` return it, shows later, even in
-        another process, if an election has cut the log below it. ``settings`` choose columns and decoding. Raise
-        ConfigError for invalid settings; no request is made yet.
+        If a position has a leader epoch, as those of ``places`` and ``PartitionLog.position`` do, a later election that
+        truncates the log below it is noticed, even by another process. ``settings`` choose columns and decoding. Raise
+        ConfigError for invalid settings. Makes no request yet.
         """
         self._source = source
         self._sources = QuerySources(lambda: source, query, settings or ReadSettings())
         self._clock = clock
         self._followed = _Partitions()
         self._is_closed = False
-        # Does not connect yet.
+        # This does not connect yet.
         self._follower = None if query.client is None else _follower_of(query, self._sources.settings)
         self._losses = Losses(query)
         self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock)
@@ -220,7 +222,7 @@ class LogTail(Closing):
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """The next offset of each partition, after the records that :meth:`poll` has returned."""
+        """The next offset of each partition, after the records returned by :meth:`poll`."""
         return {where: followed.offset for where, followed in self._followed.items()}
 
     @property
@@ -230,12 +232,12 @@ class LogTail(Closing):
 
     @property
     def places(self) -> dict[TopicPartition, Position]:
-        """The next offsets with the leader epochs of the records before them."""
+        """The next offset of each partition, with the leader epoch of the record before it."""
         return {where: followed.at for where, followed in self._followed.items()}
 
     def follow(self, positions: Mapping[TopicPartition, int | Position]) -> None:
-        """Follow these partitions too, from these offsets; one that is already followed moves there."""
-        # A running read of a moved partition would return records of its old place.
+        """Follow these partitions too, from these offsets. A partition that is followed already moves there."""
+        # End a running read: it would return records of the earlier position.
         self.forget(positions)
         for where, place in positions.items():
             self._followed[where] = _Followed(Position(place) if isinstance(place, int) else place)
@@ -254,15 +256,15 @@ class LogTail(Closing):
     def poll(self, timeout_s: float) -> TailRecords | None:
         """Return the next records of any partition; None if there are none within about ``timeout_s``.
 
-        A look at the logs and a read of the bucket take as long as store and broker need, within their own deadlines.
-        Raise DataLossError by the query's policy, and errors of the store and of the broker. After any of them the tail
-        is unchanged and can be polled again. Raise AlreadyClosedError once it, or the source, was closed.
+        Looks at the logs and reads of the bucket may take longer, up to the timeouts of store and broker. Raise
+        DataLossError by the query's policy, and errors of store and broker. An error leaves the tail unchanged, so it
+        can be polled again. Raise AlreadyClosedError after the tail or its bucket was closed.
         """
         end = self._clock() + timeout_s
         while True:
             if self._is_closed:
-                raise AlreadyClosedError("the tail was closed; open another one to go on")
-            # Also while all records come from the broker: a closed bucket must not go unnoticed.
+                raise AlreadyClosedError("the tail was closed; open another one to continue")
+            # Check this too, because records may come from the broker alone while the bucket is closed.
             self._source.check_open()
             records = self._next_records()
             left = end - self._clock()
@@ -271,7 +273,7 @@ class LogTail(Closing):
             self._wait(left)
 
     def close(self) -> None:
-        """End running reads and close all connections, even if one close fails. Idempotent."""
+        """End running reads and close all connections, even if closing one fails. May be called again."""
         with contextlib.ExitStack() as ending:
             self._is_closed = True
             ending.callback(self._snapshots.close)
@@ -282,9 +284,7 @@ class LogTail(Closing):
             self._follower = None
 
     def _next_records(self) -> TailRecords | None:
-        """Return records available without waiting, from bucket and broker in turn, so that neither blocks the
-        other.
-        """
+        """Return records that are available without waiting. Bucket and broker take turns, so that neither blocks."""
         if self._followed.within[_ToLook] and self._clock() >= self._looks.next_at:
             self._look()
         self._check_identity(_IDENTITY_S)
@@ -294,7 +294,7 @@ class LogTail(Closing):
         return self._next_stored() or self._next_live()
 
     def _wait(self, left: float) -> None:
-        """Wait until records may have come, at most ``left`` seconds."""
+        """Wait at most ``left`` seconds, until records may be available or a look is due."""
         if self._followed.within[_ToLook]:
             left = min(left, max(_PAUSE_S, self._looks.next_at - self._clock()))
         if self._follower is not None and self._follower.positions:
@@ -303,17 +303,17 @@ class LogTail(Closing):
             time.sleep(min(left, _SLEEP_S))
 
     def _look(self) -> None:
-        """Decide how each partition continues that is neither read nor followed."""
+        """Look at the logs of waiting partitions, and decide how each continues."""
         self._looks.begin()
         to_look = sorted(self._followed.within[_ToLook])
-        # No others: each topic is a listing, and losses of partitions that are no longer followed do not count.
+        # Leave out other partitions: each topic costs a listing, and their losses do not matter.
         snapshot = self._snapshots.current(Assign(tuple(to_look)))
         positions = {where: self._followed[where].at for where in to_look}
         ends, stale = self._snapshots.epoch_ends(positions), self._snapshots.stale(positions)
         for where in to_look:
             log, followed = snapshot.logs.get(where), self._followed[where]
             if log is None:
-                # It keeps being looked at: it may appear, or come back.
+                # Keep looking for the partition: it may appear, or return.
                 if followed.topic_id is not None:
                     self._losses.accept(Gone(where, followed.topic_id, followed.offset))
                 continue
@@ -323,7 +323,7 @@ class LogTail(Closing):
                 self._place(followed, log)
 
     def _identify(self, followed: _Followed, log: PartitionLog) -> None:
-        """Start again with a re-created topic."""
+        """If the topic was re-created, apply the loss policy and start at the new topic's first offset."""
         if followed.topic_id is not None and not log.is_of(followed.topic_id):
             read = f"{name_of(log.where)} of {followed.topic_id} was read up to offset {followed.offset}"
             self._losses.accept(CreatedAgain(log.topic, log.topic_id, read))
@@ -331,19 +331,20 @@ class LogTail(Closing):
         followed.topic_id, followed.identified_at = log.topic_id, self._looks.last_at
 
     def _go_back_to_cut(self, followed: _Followed, log: PartitionLog, answer: EpochEnd | None) -> None:
-        """Start again where a later leader epoch has written another log below the records returned."""
+        """If an election truncated the log below the position, apply the loss policy and go back to where it did."""
         standing = stand(followed.at, log, answer)
         if standing.kind == "cut":
             self._losses.accept(Moved(log.where, followed.offset, standing, log))
             followed.at = log.position(standing.at)
 
     def _place(self, followed: _Followed, log: PartitionLog) -> None:
-        """Read the partition from the bucket, or follow it on the broker, or look again later."""
+        """Queue the partition for the bucket, follow it at the broker, or leave it for the next look."""
         if log.lineage is not None and followed.offset < log.seam:
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))
         elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
-            # Not if the bucket's last records wait for a segment that decides them: look again.
+            # If the bucket's last records belong to a transaction without an outcome, wait for the segment with the
+            # outcome.
             self._follow_live(followed, log, log.live_start)
 
     def _follow_live(self, followed: _Followed, log: PartitionLog, live_start: int) -> None:
@@ -356,19 +357,19 @@ class LogTail(Closing):
         assert self._follower is not None
         leader, refused = log.live_epoch, followed.refused
         followed.refused = None
-        # The broker refused this place, but a later look confirmed it: do not check it again.
+        # A leader that refused this position does not need to check it again: a later look has confirmed it.
         epochs = {} if leader is None or leader == refused or not followed.offset else {log.where: leader}
         self._follower.add({log.where: followed.offset}, epochs)
         self._followed.enter(log.where, _Live(leader))
 
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
-        """Report losses from the position on. A second look after an error may find fewer, or the same."""
+        """Apply the loss policy to losses from the position on. After an error, a second look may report some again."""
         spans = list(losses)
         self._losses.accept_missing(span for span in spans if span not in followed.lost)
         followed.lost = [span for span in followed.lost if span.stop <= followed.offset] + spans
 
     def _next_stored(self) -> TailRecords | None:
-        """Return the bucket's next records, of the current partition or the next one."""
+        """Return the next records from the bucket, of the current partition or the next one in the queue."""
         while (
             where := next(iter(self._followed.within[_Reading] or self._followed.within[_Queued]), None)
         ) is not None:
@@ -379,7 +380,7 @@ class LogTail(Closing):
             try:
                 records = next(phase.batches, None)
             except BaseException:
-                # A generator that raised has ended; the next poll would mistake that for the window's end.
+                # A generator that raised has ended, and the next poll would mistake that for the end of the window.
                 self._look_at_soon(where)
                 raise
             followed.at = phase.log.position(phase.window.position)
@@ -397,7 +398,7 @@ class LogTail(Closing):
         return reading
 
     def _go_on_behind(self, followed: _Followed, log: PartitionLog) -> None:
-        """Continue at the seam: on the broker at once if it had the seam a moment ago, otherwise after a new look."""
+        """Continue after the bucket's part: at the broker if a recent look found it there, else after a new look."""
         self._followed.enter(log.where, _ToLook())
         is_known = self._clock() < followed.identified_at + _IDENTITY_S
         if is_known and log.live_start is not None and log.live_start <= log.seam:
@@ -410,7 +411,7 @@ class LogTail(Closing):
             return None
         self._follower.wait(0)
         if self._follower.is_ready:
-            # Checked only when records have arrived: they then belong to the topics that exist afterwards.
+            # Check topic ids after records have arrived: the records then belong to the topics found by the check.
             self._check_identity(_FRESH_IDENTITY_S)
         event = self._follower.poll(0) if self._follower.is_ready else None
         if event is None:
@@ -418,7 +419,7 @@ class LogTail(Closing):
         if event.records is not None:
             self._followed[event.where].at = Position(event.next_offset, event.leader_epoch)
             return self._give(event.where, event.records)
-        # The broker deletes copied records, so they may be in the bucket now; or the log was cut.
+        # The broker deletes records that it has copied, so they may be in the bucket now; or the log was truncated.
         followed = self._followed[event.where]
         followed.refused = followed.phase.leader if isinstance(followed.phase, _Live) else None
         self._look_at_soon(event.where)
@@ -427,18 +428,18 @@ class LogTail(Closing):
     def _give(self, where: TopicPartition, records: pa.RecordBatch) -> TailRecords:
         followed = self._followed[where]
         lost = tuple(span for span in followed.lost if span.start < followed.offset)
-        # The other losses come after these records.
+        # The remaining losses come after these records.
         followed.lost = followed.lost[len(lost) :]
         assert followed.topic_id is not None
         return TailRecords(where, followed.topic_id, records, followed.offset, lost)
 
     def _look_at_soon(self, where: TopicPartition) -> None:
-        """Have a partition's log looked at again soon."""
+        """Let a look at the logs decide soon how the partition continues."""
         self._followed.enter(where, _ToLook())
         self._looks.ask_soon()
 
     def _check_identity(self, fresh_s: float) -> None:
-        """Look again at partitions whose topic was deleted or re-created: old offsets mean nothing in a new one."""
+        """Stop following partitions whose topic was deleted or re-created: old offsets mean nothing in a new topic."""
         cluster = self._snapshots.cluster()
         if cluster is None or self._follower is None or not self._follower.positions:
             return

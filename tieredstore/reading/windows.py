@@ -1,7 +1,7 @@
-"""From requested places to windows of offsets in the present logs: clamped to the logs, or exact.
+"""Converts requested places (offsets, times, last records) to windows of offsets in the present logs.
 
-Commands and queries clamp: an end beyond the log becomes its end, and so does a time without a record. Spark's options
-are exact, as in its Kafka source.
+Commands and queries clamp: an end beyond the log, or a time without a record, becomes the end of the log. Spark's
+options are exact, as in its Kafka source.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _END: Final = Latest()
 _TIMES: Final = ReadSettings(columns=("offset",))
 
 OffsetAtTime: TypeAlias = Callable[["PartitionLog", int], int | None]
-"""Returns the offset of a log's first record of a time (ms) or later; None if there is none before its end."""
+"""Returns the offset of a log's first record at or after a time (ms); None if there is none before its end."""
 
 StartOfLast: TypeAlias = Callable[["PartitionLog", int, int], int]
-"""Returns the offset of a log from which this many records remain up to another one."""
+"""Returns the offset in a log from which a number of records remain up to an end offset."""
 
 Windows: TypeAlias = "dict[TopicPartition, OffsetWindow]"
-"""The offsets to read of each partition, half-open."""
+"""The offsets to read of each partition; the end is exclusive."""
 
 
 def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: PartitionLog, timestamp_ms: int) -> int | None:
-    """Return the offset of the first record of ``timestamp_ms`` or later; None if there is none before the log's
+    """Return the offset of the first record at or after ``timestamp_ms``; None if there is none before the log's
     end.
     """
     if log.lineage is not None:
@@ -56,23 +56,23 @@ def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: Partiti
     if cluster is None or not log.on_broker:
         return None
     live_offset = cluster.offsets_for_times({log.where: timestamp_ms})[log.where]
-    # The broker may still have a record of this time below the seam that the bucket does not have.
+    # Below the seam, the bucket is read. If the broker finds an earlier record there, start at the seam.
     return None if live_offset is None or live_offset >= log.end else max(live_offset, log.seam)
 
 
 def place_of(places: Places, where: TopicPartition, default: Place = _END) -> Place:
-    """Return the requested place in a partition; ``default`` if none is named."""
+    """Return the requested place in a partition, or ``default``."""
     return places.get(where, default) if isinstance(places, Mapping) else places
 
 
 def with_offsets(places: Places, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-    """Return the partitions with a named offset; the others begin or end where records exist."""
+    """Return the partitions whose requested place is an offset."""
     return frozenset(where for where in partitions if isinstance(place_of(places, where), int))
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceLookup:
-    """The look-up of places in the logs of a snapshot. Times and last records cost requests."""
+    """Finds places as offsets in the logs of a snapshot. Times and last records cost requests."""
 
     snapshot: LogSnapshot
     query: LogQuery
@@ -80,7 +80,8 @@ class PlaceLookup:
     start_of_last: StartOfLast | None = None
 
     def clamped(self, starts: Places, stops: Places) -> Windows:
-        """Return the offsets of each partition from ``starts`` up to ``stops``, within its log. Maps may be partial.
+        """Return the offsets of each partition from ``starts`` up to ``stops``, clamped to its log. Maps may be
+        partial.
 
         Raise ConfigError for partitions that do not exist, and for offsets beyond the ends of all logs.
         """
@@ -88,7 +89,7 @@ class PlaceLookup:
             self._check_there(places)
             self._check_reached(places)
         logs = [log for _, log in sorted(self.snapshot.logs.items())]
-        # Times and last records are looked up in parallel.
+        # Times and last records are found in parallel.
         with ThreadPool(READERS, "tieredstore-windows") as pool:
             found = in_parallel(pool, lambda log: self._clamp(log, starts, stops), logs, at_once=2 * READERS)
             return {log.where: window for log, window in zip(logs, found, strict=True)}
@@ -96,10 +97,12 @@ class PlaceLookup:
     def starting(
         self, places: Places, *, if_too_late: Literal["error", "latest"] = "error"
     ) -> dict[TopicPartition, int]:
-        """Return the first offset to read of each partition; one before the earliest is kept, for planning to judge.
+        """Return the first offset to read of each partition. An offset before the log's first is kept; planning reports
+        it.
 
-        Raise ConfigError if a map names other partitions than exist, or a time without a record in a partition, unless
-        ``if_too_late`` makes it start at its end. An offset beyond the log's end is data loss, and then starts there.
+        Raise ConfigError if a map does not name exactly the existing partitions. Raise it too if a partition has no
+        record at or after a time; with ``if_too_late="latest"``, the partition then starts at its end. The loss
+        policy applies to an offset beyond the log's end; if accepted, the partition starts at its end.
         """
         words = self.query.words
         self._check_same(places, words.starting, words.starting_times)
@@ -107,23 +110,23 @@ class PlaceLookup:
         return {where: self._start(log, places, if_too_late, losses) for where, log in self.snapshot.logs.items()}
 
     def ending(self, places: Places) -> dict[TopicPartition, int]:
-        """Return the exclusive end of each partition: the log's end for a time without a record.
+        """Return the exclusive end of each partition. For a time without a record, that is the log's end.
 
-        An offset beyond the log's end is kept, for planning to judge. Raise ConfigError as :meth:`starting` does.
+        An offset beyond the log's end is kept; planning reports it. Raise ConfigError as :meth:`starting` does.
         """
         words = self.query.words
         self._check_same(places, words.ending, words.ending_times)
         ends = {where: self._offset(log, place_of(places, where)) for where, log in self.snapshot.logs.items()}
-        # If no record is as late, all of them are before that time.
+        # If no record is at or after the time, all records are before it.
         return {where: self.snapshot.logs[where].end if end is None else end for where, end in ends.items()}
 
     def exact(self, starting: Places, ending: Places, *, if_too_late: Literal["error", "latest"] = "error") -> Windows:
-        """Return the exact start and end offset of each partition; raise ConfigError if one starts after its end."""
+        """Return the exact start and end offset of each partition. Raise ConfigError if a start is after its end."""
         starts = self.starting(starting, if_too_late=if_too_late)
         ends = self.ending(ending)
         named = with_offsets(ending, ends)
         for where, start in starts.items():
-            # A named end is kept, for planning to judge; one that was looked up may move.
+            # Keep an end that was named as an offset. An end found by other means may move.
             if where not in named:
                 ends[where] = self._end_before_undecided(where, start, ends[where])
             if ends[where] < start:
@@ -134,8 +137,8 @@ class PlaceLookup:
         return {where: (start, ends[where]) for where, start in starts.items()}
 
     def check_readable(self, windows: Mapping[TopicPartition, OffsetWindow], starts: Places, stops: Places) -> None:
-        """Raise DataLossError by the query's policy for unreadable segments that may have records of the windows."""
-        # Windows end with the logs; the requested end may be later.
+        """Apply the query's loss policy to unreadable segments that may have records of the windows."""
+        # A window is clamped to its log. Use the requested end, which may be later.
         asked = {
             where: (first, max(last, stop) if isinstance(stop := place_of(stops, where), int) else last)
             for where, (first, last) in windows.items()
@@ -153,7 +156,8 @@ class PlaceLookup:
             last = min(last, log.end_from(log.earliest))
             return self.start_of_last(log, start.count, last), last
         first = self._reach(log, start)
-        # An offset beyond the log's end does not exist yet, and timestamps need not ascend with offsets.
+        # Offsets beyond the log's end do not exist yet. The end may precede the start, because timestamps need not
+        # ascend with offsets.
         return first, max(first, min(last, log.end_from(first)))
 
     def _start(self, log: PartitionLog, places: Places, if_too_late: Literal["error", "latest"], losses: Losses) -> int:
@@ -167,19 +171,19 @@ class PlaceLookup:
                     f"{self.query.words.start_late} to start such partitions at their end"
                 )
             return log.end
-        # Only a named offset can be beyond the end. If it was valid once, the log has been cut since.
+        # Only a named offset can be beyond the end. If it was valid once, the log has been truncated since.
         if start > log.end:
             losses.accept(StartsBeyond(log.where, start, log.end))
         return min(start, log.end)
 
     def _end_before_undecided(self, where: TopicPartition, start: int, stop: int) -> int:
-        """End before a transaction that only a future segment decides, with a warning: that is not the log's end."""
+        """Return an end before a transaction without an outcome, and log a warning: the log continues after it."""
         end = self.snapshot.logs[where].end_from(start)
         if not start <= end < stop:
             return stop
         _logger.warning(
-            "%s is read up to offset %d: the broker has deleted what follows, and in the bucket it is of a transaction "
-            "that a segment to come decides",
+            "%s is read up to offset %d: later records are deleted from the broker, and in the bucket they belong to a "
+            "transaction whose outcome is in no segment yet",
             name_of(where),
             end - 1,
         )
@@ -190,7 +194,7 @@ class PlaceLookup:
         return log.end if offset is None else offset
 
     def _offset(self, log: PartitionLog, place: Place) -> int | None:
-        """Return the offset of a place; None if no record has the requested time."""
+        """Convert a place to an offset; return None if no record is at or after the requested time."""
         match place:
             case Earliest():
                 return log.earliest
@@ -199,7 +203,7 @@ class PlaceLookup:
             case AtTime(timestamp_ms=timestamp_ms):
                 return self.offset_at(log, timestamp_ms)
             case Last(count=count):
-                raise ConfigError(f"-{count} counts records from the end, and a read can only begin there")
+                raise ConfigError(f"-{count} counts records from the end, so it can be a start but not an end")
             case _:
                 return _check_offset(place)
 
@@ -207,10 +211,10 @@ class PlaceLookup:
         missing = [where for where in places if where not in self.snapshot.logs] if isinstance(places, Mapping) else []
         if missing:
             topic, number = missing[0]
-            raise ConfigError(f"there is no partition {number} of {topic} among those that are read")
+            raise ConfigError(f"the read has no partition {number} of {topic}")
 
     def _check_reached(self, places: Places) -> None:
-        """Refuse an offset that no log reaches."""
+        """Raise ConfigError for an offset that no log reaches."""
         ends: dict[int, dict[str, int]] = {}
         for where, log in sorted(self.snapshot.logs.items()):
             place = place_of(places, where)
@@ -220,12 +224,14 @@ class PlaceLookup:
             check_offset(offset, logs)
 
     def _check_same(self, places: Places, offsets_word: str, times_word: str) -> None:
-        """Like Spark's Kafka source, require that either no or all partitions are named, and no others."""
+        """Raise ConfigError unless a map names exactly the partitions that are read, as Spark's Kafka source
+        requires.
+        """
         if not isinstance(places, Mapping):
             return
         word, hint = offsets_word, "-2 stands for the earliest offset and -1 for the latest"
         if any(isinstance(place, AtTime) for place in places.values()):
-            word, hint = times_word, "each partition has a time of its own there"
+            word, hint = times_word, "give each partition its own time"
         missing, surplus = self.snapshot.logs.keys() - places.keys(), places.keys() - self.snapshot.logs.keys()
         if missing:
             raise ConfigError(f"{word} leaves out {_names(missing)}: name all partitions that are read; {hint}")
@@ -239,7 +245,7 @@ def _check_offset(place: int) -> int:
     except TypeError:
         is_offset = False
     if not is_offset:
-        raise ConfigError(f"{place} is not an offset: those are from 0 to {MAX_OFFSET}")
+        raise ConfigError(f"{place} is not an offset: offsets are from 0 to {MAX_OFFSET}")
     return place
 
 

@@ -1,7 +1,7 @@
-"""Record batches as an Arrow stream that preserves the class and sentence of our errors.
+"""Record batches as an Arrow stream that keeps the class and the sentence of this project's errors.
 
-A reader of the C stream interface (https://arrow.apache.org/docs/format/CStreamInterface.html) gets no exception, only
-a text that pyarrow makes of it: its sentence, and its traceback. Errors of ours are raised here without a traceback.
+A consumer of Arrow's C stream interface (https://arrow.apache.org/docs/format/CStreamInterface.html) gets no exception,
+only a text: pyarrow takes the sentence and the traceback. So errors of this project are raised here without traceback.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tieredstore.errors import TieredStoreError
 
 
 def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-    """Return a reader of ``batches``, which all have this schema; they are closed when it ends or is dropped.
+    """Return a pyarrow reader of ``batches``, which all have ``schema``. They are closed when the reader ends or is
+    dropped.
 
-    An error of ours ends it without a traceback.
+    An error of this project ends the reader without a traceback.
     """
     reader: pa.RecordBatchReader = pa.RecordBatchReader.from_batches(schema, chain.from_iterable(_each(batches)))
     return reader
@@ -29,23 +30,25 @@ def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Re
 class ArrowStream(Iterator[pa.RecordBatch]):
     """Batches of one ``schema`` that pyarrow, Polars, DuckDB, DataFusion and others accept as an Arrow stream.
 
-    pandas takes the table that pyarrow makes of them: ``pyarrow.table(stream).to_pandas()``.
+    For pandas, convert them by pyarrow: ``pyarrow.table(stream).to_pandas()``.
     """
 
     schema: pa.Schema
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the same read as a stream of pyarrow: each record comes from one of the two, not both."""
+        """Return the same batches as a pyarrow stream. A batch comes from this object or from that stream, never
+        twice.
+        """
         return stream_reader(self.schema, self)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Export the read to a consumer of Arrow streams."""
+        """Export the batches to a consumer of Arrow streams."""
         reader: Any = self.reader()
         return reader.__arrow_c_stream__(requested_schema)
 
 
 def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Yield each batch as an iterator, and an error of ours as an iterator that raises it."""
+    """Yield each batch as an iterator, and an error of this project as an iterator that raises it."""
     try:
         for batch in batches:
             yield iter((batch,))
@@ -58,18 +61,18 @@ def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch
 
 
 def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
-    """Raise ``error`` from C, without a Python frame in between: a future's result can do that."""
+    """Raise ``error`` from C, so that no Python frame gets into the traceback: a future's ``result`` does that."""
     failed: asyncio.Future[pa.RecordBatch] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", _NoLoop()))
-    # A copy has no traceback, and no cause with one.
+    # A copy has neither the traceback nor the cause.
     failed.set_exception(copy(error))
     return iter(failed.result, None)
 
 
 class _NoLoop:
-    """The methods of an event loop that a future calls; no loop ever runs."""
+    """The methods of an event loop that a future calls. No loop ever runs."""
 
     def get_debug(self) -> bool:
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Ignore a stream that was not read to its end."""
+        """Ignore the call for a future that nobody awaited: the stream was not read to its end."""

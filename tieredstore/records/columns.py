@@ -1,4 +1,4 @@
-"""Columns of numbers, read without making an object for each."""
+"""Numeric columns of record batches, read without a Python object for each value."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def int64_values(records: pa.RecordBatch, name: str) -> Sequence[int]:
 
 
 def leading(records: pa.RecordBatch, schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """Return the first ``rows`` of the first columns, those of ``schema``."""
+    """Return the first ``rows`` rows, with the columns of ``schema``."""
     kept: pa.RecordBatch = _untyped(records).select(schema.names).slice(0, rows)
     return kept
 
 
 def _untyped(records: pa.RecordBatch) -> Any:
-    """Return the records as Any, because the stubs leave the types of columns open."""
+    """Return the records as Any: pyarrow's stubs do not type columns."""
     return records

@@ -1,4 +1,4 @@
-"""One partition's records: runs of segments without a gap, and the gaps between them."""
+"""Reads one partition's records from the bucket: runs of segments without a gap, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _logger: Final = logging.getLogger(__name__)
 _SHOWN: Final = 5
 
 _ATTRIBUTES_END: Final = 23
-"""Bytes up to the end of a batch's attributes; the smallest message is larger."""
+"""Bytes up to the end of a record batch's attributes. Every message of the older formats is larger."""
 
 _TRANSACTIONAL: Final = 16
 
 
 class PartitionRead(ArrowStream, Closing):
-    """The records of one partition with offsets in ``[start, stop)``; no record batch is empty.
+    """The records of one partition with offsets in ``[start, stop)``, up to the log's end. No record batch is empty.
 
-    It also ends at the log's end. For one thread. Exhaust it, or close it, which cancels running work. After it was
-    closed early or failed, it raises AlreadyClosedError, never a normal end.
+    For one thread. Exhaust it, or close it, which cancels running work. After a failure or an early close, it raises
+    AlreadyClosedError, so that it never seems complete.
     """
 
     def __init__(self, source: SegmentSource, lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> None:
-        """Begin the read; raise DataLossError if offsets were lost, unless ``settings`` report losses."""
+        """Begin the read. Raise DataLossError if offsets are lost, unless ``settings`` report losses."""
         self.partition = lineage.partition
         self.start = start
         self.stop = stop
@@ -72,24 +72,28 @@ class PartitionRead(ArrowStream, Closing):
             return batch
         if self._is_over:
             raise StopIteration
-        # The caller must not mistake this for the end of the records.
-        raise AlreadyClosedError(f"this read of {self.partition} was closed, or failed, before its end; begin another")
+        # Do not raise StopIteration: the caller would take it for the end of the records.
+        raise AlreadyClosedError(
+            f"this read of {self.partition} was closed, or failed, before its end; start another read"
+        )
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the same read as a stream of pyarrow; raise AlreadyClosedError if its records were already read."""
+        """Return the same read as a pyarrow stream. Raise AlreadyClosedError if its records were read already."""
         if inspect.getgeneratorstate(self._batches) == inspect.GEN_CLOSED:
-            raise AlreadyClosedError(f"this read of {self.partition} was read or closed before; begin another")
+            raise AlreadyClosedError(
+                f"this read of {self.partition} was exhausted or closed before; start another read"
+            )
         return super().reader()
 
     def close(self) -> None:
-        """End the read."""
+        """End the read and cancel running work."""
         self._batches.close()
 
 
 class RunRead:
-    """Reads the offsets ``start`` up to ``stop`` (half-open) of ``spans``.
+    """Reads the offsets from ``start`` up to ``stop`` (exclusive) of ``spans``, which are parts of segments.
 
-    The spans follow each other without a gap; the first holds ``start``. Those after ``stop`` may contain the outcome
+    The spans follow each other without a gap, and the first holds ``start``. Spans after ``stop`` may contain outcomes
     of transactions.
     """
 
@@ -102,13 +106,16 @@ class RunRead:
         self._report = report
         self._committed = reader.settings.isolation == "read_committed"
         self._transactions = Transactions(reader.source, spans, start)
-        # Topics without transactions should not pay for them: outcomes are read when the first transaction is met.
+        # Read transaction outcomes only after the first transaction was found, so that other topics do not pay for
+        # them.
         self._watching = self._committed
 
     def read(self) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the records and keep ``report`` up to date; it has ``undecided`` if the read ended early."""
+        """Yield the records and update ``report``. If a transaction without an outcome ends the read, ``report`` has
+        it.
+        """
         first = self._read_of(0)
-        # At offset 0 no transaction can be open already: most reads of whole topics need no snapshot.
+        # At offset 0 no transaction can be open already, so most reads of whole topics need no snapshot.
         if self._committed and first is not None and first.start > 0 and self._transactions.reach_over(first.start):
             self._settle()
         for number in range(len(self._spans)):
@@ -129,7 +136,7 @@ class RunRead:
                 if kept.num_rows < records.num_rows:
                     break
             else:
-                # No segment follows the last one, so only its own log shows its end.
+                # Of the last segment, only its log shows where the records end.
                 if number == len(self._spans) - 1:
                     lost = self._reader.check_reached(section, decoder)
             self._note_skipped(decoder, span.segment)
@@ -138,7 +145,7 @@ class RunRead:
                 self._report.lost = (*self._report.lost, lost)
 
     def _read_of(self, number: int) -> Span | None:
-        """Return the part of a span to read, or None."""
+        """Return the part of a span that is read, or None."""
         if number >= len(self._spans):
             return None
         span = self._spans[number]
@@ -147,7 +154,7 @@ class RunRead:
 
     def _meet_transaction(self, number: int, span: Span, decoder: RecordDecoder) -> None:
         self._transactions.skip_to(number)
-        # First, because they may prove that all records of the read are decided.
+        # Read aborted transactions first: they may prove that every transaction in the read has an outcome.
         decoder.leave_out(self._aborted(number, span))
         self._settle()
 
@@ -157,26 +164,23 @@ class RunRead:
         return aborted
 
     def _following(self, number: int) -> RemoteLogSegmentMetadata | None:
-        """Return the segment to read ahead into: only one that is read from its first byte to its last."""
+        """Return the next segment if it is read from its first byte to its last, so that it can be read ahead."""
         span = self._read_of(number + 1)
         if span is None or span.start > span.segment.start_offset or span.stop <= span.segment.end_offset:
             return None
         return span.segment
 
     def _before_undecided(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records before the first undecided transaction.
-
-        The read may have been shortened since they were requested.
-        """
+        """Return the records before the first transaction without an outcome, which may have shortened the read."""
         count = bisect_left(int64_values(records, "offset"), self._stop)
         return leading(records, self._settings.schema, count)
 
     def _settle(self) -> None:
-        """Shorten the read to its decided part."""
+        """End the read before the first transaction without an outcome."""
         self._watching = False
         undecided = self._transactions.first_undecided(self._stop)
         if undecided is not None:
-            # A transaction that began before this read shortens it to nothing, not below.
+            # If the transaction began before the read, the read becomes empty.
             self._stop = max(undecided.first_offset, self._start)
             self._report.undecided = undecided
             _logger.warning("%s", undecided)
@@ -188,10 +192,10 @@ class RunRead:
 
 
 class _TransactionWatch:
-    """Scans the buffers of a log, from the start of a batch on, on their way to the decoder.
+    """Scans the bytes of a log on their way to the decoder, for the first transaction.
 
-    ``act`` is called once: on a batch of a transaction that begins before offset ``stop``, or on bytes that are not
-    batches. The call comes before the buffer is yielded, so that the decoder does not meet it first.
+    ``act`` is called once: for a transactional batch that begins before offset ``stop``, or for bytes that are not
+    batches. The call comes before the decoder gets the buffer. The first buffer must begin with a batch.
     """
 
     def __init__(self, stop: int, act: Callable[[], None]) -> None:
@@ -202,7 +206,7 @@ class _TransactionWatch:
         self._to_skip = 0
 
     def watch(self, buffers: Iterable[memoryview]) -> Iterator[memoryview]:
-        """Yield the buffers unchanged, each after it was scanned."""
+        """Yield the buffers unchanged; scan each one first."""
         for buffer in buffers:
             self._look(buffer)
             yield buffer
@@ -221,7 +225,7 @@ class _TransactionWatch:
             self._judge()
 
     def _judge(self) -> None:
-        """Judge one batch header; the next one follows its batch."""
+        """Examine one batch header, and skip to the next one."""
         size = first_batch_size(self._head)
         transactional = self._head[16] == 2 and bool(self._head[22] & _TRANSACTIONAL)
         if size is None or (transactional and int.from_bytes(self._head[:8], "big", signed=True) < self._stop):
@@ -233,15 +237,15 @@ class _TransactionWatch:
 
 
 def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:
-    """Yield the runs of gapless spans that hold any of the offsets.
+    """Yield runs of segments without a gap that hold any of the offsets.
 
-    Each begins with the span that holds the first of them, and extends to its own end, even beyond ``stop``.
+    A run begins with the segment that holds the first of them. It extends to the next gap, even beyond ``stop``.
     """
     runs: list[list[Span]] = []
     for span in lineage.spans:
         if span.stop <= start:
             continue
-        # A gap separates two runs: a transaction that is open there stays undecided for the records before it.
+        # A gap separates two runs. A transaction that is open before the gap has no outcome for this read.
         if not runs or runs[-1][-1].stop < span.start:
             runs.append([])
         runs[-1].append(span)
@@ -249,9 +253,9 @@ def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span
 
 
 def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
-    """Return and log the lost offsets; raise DataLossError if there are any, unless ``settings`` report losses.
+    """Return the lost offsets and log them. If there are any, raise DataLossError unless ``settings`` report losses.
 
-    Unreadable segments in the window or right beside it count too: see :func:`unreadable_segments`.
+    Unreadable segments in or next to the window count as losses too: see :func:`unreadable_segments`.
     """
     lost = tuple(lost_offsets(lineage, start, stop))
     unreadable = unreadable_segments(lineage, start, stop)
@@ -263,10 +267,10 @@ def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettin
 
 
 def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Problem, ...]:
-    """Return the unreadable segments that may have records of these offsets, or are adjacent to them.
+    """Return the unreadable segments that may have records of these offsets, or are next to them.
 
-    A caller that names an offset as a bound first removes the problems beside it from the lineage: see
-    ``RecordReader.read``.
+    If a caller names an offset as a bound, it first removes the problems next to that bound from the lineage, as
+    ``RecordReader.read`` does.
     """
     return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 
@@ -276,11 +280,11 @@ def _sentence(
 ) -> str:
     damage = [str(problem) for problem in unreadable[:_SHOWN]]
     if len(unreadable) > _SHOWN:
-        damage.append(f"and so it is with {len(unreadable) - _SHOWN} more")
+        damage.append(f"{len(unreadable) - _SHOWN} more unreadable segments")
     extents = ", ".join(f"{extent.start} to {extent.stop - 1}" for extent in lost[:_SHOWN])
-    more = f" and {len(lost) - _SHOWN} more such ranges" if len(lost) > _SHOWN else ""
+    more = f" and {len(lost) - _SHOWN} more ranges" if len(lost) > _SHOWN else ""
     missing = [f"offsets {extents}{more} of {lineage.partition} are in no segment"] if lost else []
     return (
-        f"{'; '.join((*missing, *damage))}; there are {lineage.earliest_offset} to {lineage.end_offset - 1}. Ask for "
-        f"what is there by its offsets, or {settings.accept_loss}"
+        f"{'; '.join((*missing, *damage))}; the bucket has offsets {lineage.earliest_offset} to "
+        f"{lineage.end_offset - 1}: request existing ones, or {settings.accept_loss}"
     )

@@ -1,4 +1,4 @@
-"""The results of a read apart from its records."""
+"""The results of a read besides its records."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 LostOffsets: TypeAlias = Gap
-"""Requested offsets that no segment holds: a gap, or offsets before the log's beginning."""
+"""Requested offsets that no segment has, although later ones exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A transaction whose outcome is not in the segments; its first record has ``first_offset``.
+    """A transaction whose outcome (commit or abort) is not in the segments. It begins at ``first_offset``.
 
-    ``segments_end`` is the end of the contiguous segments from there.
+    ``segments_end`` is where the segments from there on end or have a gap.
     """
 
     partition: TopicIdPartition
@@ -33,14 +33,14 @@ class Undecided:
     def __str__(self) -> str:
         return (
             f"the transaction of producer {self.producer_id} that began at offset {self.first_offset} of "
-            f"{self.partition} has no outcome in the segments, which reach to offset {self.segments_end - 1}; the read "
-            f"ends at offset {self.first_offset}"
+            f"{self.partition} has no outcome in the segments, which end at offset {self.segments_end - 1}; the read "
+            f"ends before offset {self.first_offset}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedInSegment:
-    """A damaged batch of ``segment`` that was left out."""
+    """A damaged batch of ``segment`` that the read has left out."""
 
     segment: RemoteLogSegmentMetadata
     batch: SkippedBatch
@@ -54,12 +54,12 @@ class SkippedInSegment:
 
 @dataclass(slots=True)
 class ReadReport:
-    """The results of a read, complete once it is exhausted.
+    """The results of a read. They are complete once the read is exhausted.
 
-    ``next_offset`` is the start of a following read: every earlier record was returned or deliberately left out.
-    ``lost`` and ``unreadable`` (unreadable segments, which may hide records) are known before the first record; only
-    offsets that the last segment claims beyond the end of its log come later. ``aborted`` are the transactions whose
-    records are left out, including those ahead in the current segment.
+    A following read starts at ``next_offset``: every earlier record was returned or deliberately left out.
+    ``unreadable`` are segments that cannot be read and may hold records. It is known before the first record, and so is
+    ``lost``, except for offsets that the last segment claims but its log does not have. ``aborted`` are the
+    transactions whose records were left out, including some that follow in the current segment.
     """
 
     next_offset: int
@@ -71,8 +71,8 @@ class ReadReport:
 
 
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
-    """Yield the offsets that no segment holds although later ones exist: before the log's beginning, and in gaps."""
-    # Retention deleted these, or they were never copied: a consumer would be out of range here.
+    """Yield the offsets that no segment has although later ones exist: before the log's first offset, and in gaps."""
+    # Retention deleted these, or they were never copied. A Kafka consumer would be out of range here.
     if start < min(stop, lineage.earliest_offset):
         yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
     yield from lineage.gaps_between(start, stop)

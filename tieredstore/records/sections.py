@@ -1,8 +1,8 @@
-"""Sections of a segment's log: their possible bounds, and a read that proves that nothing was left out.
+"""Sections (byte ranges) of a segment's log: where they may begin and end, and a read that proves its completeness.
 
-An entry of the offset index has the **last** offset of one append and its position. It proves two things: the log
-before the next entry reaches that offset at least, and a batch begins exactly at its position. No index says where the
-batch of an exact offset begins. Where index entries are far apart, the headers of batches serve instead.
+An entry of the offset index has the **last** offset of one append, and a position. It proves two things: a batch begins
+exactly at that position, and the log before the next entry reaches that offset at least. No index says where the batch
+of a given offset begins. If index entries are far apart, batch headers are read instead.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _logger: Final = logging.getLogger(__name__)
 
 _READ_SIZE: Final = 64 * 1024
 _SPACING: Final = 4096
-"""The distance of a broker's index entries: more section ends would only take memory."""
+"""A broker writes an index entry about every 4096 bytes. Ends of sections that are closer together only cost memory."""
 
 Look: TypeAlias = Callable[[Iterable[memoryview]], Iterator[memoryview]]
-"""An observer of the bytes of a log on their way to the decoder."""
+"""Observes the bytes of a log on their way to the decoder."""
 
 Ends: TypeAlias = tuple[SectionEnd, SectionEnd]
-"""Both ends of one section."""
+"""The two ends of a section."""
 
 
 class SectionEnds(Protocol):
-    """The places of a log where sections may begin and end, in order, including the log's own ends."""
+    """The places in a log where sections may begin and end, in order, including the log's start and end."""
 
     def __len__(self) -> int: ...
 
@@ -52,14 +52,14 @@ class SectionEnds(Protocol):
 
 
 class IndexedEnds:
-    """Section ends from an offset index, made on access, because an index may be large."""
+    """Section ends taken from an offset index. They are created on access, because an index may be large."""
 
     def __init__(self, segment: RemoteLogSegmentMetadata, index: OffsetIndex) -> None:
         self._index = index
         self._first = start_of(segment)
         low = index[-1].offset + 1 if len(index) else segment.start_offset
         self._last = SectionEnd(segment.segment_size_in_bytes, low, segment.end_offset + 1)
-        # An entry at the log's first byte adds no end.
+        # An entry at the log's first byte coincides with the log's start.
         self._skipped = int(len(index) > 0 and index[0].position == 0)
 
     def __len__(self) -> int:
@@ -77,30 +77,35 @@ class IndexedEnds:
 
 
 def start_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
-    """Return the log's first byte as a section end. Compaction may have removed its first batches."""
+    """Return the log's start as a section end. Compaction may have removed the first batches, so its offset may be
+    higher.
+    """
     return SectionEnd(0, segment.start_offset, segment.end_offset)
 
 
 def end_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
-    """Return the log's end, about which nothing more is known. Compaction may have removed its last batches."""
+    """Return the log's end as a section end. Compaction may have removed the last batches, so any offset may come
+    before.
+    """
     return SectionEnd(segment.segment_size_in_bytes, segment.start_offset, segment.end_offset + 1)
 
 
 def around(ends: SectionEnds, start: int, stop: int) -> Ends:
-    """Return the closest two ends that hold all records with offsets from ``start`` up to ``stop``."""
-    # One before the batch that may hold `start`: the preceding batch proves where a batch's offsets begin.
+    """Return the two closest section ends that enclose all records with offsets from ``start`` up to ``stop``."""
+    # Begin one batch before the one that may hold `start`: only the preceding batch proves where the next one's offsets
+    # begin.
     first = bisect_left(ends, start, lo=1, key=lambda end: end.high) - 1
-    # Only ends after the first one: a window within one batch still needs two.
+    # The last end must come after the first, even if the window lies within one batch.
     last = bisect_left(ends, stop, lo=first + 1, hi=len(ends) - 1, key=lambda end: end.low)
     return ends[first], ends[last]
 
 
 def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int) -> Iterator[Ends]:
-    """Yield the neighbours from ``begin`` to ``end`` that are further than ``max_bytes`` apart."""
+    """Yield the pairs of neighbouring ends, from ``begin`` to ``end``, that are more than ``max_bytes`` apart."""
     at = begin
     while at.position < end.position:
         following = _last_upto(ends, at.position + max_bytes)
-        # No end is within reach, so the next one is further away than max_bytes.
+        # No further end is within max_bytes, so the pair from here to the next end is too large.
         if following.position <= at.position:
             following = _first_after(ends, at.position)
             yield at, following
@@ -108,13 +113,13 @@ def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_by
 
 
 def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int, chunk_bytes: int) -> Iterator[Ends]:
-    """Yield sections from ``begin`` to ``end`` of near-equal sizes, at most ``max_bytes`` where batches allow it.
+    """Yield sections from ``begin`` to ``end`` of nearly equal sizes, at most ``max_bytes`` where batches allow it.
 
-    They begin at or right after chunks of ``chunk_bytes``, if their sizes then differ from an equal part by less than
-    half: a chunk that is split is decompressed twice.
+    A section begins at the start of a chunk of ``chunk_bytes``, if its size then differs from an equal part by less
+    than half. A chunk that two sections share is decompressed twice.
     """
     at = begin
-    # Equal parts, not full ones and a small rest: tasks should take about the same time.
+    # Divide into equal parts, without a small rest, so that tasks take about the same time.
     while (left := end.position - at.position) > max_bytes:
         share = -(-left // -(-left // max_bytes))
         following = _at_chunk(ends, at.position, share, max_bytes, chunk_bytes) or _nearest(
@@ -129,7 +134,10 @@ def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int
 
 
 def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chunk_bytes: int) -> SectionEnd | None:
-    """Return the first end in a chunk: of the two chunks around an equal part's end, the nearer one that fits."""
+    """Return the first section end in one of the two chunks next to an equal part's end, or None.
+
+    Prefer the nearer chunk if the section's size allows it.
+    """
     even = position + share
     before = even // chunk_bytes * chunk_bytes
     for start in sorted((before, before + chunk_bytes), key=lambda start: abs(start - even)):
@@ -140,8 +148,8 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
 
 
 def _nearest(ends: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
-    """Return the first end at or after ``even``, if ``limit`` allows it; else the last one before; else the first
-    after ``limit``.
+    """Return the first end at or after ``even`` if it is within ``limit``. Otherwise return the last end before
+    ``even``, or else the first after ``limit``.
     """
     after = _first_after(ends, even - 1)
     if after.position <= limit:
@@ -160,21 +168,21 @@ def _last_upto(ends: SectionEnds, position: int) -> SectionEnd:
 
 
 def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_corrupt: OnCorrupt) -> SectionEnds:
-    """Load the ends of a segment's log that ``max_bytes`` requires around the span's offsets.
+    """Load section ends that are at most ``max_bytes`` apart, as far as batches allow it, around the span's offsets.
 
-    At most two requests for the index. Where two of its entries are further than ``max_bytes`` apart, also requests for
-    the chunks with the batch headers between them. Raise IndexesCorruptError if index and log contradict each other,
-    and BatchCorruptError for invalid headers, unless damage is to be left out: the log is then not cut there.
+    Costs at most two requests for the index. If two index entries are further apart, the chunks with the batch headers
+    between them are read too. Raise IndexesCorruptError if index and log contradict each other, and BatchCorruptError
+    for invalid headers. If ``on_corrupt`` skips damage, invalid headers instead mean that the log is not divided there.
     """
     ends = IndexedEnds(span.segment, offset_index_of(source, span.segment))
     walked: dict[int, SectionEnd] = {}
     for run in _runs(find_oversized(ends, *around(ends, span.start, span.stop), max_bytes)):
         for place in _walk(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
-            # Two adjacent sections each know something of the end between them.
+            # Each of two adjacent sections limits the offset at the end that they share. Combine both limits.
             known = walked.get(place.position, place)
             low, high = max(known.low, place.low), min(known.high, place.high)
             walked[place.position] = SectionEnd(place.position, low, high)
-    # The usual case: the index suffices, and ends are made on access.
+    # The usual case: the index is enough.
     if not walked:
         return ends
     of_index = (ends[number] for number in range(len(ends)))
@@ -183,7 +191,7 @@ def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_c
 
 
 def _runs(sections: Iterable[Ends]) -> Iterator[list[Ends]]:
-    """Yield adjacent sections together, so that each chunk is requested once."""
+    """Yield adjacent sections as one list, so that each chunk is requested once."""
     run: list[Ends] = []
     for section in sections:
         if run and run[-1][1] != section[0]:
@@ -201,7 +209,7 @@ def _walk(
     spacing: int,
     on_corrupt: OnCorrupt,
 ) -> list[SectionEnd]:
-    """Return the ends of adjacent sections and those between them, with the offsets of the batches."""
+    """Return the ends of adjacent sections, and more ends between them by the offsets in batch headers."""
     ends: list[SectionEnd] = []
     start, stop = run[0][0].position, run[-1][1].position
     try:
@@ -224,7 +232,8 @@ def _between(
     for header in headers:
         if header.position == begin.position:
             _expect(segment, begin, header.base_offset)
-        # A batch without an end of its own joins the section before it, which then stays below twice the spacing.
+        # Make an end only every ``spacing`` bytes or so. A batch without an end belongs to the section before it, which
+        # stays below twice the spacing.
         if header.position == begin.position or header.position - kept + header.size_in_bytes >= 2 * spacing:
             yield SectionEnd(header.position, next_offset, header.base_offset)
             kept = header.position
@@ -236,13 +245,13 @@ def _between(
 def _expect(segment: RemoteLogSegmentMetadata, place: SectionEnd, offset: int) -> None:
     if not place.low <= offset <= place.high:
         raise IndexesCorruptError(
-            f"the offset index of {segment} leads to byte {place.position} for the offsets {place.low} to "
-            f"{place.high}, and the record batches have offset {offset} there"
+            f"the offset index of {segment} leads to byte {place.position} for offsets {place.low} to {place.high}, "
+            f"but the record batches have offset {offset} there"
         )
 
 
 class _Headers:
-    """A log read header by header. Chunks wholly inside a batch are skipped."""
+    """Reads the batch headers of a log. Chunks that lie wholly inside a batch are not fetched."""
 
     def __init__(self, stream: SegmentStream, begin: int) -> None:
         self._stream = stream
@@ -251,11 +260,11 @@ class _Headers:
         self._bytes = b""
 
     def window(self, position: int) -> memoryview:
-        """Return the bytes from ``position`` on: at least a header, unless the log ends before."""
+        """Return the bytes from ``position`` on: at least a whole header, unless the log ends before."""
         end = self._start + len(self._bytes)
         if position + HEADER_SIZE > end:
             kept = self._bytes[position - self._start :]
-            # Seeking leaves whole chunks between two headers unread.
+            # A seek leaves the chunks between two headers unread.
             if position > end:
                 self._stream.seek(position - self._begin)
             self._start, self._bytes = position, kept + self._stream.read(_READ_SIZE)
@@ -264,16 +273,16 @@ class _Headers:
 
 @dataclass(frozen=True, slots=True)
 class SectionReader:
-    """Reads sections of the segments that ``source`` has."""
+    """Reads sections of segments from ``source``."""
 
     source: SegmentSource
     settings: ReadSettings
 
     def section_of(self, span: Span) -> LogSection:
-        """Return the section with all records of the span, and few more: index entries are about 4 KiB apart.
+        """Return the section with all records of the span, and few others: index entries are about 4 KiB apart.
 
-        At most two requests, none for a whole segment. Raise IndexesCorruptError if the offset index does not fit the
-        log.
+        Costs at most two requests, and none for a whole segment. Raise IndexesCorruptError if the offset index does not
+        match the log.
         """
         segment = span.segment
         if span.start <= segment.start_offset and span.stop > segment.end_offset:
@@ -290,10 +299,11 @@ class SectionReader:
         next_segment: NextSegment | None = None,
         look: Look = iter,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a section; errors name the segment.
+        """Yield the records of a section. Errors name the segment.
 
-        Exhausting it proves that no batch of the section was skipped. Raise IndexesCorruptError if the log contradicts
-        what is known of the section's ends, BatchCorruptError if its batches do not follow each other.
+        If the iterator is exhausted, no batch of the section was skipped. Raise IndexesCorruptError if the log
+        contradicts the offsets known at the section's ends, and BatchCorruptError if its batches do not follow each
+        other.
         """
         settings = self.settings
         with section.open(
@@ -302,7 +312,8 @@ class SectionReader:
             records = decoder.decode(
                 look(buffers),
                 start_offset=section.start_offset,
-                # An end's offsets are only the index's claim: leave no record out because of it, and check it below.
+                # The index only claims the offset at the section's end. Do not drop a record because of it; check it
+                # below.
                 stop_offset=None if section.is_read_to_its_end else section.stop_offset,
                 end_offset=section.segment.end_offset + 1,
                 aborted=aborted,
@@ -312,29 +323,29 @@ class SectionReader:
                 yield from records
             except BatchCorruptError as error:
                 raise BatchCorruptError(f"{section.segment}: {error}") from error
-            # A damaged batch that was left out may have been the last one; then the end is unknown.
+            # If a damaged batch was skipped, it may have been the last one, and the end proves nothing.
             if len(section.byte_range):
                 buffers.check_end(decoder, is_whole=not decoder.skipped)
 
     def check_reached(self, section: LogSection, decoder: RecordDecoder) -> LostOffsets | None:
-        """Return the wanted offsets beyond the end of the log that the segment claims to hold.
+        """Return the wanted offsets that the segment claims but that come after its last record.
 
-        They are logged, or raise DataLossError by the settings. Not for a segment with a successor: compaction removed
-        the missing ones. Without a successor only the manifest claims that such offsets exist, and a reader that
-        continues after them would skip new records.
+        Log them, or raise DataLossError, by the settings. If another segment follows, return None: compaction removed
+        them. Without a following segment, only the manifest claims that they exist. A reader that continued after them
+        would skip new records.
         """
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None
         reached = max(decoder.offset_reached, section.start_offset)
-        # A damaged batch that was left out may have been the last one. A log without bytes may be fully compacted.
+        # A damaged batch that was skipped may have been the last one. A log without bytes may be fully compacted.
         if goes_on or decoder.skipped or not len(section.byte_range) or reached >= section.stop_offset:
             return None
         lost = LostOffsets(segment.topic_id_partition, reached, section.stop_offset)
         sentence = (
-            f"{segment} is said to hold offsets up to {segment.end_offset}, and its log ends at offset {reached - 1}: "
-            f"offsets {lost.start} to {lost.stop - 1} are lost, or its manifest is damaged"
+            f"the manifest of {segment} names offsets up to {segment.end_offset}, but its log ends at offset "
+            f"{reached - 1}: offsets {lost.start} to {lost.stop - 1} are lost, or the manifest is damaged"
         )
         if self.settings.on_data_loss == "fail":
-            raise DataLossError(f"{sentence}; {self.settings.accept_loss} to go on")
+            raise DataLossError(f"{sentence}; {self.settings.accept_loss} to continue")
         _logger.warning("%s", sentence)
         return lost

@@ -1,4 +1,4 @@
-"""How records are read."""
+"""The settings of a read."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from tieredstore.kafka.records import COLUMNS, RecordDecoder
 from tieredstore.model import DEFAULT_ISOLATION, Isolation
 
 OnDataLoss: TypeAlias = Literal["fail", "report"]
-"""The policy for offsets that no segment holds: an error before the first record, or an entry of the report."""
+"""The policy for offsets that no segment has: an error before the first record, or an entry in the report."""
 
 _MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """Settings of a read; ``columns`` are some of ``kafka.records.COLUMNS``, in the order wanted.
+    """Settings of a read. ``columns`` are some of ``kafka.records.COLUMNS``, in the wanted order.
 
-    ``on_corrupt`` decides about a damaged batch: an error, or left out and reported. The log is decoded in pieces of at
-    most ``piece_bytes``, into record batches of about ``target_bytes``; ``max_batch_bytes`` bounds one batch of Kafka,
-    stored and decompressed. Threads of the manager decrypt and decompress chunks ahead of the reader. Without
-    ``decode_ahead`` the reader's own thread does it, which takes less processor time and memory: for as many parallel
-    readers as there are processors. ``accept_loss`` is the way out that an error about lost data names, in the caller's
-    words. Raise ConfigError for invalid values.
+    A damaged batch is an error, or skipped and reported (``on_corrupt``). The log is decoded in pieces of at most
+    ``piece_bytes`` into record batches of about ``target_bytes``. ``max_batch_bytes`` limits a single Kafka batch,
+    stored and decompressed.
+
+    With ``decode_ahead``, the manager's threads decrypt and decompress chunks ahead of the reader. Without it, the
+    reader's own thread does so; that saves processor time and memory if there are as many parallel readers as
+    processors. An error about lost data ends with the advice ``accept_loss``. Raise ConfigError for invalid values.
     """
 
     columns: Sequence[str] = COLUMNS
@@ -40,7 +41,7 @@ class ReadSettings:
     target_bytes: int = 4 * _MIB
     max_batch_bytes: int = 256 * _MIB
     decode_ahead: bool = True
-    accept_loss: str = "have losses reported (on_data_loss)"
+    accept_loss: str = 'set on_data_loss="report"'
 
     def __post_init__(self) -> None:
         choices = {"isolation": Isolation, "on_data_loss": OnDataLoss, "on_corrupt": Literal["fail", "skip"]}
@@ -58,11 +59,11 @@ class ReadSettings:
 
     @property
     def decoding(self) -> BatchDecoding:
-        """The settings that apply to a look-up by time."""
+        """The settings that a search by time needs."""
         return BatchDecoding(self.check_crc, self.on_corrupt, self.piece_bytes, self.max_batch_bytes)
 
     def decoder(self, *more_columns: str) -> RecordDecoder:
-        """Return a decoder of the requested columns, followed by those of ``more_columns`` that are not among them."""
+        """Return a decoder of the requested columns, followed by ``more_columns`` that are not among them."""
         return RecordDecoder(
             (*self.columns, *(name for name in more_columns if name not in self.columns)),
             check_crc=self.check_crc,

@@ -1,4 +1,4 @@
-"""A partition's records in splits of about equal bytes: one process plans them, others read them."""
+"""Splits of about equal bytes for a partition's records: one process plans them, others read them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 _MAX_SPLITS: Final = 1_000_000
 _LEAST_BATCH: Final = 64
-"""Bytes: about the smallest batch with a record."""
+"""About the size of the smallest batch with a record, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitSection(LogSection):
     """The records of a section with offsets in ``[start_offset, stop_offset)``.
 
-    Adjacent sections of one log share no record, even if their offsets seem to overlap because of the distance between
-    index entries: only reading shows which batch is at an end. ``aborted`` are the transactions whose records are left
-    out. ``is_followed``: another segment begins at the end of this one.
+    Adjacent sections of a log share no record, although their offsets may seem to overlap: index entries are far apart,
+    and only reading shows which batch is at an end. ``aborted`` are the transactions whose records are left out.
+    ``is_followed`` is true if another segment begins where this one ends.
     """
 
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -49,37 +49,37 @@ class SplitSection(LogSection):
 
 @dataclass(frozen=True, slots=True)
 class RecordSplit:
-    """The work of one task: sections of a log in the order of offsets, at least one. Small, and picklable."""
+    """The work of one task: one or more sections of a log, in offset order. Small and picklable."""
 
     partition: TopicIdPartition
     sections: tuple[SplitSection, ...]
 
     @property
     def size_in_bytes(self) -> int:
-        """The bytes of logs to read for it."""
+        """The bytes of logs to read."""
         return sum(len(section.byte_range) for section in self.sections)
 
     @property
     def start_offset(self) -> int:
-        """The smallest possible offset of a record."""
+        """The smallest offset that a record may have."""
         return self.sections[0].start_offset
 
     @property
     def stop_offset(self) -> int:
-        """The offset that all records precede."""
+        """The end of the records' offsets (exclusive)."""
         return self.sections[-1].stop_offset
 
 
 def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a split; no record batch is empty.
+    """Yield the records of a split. No record batch is empty.
 
-    Each section takes one request for the manifest, and those for its chunks; none for an index, and none beyond the
-    split. Of ``settings``, columns and decoding count; the isolation is the plan's. Raise the errors of damaged
-    batches, and IndexesCorruptError if the log contradicts the plan at the section's ends. A damaged batch that is left
-    out is logged.
+    Each section costs one request for the manifest and those for its chunks, and none beyond the split or for an index.
+    Only columns and decoding of ``settings`` apply; the plan has decided the isolation. Raise the errors of damaged
+    batches; a damaged batch that is skipped is logged. Raise IndexesCorruptError if the log contradicts the plan at a
+    section's ends.
     """
     reader = SectionReader(source, settings)
-    # The next section's segment is read ahead before this one ends.
+    # The next section's segment is read ahead before this section ends.
     followers = (*split.sections[1:], None)
     for section, following in zip(split.sections, followers, strict=True):
         decoder = settings.decoder()
@@ -91,7 +91,7 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
 
 
 def _to_read_ahead(section: SplitSection | None) -> RemoteLogSegmentMetadata | None:
-    """Return the segment to read ahead: only one that is read from its first byte to its last."""
+    """Return the section's segment if it is read from its first byte to its last, so that it can be read ahead."""
     if section is None or len(section.byte_range) < section.segment.segment_size_in_bytes:
         return None
     return section.segment if section.is_read_to_its_end else None
@@ -99,11 +99,11 @@ def _to_read_ahead(section: SplitSection | None) -> RemoteLogSegmentMetadata | N
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """The splits that read the offsets ``start`` up to ``stop`` (half-open) of ``partition``.
+    """Splits that read the offsets from ``start`` up to ``stop`` (exclusive) of ``partition``.
 
-    ``stop`` is the requested one, or the log's end if that comes first, or under read_committed the first offset of the
-    transaction ``undecided``: the start of a following read. ``lost`` are the offsets that no segment holds; if the
-    window ends among them, the next window may begin with some.
+    A following read starts at ``stop``: the requested end, or the log's end if that comes first. Under read_committed,
+    it is at most the first offset of ``undecided``, a transaction without an outcome. ``lost`` are offsets that no
+    segment has; if they extend beyond ``stop``, the following read reports the rest.
     """
 
     partition: TopicIdPartition
@@ -126,21 +126,23 @@ def plan_splits(
     since_ms: int | None = None,
     readers: int = READERS,
 ) -> SplitPlan:
-    """Plan splits of at most ``max_split_bytes`` of the log, as far as it can be cut, that return each record once.
+    """Plan splits that return each record once, of at most ``max_split_bytes`` of the log where batches allow it.
 
-    None covers more than ``max_split_records`` offsets. With ``since_ms``, segments and parts are left out whose
-    greatest timestamps and time indexes prove them earlier; returned records may still be earlier. Logs are cut at the
-    entries of their offset index, and at batch headers where entries are more than ``max_split_bytes`` apart.
+    No split covers more than ``max_split_records`` offsets. With ``since_ms``, leave out segments and parts that
+    greatest timestamps and time indexes prove to be earlier; some returned records may still be earlier. Logs are
+    divided at entries of their offset index. If entries are more than ``max_split_bytes`` apart, they are divided at
+    batch headers.
 
-    A segment read whole by one split costs no request, any other two for its indexes, ``readers`` at once.
-    read_committed takes two more for each segment with aborted transactions and for the last one. Raise ConfigError for
-    an invalid window, and for bounds that would make more than a million splits; DataLossError by the settings.
+    A segment that one split reads whole costs no request, and any other segment two for its indexes, ``readers`` at
+    once. read_committed costs two more for each segment with aborted transactions and for the last segment. Raise
+    ConfigError for an invalid window, and for limits that would make more than a million splits; DataLossError by the
+    settings.
     """
     if not 0 <= start <= stop:
         raise ConfigError(f"there are no offsets from {start} up to {stop} of {lineage.partition}")
     if max_split_bytes < 1 or (max_split_records is not None and max_split_records < 1):
         raise ConfigError(
-            f"a split cannot have {max_split_bytes} bytes and {max_split_records} records at most: 1 is the least"
+            f"a split has at most {max_split_bytes} bytes and {max_split_records} records: both must be at least 1"
         )
     lost = checked_losses(lineage, start, stop, settings)
     is_committed = settings.isolation == "read_committed"
@@ -160,9 +162,9 @@ def plan_splits(
 
 
 def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
-    """Return the end of a read_committed read of the window: ``stop``, or the first undecided transaction.
+    """Return where a read_committed read of the window ends: at ``stop``, or before a transaction without an outcome.
 
-    Never before ``start``. Each run of contiguous segments takes two requests for the last one's producer snapshot.
+    Never before ``start``. Each run of segments without a gap costs two requests for its last producer snapshot.
     """
     undecided = _first_undecided(source, lineage, start, stop)
     return stop if undecided is None else max(start, undecided.first_offset)
@@ -170,7 +172,7 @@ def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """The limits of one split."""
+    """The limits of a split."""
 
     size: int
     records: int | None
@@ -178,7 +180,7 @@ class _Bounds:
     on_corrupt: OnCorrupt
 
     def checked(self, spans: Sequence[Span]) -> Iterable[Span]:
-        """Return the spans that may have records to return; raise ConfigError if their splits would be too many."""
+        """Return the spans that may have wanted records. Raise ConfigError if they would make too many splits."""
         spans_read = [span for span in spans if span.segment.segment_size_in_bytes and not self._is_earlier(span)]
         splits = sum(self.windows(span) for span in spans_read)
         splits += sum(span.segment.segment_size_in_bytes // max(self.size, _LEAST_BATCH) for span in spans_read)
@@ -190,16 +192,16 @@ class _Bounds:
         return spans_read
 
     def windows(self, span: Span) -> int:
-        """Return the number of offset windows that read the span."""
+        """Return into how many ranges of offsets the span is divided."""
         return 1 if self.records is None else -(-(span.stop - span.start) // self.records)
 
     def take_whole(self, span: Span) -> bool:
-        """Return True if the span covers its whole segment, and one split may hold it."""
+        """Return True if the span covers its whole segment and fits into one split."""
         is_whole = span.start <= span.segment.start_offset and span.stop > span.segment.end_offset
         return is_whole and span.segment.segment_size_in_bytes <= self.size and self.windows(span) == 1
 
     def hold(self, size: int, offsets: int) -> bool:
-        """Return True if one split may have this many bytes and offsets."""
+        """Return True if this many bytes and offsets fit into one split."""
         return size <= self.size and (self.records is None or offsets <= self.records)
 
     def _is_earlier(self, span: Span) -> bool:
@@ -207,7 +209,7 @@ class _Bounds:
 
 
 def _first_undecided(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> Undecided | None:
-    """Return the first undecided transaction that begins before ``stop`` and hides part of the window."""
+    """Return the first transaction without an outcome that begins before ``stop`` and hides part of the window."""
     for spans in runs_of_spans(lineage, start, stop) if start < stop else ():
         undecided = Transactions(source, spans, start).first_undecided(stop)
         if undecided is not None:
@@ -224,7 +226,7 @@ class _Planner:
     bounds: _Bounds
 
     def sections_of(self, span: Span) -> list[SplitSection]:
-        """Return the sections of one span, in the order of offsets."""
+        """Return the sections of a span, in offset order."""
         segment, start = span.segment, span.start
         if self.bounds.since_ms is not None:
             start = max(start, offset_since(self.source, segment, self.bounds.since_ms))
@@ -242,7 +244,7 @@ class _Planner:
 
     def _divide(self, span: Span) -> Iterator[tuple[SectionEnd, SectionEnd, int, int]]:
         ends = load_section_ends(self.source, span, self.bounds.size, on_corrupt=self.bounds.on_corrupt)
-        # Already in memory: reading the index has read the manifest.
+        # This costs no request, because reading the index has read the manifest.
         chunk_bytes = self.source.fetch_manifest(span.segment).chunk_index.original_chunk_size
         count, offsets = self.bounds.windows(span), span.stop - span.start
         for number in range(count):
@@ -253,11 +255,11 @@ class _Planner:
     def with_aborted(
         self, sections: Sequence[SplitSection], start: int, stop: int, pool: ThreadPool
     ) -> list[SplitSection]:
-        """Return the sections with the aborted transactions whose records they must leave out."""
+        """Return the sections with the aborted transactions whose records they leave out."""
         first, last = sections[0].start_offset, sections[-1].stop_offset
         decided: list[SplitSection] = []
         for spans in runs_of_spans(self.lineage, start, stop):
-            # Requested together in advance: one by one, each index would wait for the one before it.
+            # Request all indexes together: otherwise each would wait for the one before it.
             transactions = Transactions(self.source, spans, start)
             read = [span for span in spans if span.start < last and span.stop > first]
             transactions.know(aborted_in_each(self.source, read, pool, at_once=2 * READERS))
@@ -269,12 +271,12 @@ class _Planner:
         return decided
 
     def packed(self, sections: Iterable[SplitSection]) -> Iterator[RecordSplit]:
-        """Yield the splits, each of as many sections as the bounds allow."""
+        """Combine as many sections into each split as the limits allow."""
         taken: list[SplitSection] = []
         size = 0
         for section in sections:
             size += len(section.byte_range)
-            # A single section is a split however large it is: it cannot be cut any further.
+            # A section that alone exceeds the limits is a split by itself: it cannot be divided further.
             if taken and not self.bounds.hold(size, section.stop_offset - taken[0].start_offset):
                 yield RecordSplit(self.lineage.partition, tuple(taken))
                 taken, size = [], len(section.byte_range)

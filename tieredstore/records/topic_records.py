@@ -1,4 +1,4 @@
-"""From a topic's name and a window of offsets or times to its records."""
+"""Finds a topic's records by its name and a window of offsets or times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordReader:
-    """Reads the topics of a catalog. Safe from several threads; it holds nothing open."""
+    """Reads topics of a catalog. Several threads may use it; it holds nothing open."""
 
     source: SegmentSource
     catalog: Catalog
@@ -40,35 +40,37 @@ class RecordReader:
     ) -> PartitionRead:
         """Read the records of one partition from ``start`` up to ``stop`` (exclusive).
 
-        None means the first record and the end. Times are looked up here, everything else while records are read. An
-        offset before the first one is data loss; one after the end does not exist yet and reads nothing. Raise
-        ResourceNotFoundError for a topic or partition without segments; ConfigError for a topic that was re-created,
-        unless its ``topic_id`` is given, and for an invalid window; DataLossError by the settings, also for unreadable
-        segments in the window or at an end of it that no offset names.
+        None means the first record, or the end. Times are looked up before this returns, everything else while records
+        are read. An offset before the first is data loss; offsets after the end do not exist yet, so nothing is read.
+
+        Raise ResourceNotFoundError for a topic or partition without segments. Raise ConfigError for an invalid window,
+        and for a re-created topic unless ``topic_id`` is given. Raise DataLossError by the settings. Unreadable
+        segments in the window are a loss too, and so are those next to an end of the window that was not named as an
+        offset.
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)
-        # A caller that names an offset knows what is beside it; times and a beginning are looked up among existing
-        # segments.
+        # A caller that names an offset knows what is next to it. Times, beginning and end are looked up among readable
+        # segments, so an unreadable segment there would go unnoticed.
         problems = lineage.unreadable_between(
             first, last, starts_there=isinstance(start, int), stops_there=isinstance(stop, int)
         )
         return PartitionRead(self.source, replace(lineage, problems=problems), first, last, self.settings)
 
     def window(self, lineage: Lineage, start: int | AtTime | None, stop: int | AtTime | None) -> tuple[int, int]:
-        """Return the offsets (half-open) of two places; empty if the second time comes before the first."""
+        """Return the offsets of two places (the end is exclusive). The window is empty if the second comes first."""
         if isinstance(start, int) and isinstance(stop, int) and start > stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
         first = lineage.earliest_offset if start is None else self._offset(lineage, start)
         last = lineage.end_offset if stop is None else self._offset(lineage, stop)
-        # Timestamps need not ascend with offsets: a later time may map to an earlier offset.
+        # Timestamps need not ascend with offsets, so a later time may map to an earlier offset.
         return first, max(first, last)
 
     def _offset(self, lineage: Lineage, place: int | AtTime) -> int:
         if isinstance(place, AtTime):
             return offset_at(self.source, lineage, place.timestamp_ms, self.settings)
         if not 0 <= place <= MAX_OFFSET:
-            raise ConfigError(f"{place} is not an offset: those are from 0 to {MAX_OFFSET}")
+            raise ConfigError(f"{place} is not an offset: offsets are from 0 to {MAX_OFFSET}")
         return place
 
 
@@ -88,8 +90,8 @@ def read_records(
 ) -> PartitionRead:
     """Read the records of one partition from ``start`` up to ``stop`` (exclusive): see :meth:`RecordReader.read`.
 
-    Without a ``catalog`` the partition is listed here; ``settings`` are those beside ``columns``, ``isolation`` and
-    ``on_data_loss``.
+    Without a ``catalog``, the partition is listed. ``columns``, ``isolation`` and ``on_data_loss`` replace those of
+    ``settings``.
     """
     known = load_catalog(source, topic=topic, partition=partition) if catalog is None else catalog
     chosen = replace(
@@ -99,9 +101,9 @@ def read_records(
 
 
 def offset_at(source: SegmentSource, lineage: Lineage, timestamp_ms: int, settings: ReadSettings) -> int:
-    """Return the offset of the first record whose timestamp is ``timestamp_ms`` or later; without one, the log's end.
+    """Return the offset of the first record at or after ``timestamp_ms``; the log's end if there is none.
 
-    The end markers of transactions count as records. For the requests see :func:`offset_for_time`.
+    Transaction markers count as records. For the cost see :func:`offset_for_time`.
     """
     record = offset_for_time(source, lineage, timestamp_ms, settings.decoding)
     return lineage.end_offset if record is None else record.offset

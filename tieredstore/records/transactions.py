@@ -1,14 +1,14 @@
-"""Transactions for read_committed: the aborted ones, and those without an outcome.
+"""Transactions for read_committed: the aborted ones, and those without an outcome in the segments.
 
-As in Kafka, an aborted transaction has an entry in the ``.txnindex`` of the segment with its abort marker, with the
-last stable offset of that moment: all transactions that began before that offset are decided by then. A committed one
-has no entry, so only the producer snapshot at the end shows which transactions are open there.
+As in Kafka, the ``.txnindex`` of a segment has an entry for each transaction whose abort marker is in the segment. The
+entry also has the last stable offset at that moment: every transaction that began before it had an outcome. A committed
+transaction has no entry, so only the producer snapshot at the end of a segment shows which transactions are open there.
 
-A broker writes both from its own view of a transaction. Suppose a replica's log begins in the middle of one, because
-retention had deleted its first part. Its index then has no entry for the abort marker, or one that begins too late, and
-its producer snapshots lack the open transaction. The earlier segments, of another broker, have that first part, and
-their last producer snapshot has the transaction. So each marker is paired with the transactions that the earlier
-segments leave open; an index counts only where its broker has seen all of the transaction.
+A broker writes both from its own view. If retention deleted the first part of a transaction from a replica, the
+replica's log begins in the middle of it. Then its index lacks the abort marker or has a start that is too late, and its
+producer snapshots lack the open transaction. Earlier segments, uploaded by another broker, have the first part, and
+their last producer snapshot has the transaction. So each marker is matched with the transactions that earlier segments
+leave open. An index is trusted only where its broker has seen the whole transaction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Transactions:
-    """The transactions of contiguous ``spans``, for a read that begins at ``start``."""
+    """The transactions in ``spans`` (parts of segments without a gap), for a read that begins at ``start``."""
 
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
         self._source = source
@@ -45,64 +45,63 @@ class Transactions:
         self._looked_into = 0
         self._stable = -1
         self._aborted: list[AbortedTransaction] = []
-        # Indexes made from the logs, in order, already include what the earlier ones know.
+        # Without stored indexes, they are built from the logs in order, and so include open transactions of earlier
+        # segments.
         self._pending = PendingTransactions(source, spans, start) if source.layout.tells_transactions else None
 
     def know(self, entries: Mapping[Span, Sequence[AbortedTransaction]]) -> None:
-        """Reuse the results of :func:`aborted_in` for some of the spans."""
+        """Reuse results of :func:`aborted_in` for some of the spans."""
         self._known = entries
 
     def skip_to(self, number: int) -> None:
-        """Skip to span ``number``: no earlier transaction has a record in the read's offsets."""
+        """Skip to span ``number``. No transaction before it has a record in the read's offsets."""
         if self._pending is not None:
             self._pending.skip_to(number)
             self._looked_into = max(self._looked_into, number)
 
     def aborted(self, number: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
-        """Return the aborted transactions that touch the offsets ``start`` up to ``stop`` (half-open) of span
-        ``number``.
+        """Return the aborted transactions with records in the offsets ``start`` up to ``stop`` of span ``number``.
 
-        Calls must ascend in ``number`` and ``start``. Two requests for each segment with a transaction index, from
-        the span's on until the last stable offset passes ``stop``; none for the others, except for pending
-        transactions.
+        Call it with ascending ``number`` and ``start``. Costs two requests for each segment with a transaction index,
+        from this span on until the last stable offset passes ``stop``; for other segments only those of
+        `PendingTransactions`.
         """
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._looked_into)
             self._looked_into += 1
-        # Calls only go forward, so transactions that ended before are not needed again.
+        # Calls ascend, so transactions that ended before are not needed again.
         self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
         return [entry for entry in self._aborted if entry.first_offset < stop]
 
     def reach_over(self, start: int) -> bool:
-        """Return True if a transaction that began before ``start``, an offset of the first span, is open at that span's
-        end.
+        """Return True if a transaction that began before ``start`` is open at the end of the first span.
 
-        It may have no record after ``start`` and still be undecided. Also True if the span ends before its segment,
-        whose snapshot then describes another log's end. Two requests for the producer snapshot, none if the offset
-        index was read before.
+        Such a transaction may have no record after ``start`` and still lack an outcome. Also return True if the span
+        ends before its segment, because the segment's snapshot describes a later point. Costs two requests for the
+        producer snapshot, or none if the offset index was read before.
         """
         first = self._spans[0]
         is_cut = first.stop <= first.segment.end_offset
         return is_cut or any(offset < start for offset in opened_at_end(self._source, first.segment).values())
 
     def first_undecided(self, stop: int) -> Undecided | None:
-        """Return the first transaction open at the end of the spans, if it begins before ``stop``.
+        """Return the first transaction that is open at the end of the spans, if it begins before ``stop``.
 
-        Two requests for the indexes of the last segment, besides those for pending transactions; none if an index has
-        already shown that all of them are decided.
+        Costs two requests for the indexes of the last segment, and those of `PendingTransactions`. Costs none if an
+        index has shown already that every transaction in the read has an outcome.
         """
         if self._pending is None:
-            # Snapshots are then made from the logs, and know earlier open transactions as far as those logs were read.
+            # Snapshots built from the logs know earlier open transactions only if the earlier logs were read.
             while self._looked_into < len(self._spans):
                 self._look_into(self._looked_into)
                 self._looked_into += 1
-        # The last stable offset is beyond the read: all of its transactions were decided by then.
+        # Every transaction that began before the last stable offset has an outcome, so the whole read has.
         if self._stable >= stop:
             return None
         last = self._spans[-1]
         pending = self._pending
         if pending is None and last.stop <= last.segment.end_offset:
-            # At a cut another log continues. The segment's snapshot does not describe it, only its batches do.
+            # The last segment is used only in part. Its snapshot describes its end, so read the batches instead.
             pending = PendingTransactions(self._source, self._spans, self._start)
         opened = opened_at_end(self._source, last.segment) if pending is None else pending.opened_at_end()
         offset, producer = min(((first, producer) for producer, first in opened.items()), default=(stop, -1))
@@ -114,11 +113,11 @@ class Transactions:
         span = self._spans[number]
         entries = self._known[span] if span in self._known else aborted_in(self._source, span)
         ended: Sequence[AbortedTransaction] = ()
-        # Outcomes are trusted up to the span's end, and only as far as all open transactions are known there.
+        # Trust a last stable offset up to the span's end, and up to the first transaction still pending there.
         limit = span.stop
         if self._pending is not None:
             ended = self._pending.ended_in(number)
-            # Later spans may have been visited already: the current pending transactions do not describe this one.
+            # Later spans may have been visited, so use the pending transactions recorded for this span.
             limit = min(limit, self._pending.pending_from(number))
         told = {(entry.producer_id, entry.last_offset) for entry in ended}
         self._aborted += [entry for entry in entries if (entry.producer_id, entry.last_offset) not in told]
@@ -127,13 +126,14 @@ class Transactions:
 
 
 class PendingTransactions:
-    """Transactions that are open where the segments of another broker begin.
+    """Finds transactions that are open where segments of another broker begin.
 
-    Visits contiguous ``spans`` for a read that begins at offset ``start``.
+    Visits ``spans`` without a gap, for a read that begins at offset ``start``.
 
-    Segments of one broker in one leader epoch need no request. Where another broker's begin, read the indexes of its
-    first segment; those of the segment before, unless its log reaches back to ``start``; and for transactions that were
-    open there and that it does not know, the log up to the marker that ends the last of them.
+    Segments that one broker uploaded in one leader epoch cost no request. Where another broker's segments begin, it
+    reads the indexes of their first segment. It reads the indexes of the segment before too, unless the new broker's
+    log reaches back to ``start``. If the new broker does not know a transaction that was open there, it reads the log
+    up to the transaction's end marker.
     """
 
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
@@ -144,17 +144,17 @@ class PendingTransactions:
         self._ended: dict[int, list[AbortedTransaction]] = {}
         self._pending_from: dict[int, int] = {}
         self.pending: dict[int, int] = {}
-        """Producers whose transactions are open at the end of the visited spans, with their first offsets, as far as
-        the last span's broker does not know them.
+        """First offsets of transactions that are open at the end of the visited spans and unknown to the last span's
+        broker, by producer id.
         """
 
     def skip_to(self, number: int) -> None:
-        """Skip to span ``number``: transactions open before it have no relevant records."""
+        """Skip to span ``number``. Transactions open before it have no relevant records."""
         self._next = max(self._next, number + 1)
 
     def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
-        """Return the transactions that markers in span ``number`` abort, and that its index may lack or begin too
-        late.
+        """Return the transactions that markers in span ``number`` abort and its index may not have, or not from
+        their first offset.
         """
         while self._next <= number:
             if ended := list(self._go_through(self._next)):
@@ -165,13 +165,13 @@ class PendingTransactions:
         return self._ended.get(number, ())
 
     def pending_from(self, number: int) -> int:
-        """Return the start of the first transaction that was pending at the end of span ``number``."""
+        """Return the first offset of the transactions that were pending at the end of span ``number``."""
         return self._pending_from.get(number, MAX_OFFSET)
 
     def opened_at_end(self) -> Mapping[int, int]:
-        """Return the producers whose transactions are open at the end of all spans, with their first offsets."""
+        """Return the first offsets of transactions that are open at the end of all spans, by producer id."""
         last = len(self._spans) - 1
-        # Its broker's log reaches back to the start of the read, so its snapshot is complete.
+        # The last broker's log reaches back to the start of the read, so its snapshot is complete.
         if self._knows_from(self._spans[last].segment) <= self._start:
             return self._opened_at(last)
         self.ended_in(last)
@@ -193,31 +193,31 @@ class PendingTransactions:
             yield from self._markers_in(span)
 
     def _forget_known(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Drop the transactions that the segment's indexes have at its start: its broker and later ones know them."""
+        """Drop transactions that the segment's indexes have: its broker and later ones know them."""
         known = opened_at_end(self._source, segment)
         known.update((entry.producer_id, entry.first_offset) for entry in read_aborted(self._source, segment))
         self.pending = {producer: first for producer, first in self.pending.items() if known.get(producer) != first}
 
     def _markers_in(self, span: Span) -> Iterator[AbortedTransaction]:
-        """Remove the pending transactions that end in the span, and yield the aborted ones."""
+        """Remove pending transactions that end in the span; yield those that were aborted."""
         position = position_before(self._source, span.segment, span.start)
         for marker in end_markers(self._source, span.segment, span.start, self.pending, position):
             if marker.offset >= span.stop:
                 return
             first = self.pending.pop(marker.producer_id)
             if marker.aborts:
-                # The others are unknown, so the last stable offset is the lowest possible.
+                # Other transactions are unknown here, so claim the lowest possible last stable offset.
                 yield AbortedTransaction(marker.producer_id, first, marker.offset, first)
             if not self.pending:
                 return
 
     def _opened_at(self, number: int) -> dict[int, int]:
-        """Return the transactions open at a span's end, by the brokers of the earlier segments."""
+        """Return the transactions open at a span's end, as far as the brokers of its segments know them."""
         first = number
         while first and _is_cut(self._spans[first]):
             first -= 1
         span = self._spans[first]
-        # At its end another log continues. Its snapshot does not describe that log, only its batches do.
+        # If a segment is used only in part, its snapshot does not describe the span's end; its batches do.
         opened = {} if _is_cut(span) else opened_at_end(self._source, span.segment)
         for later in self._spans[first + (not _is_cut(span)) : number + 1]:
             least = later.start if later is not self._spans[0] else 0
@@ -226,9 +226,9 @@ class PendingTransactions:
         return opened
 
     def _knows_from(self, segment: RemoteLogSegmentMetadata) -> int:
-        """Return where the log of the segment's broker begins, or a later offset; MAX_OFFSET if that is unknown.
+        """Return an offset from which the segment's broker had the log; MAX_OFFSET if unknown.
 
-        It is the start of the first leader epoch: a broker truncates these at its log's start.
+        It is the start of the first leader epoch, because a broker truncates its epochs at its log's start.
         """
         try:
             with self._source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
@@ -242,9 +242,9 @@ class PendingTransactions:
 def aborted_in_each(
     source: SegmentSource, spans: Sequence[Span], pool: ThreadPool, *, at_once: int
 ) -> dict[Span, Sequence[AbortedTransaction]]:
-    """Return the result of :func:`aborted_in` for each span, many requested in parallel.
+    """Return the result of :func:`aborted_in` for each span, in parallel.
 
-    Indexes made from the logs are read in order: each then knows the transactions open at the end of the one before.
+    Indexes built from the logs are read in order instead, because each needs the open transactions of the one before.
     """
     look = partial(aborted_in, source)
     if source.layout.tells_transactions:
@@ -253,14 +253,14 @@ def aborted_in_each(
 
 
 def aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
-    """Return the aborted transactions whose markers are in the span, in their order: see :func:`read_aborted`."""
-    # A marker outside the span belongs to an abandoned leader epoch, or to another span.
+    """Return the aborted transactions whose markers are in the span, in order: see :func:`read_aborted`."""
+    # A marker outside the span belongs to another span, or to a leader epoch that was truncated.
     return [entry for entry in read_aborted(source, span.segment) if span.start <= entry.last_offset < span.stop]
 
 
 def _is_of_one_broker(before: Span, span: Span) -> bool:
-    """Return True if one broker copied both segments as leader of one epoch: it knows in the second what it knew in
-    the first.
+    """Return True if one broker uploaded both segments in one leader epoch, so that it knows all transactions of
+    both.
     """
     one, other = before.segment, span.segment
     return (
@@ -273,5 +273,5 @@ def _is_of_one_broker(before: Span, span: Span) -> bool:
 
 
 def _is_cut(span: Span) -> bool:
-    """Return True if the span ends before its segment."""
+    """Return True if the span ends before its segment does."""
     return span.stop <= span.segment.end_offset

@@ -64,7 +64,7 @@ def test_gc_takes_the_greatest_age_of_the_settings(root: Path, tmp_path: Path) -
         f"storage.root={root}\nchunk.size=4194304\nupload.max.age.ms=86400000\n"
     )
     tieredstore("gc", "-c", settings, "--min-age", "47h").fails(
-        2, "a minimum age of 47 h is not safe: copies may take 24 h (upload.max.age.ms)"
+        2, "a minimum age of 47 h is too short: copies may take 24 h (upload.max.age.ms)"
     )
     assert tieredstore("gc", "-c", settings, "--min-age", "48h").code == 0
 

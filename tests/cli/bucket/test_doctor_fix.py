@@ -48,7 +48,7 @@ def rules(settings: Path) -> list[tuple[str, str]]:
 
 def test_rules_are_shown_and_the_dangerous_ones_named(settings: Path) -> None:
     assert rules(settings)[:3] == [
-        ("bad", "the rule eats deletes objects after 30 days: segments are lost by it"),
+        ("bad", "the rule eats deletes objects after 30 days: it deletes segments"),
         ("ok", "the bucket has the rule eats: Expiration (Days 30), under everything"),
         ("warn", "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore doctor --fix"),
     ]
@@ -96,7 +96,7 @@ def test_a_folder_has_none(tmp_path: Path) -> None:
     for more in ((), ("--yes",)):
         done = fix(settings, *more)
         assert (done.code, "is a folder, and has no lifecycle rules" in done.text) == (6, True)
-    assert rules(settings) == [("ok", "no rule of the bucket takes segments away")]
+    assert rules(settings) == [("ok", "no lifecycle rule deletes segments")]
 
 
 def test_doctor_says_whether_unfinished_uploads_end(settings: Path, service: S3Rules) -> None:

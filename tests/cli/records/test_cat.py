@@ -143,7 +143,9 @@ def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
         assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", base, "--yes").code == 0
     done = tieredstore("cat", "-c", settings, "txn", "--json")
     assert done.code == 0
-    assert "to 604 of txn-0, from a transaction on that has no outcome in the segments, which reach to" in done.stderr
+    assert (
+        "to 604 of txn-0, held back by a transaction that has no outcome in the segments, which end at" in done.stderr
+    )
     assert done.stderr.endswith("offset 604; --isolation read_uncommitted shows them\n")
     decided = [row["offset"] for row in done.lines]
     expected = [row["offset"] for row in expected_rows("07-txn", 0, "read_committed") if row["offset"] < 605]

@@ -94,7 +94,7 @@ def test_a_hole_at_the_seam_by_the_policy(tiered: TieredTopic, settings: Path) -
     live = ("--bootstrap-server", tiered.server.bootstrap_servers)
     failed = tieredstore(*asked, *live)
     assert failed.code != 0
-    assert f"offsets {end} to {end + 4} of {tiered.topic}-0 are not there" in failed.stderr
+    assert f"offsets {end} to {end + 4} of {tiered.topic}-0 are not available" in failed.stderr
     assert "--on-loss report" in failed.stderr
     reported = tieredstore(*asked, *live, "--on-loss", "report")
     assert reported.code == 0
@@ -152,7 +152,7 @@ def test_what_an_open_transaction_holds_back_is_said(tiered: TieredTopic, settin
     held_back = tieredstore(*asked, *live)
     assert [row["offset"] for row in held_back.lines] == [COUNT - 1]
     assert held_back.stderr == (
-        f"tieredstore: left out: offsets {COUNT} to {COUNT} of {tiered.topic}-0, from an open transaction on; "
+        f"tieredstore: left out: offsets {COUNT} to {COUNT} of {tiered.topic}-0, held back by an open transaction; "
         "--isolation read_uncommitted shows them\n"
     )
     uncommitted = tieredstore(*asked, *live, "--isolation", "read_uncommitted")

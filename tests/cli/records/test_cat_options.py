@@ -98,7 +98,7 @@ def test_a_hole_behind_which_the_last_ones_lie_is_no_loss_and_one_among_them_is(
     bucket.write(100)
     bucket.write(100, skip=50)
     assert shown(cat_bucket(bucket, "--last", 100, *OFFSETS)) == [(0, o) for o in range(150, 250)]
-    cat_bucket(bucket, "--last", 101, *OFFSETS).fails(3, "offsets 100 to 149 of orders-0 are not there")
+    cat_bucket(bucket, "--last", 101, *OFFSETS).fails(3, "offsets 100 to 149 of orders-0 are not available")
     put_up_with = cat_bucket(bucket, "--last", 101, *OFFSETS, "--on-loss", "report")
     assert shown(put_up_with) == [(0, 99), *((0, o) for o in range(150, 250))]
     assert put_up_with.stderr.count("100 to 149") == 1

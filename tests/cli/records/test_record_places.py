@@ -71,7 +71,7 @@ def test_other_signs_are_neither_an_offset_nor_a_time(text: str) -> None:
 
 def test_offsets_that_kafka_cannot_have_are_refused() -> None:
     assert parse_place("--from", "999999999999") == 10**12 - 1
-    with pytest.raises(ConfigError, match="is not an offset: those are from 0 to 9223372036854775807"):
+    with pytest.raises(ConfigError, match="is not an offset: offsets are from 0 to 9223372036854775807"):
         parse_place("--from", "9223372036854775808")
 
 

@@ -334,7 +334,7 @@ def test_status_names_a_loss_for_as_long_as_runs_end_with_it(kept: Kept) -> None
         assert tieredstore("pipeline", "run", "--once", file).code == 3
         done = tieredstore("pipeline", "status", file)
         assert done.code == 0
-        assert "offsets 12 to 19 of orders-0 are not there" in done.stderr
+        assert "offsets 12 to 19 of orders-0 are not available" in done.stderr
         (row,), _ = rows(tieredstore("pipeline", "status", file, "--json"))
         assert row["next_offset"] == 12
         assert "offsets 12 to 19" in row["problem"]

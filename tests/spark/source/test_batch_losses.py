@@ -64,7 +64,7 @@ def test_a_missing_segment(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> 
     bucket.delete(bucket.write(50))
     bucket.write(100)
     for cut in ({}, {"maxSplitBytes": 500}, {"maxRecordsPerPartition": 30}):
-        read = check_loss(options_of(bucket, **cut), "offsets 100 to 149 of orders-0 are not there", caplog)
+        read = check_loss(options_of(bucket, **cut), "offsets 100 to 149 of orders-0 are not available", caplog)
         assert read == all_of("orders", 0, 100) + all_of("orders", 0, 150, 250)
     within = options_of(bucket, startingOffsets=json_of(orders={0: 120}), endingOffsets=json_of(orders={0: 130}))
     assert check_loss(within, "offsets 120 to 129 of orders-0", caplog) == []
@@ -79,25 +79,25 @@ def test_several_gaps_are_named_and_the_rest_is_counted(bucket: Bucket) -> None:
     bucket.write(1)
     error = error_of(options_of(bucket))
     assert "offsets 10 to 19 of orders-0, 30 to 39 of orders-0" in str(error)
-    assert "and 4 more such ranges are not there" in str(error)
+    assert "and 4 more ranges are not available" in str(error)
 
 
 def test_a_start_before_the_earliest_offset(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     bucket.delete(bucket.write(10))
     bucket.write(20)
     options = options_of(bucket, startingOffsets=json_of(orders={0: 3}))
-    assert check_loss(options, "offsets 3 to 9 of orders-0 are not there", caplog) == all_of("orders", 0, 10, 30)
+    assert check_loss(options, "offsets 3 to 9 of orders-0 are not available", caplog) == all_of("orders", 0, 10, 30)
     before = options_of(bucket, startingOffsets=json_of(orders={0: 3}), endingOffsets=json_of(orders={0: 8}))
-    assert check_loss(before, "offsets 3 to 7 of orders-0 are not there", caplog) == []
+    assert check_loss(before, "offsets 3 to 7 of orders-0 are not available", caplog) == []
     assert places(rows_in(options_of(bucket))) == all_of("orders", 0, 10, 30)
 
 
 def test_starts_and_ends_beyond_the_log(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     bucket.write(20)
     beyond = options_of(bucket, endingOffsets=json_of(orders={0: 25}))
-    assert check_loss(beyond, "offsets 20 to 24 of orders-0 are not there", caplog) == all_of("orders", 0, 20)
+    assert check_loss(beyond, "offsets 20 to 24 of orders-0 are not available", caplog) == all_of("orders", 0, 20)
     start = options_of(bucket, startingOffsets=json_of(orders={0: 21}))
-    assert check_loss(start, "start orders-0 at offset 21, and its log ends before offset 20", caplog) == []
+    assert check_loss(start, "start orders-0 at offset 21, but its log ends before offset 20", caplog) == []
 
 
 def test_a_topic_that_was_created_again(bucket: Bucket) -> None:
@@ -163,7 +163,7 @@ def test_a_segment_without_all_of_its_objects_is_a_missing_one(
     bucket.write(100)
     files_of(bucket, bucket.write(50), suffix).unlink()
     bucket.write(100)
-    read = check_loss(options_of(bucket), "offsets 100 to 149 of orders-0 are not there", caplog)
+    read = check_loss(options_of(bucket), "offsets 100 to 149 of orders-0 are not available", caplog)
     assert read == all_of("orders", 0, 100) + all_of("orders", 0, 150, 250)
     assert f"it has no .{suffix}" in caplog.text
 

@@ -103,10 +103,10 @@ def test_what_the_broker_deleted_is_read_from_the_bucket(tiered: TieredTopic) ->
 def test_a_hole_between_bucket_and_broker(tiered: TieredTopic, caplog: pytest.LogCaptureFixture) -> None:
     seam = tiered.tier(but_last=1)
     delete_records(tiered.server, tiered.topic, seam + 7)
-    lost = f"offsets {seam} to {seam + 6} of {tiered.topic}-0 are not there"
+    lost = f"offsets {seam} to {seam + 6} of {tiered.topic}-0 are not available"
     assert check_loss(tiered, caplog, lost) == [*range(seam), *range(seam + 7, COUNT)]
     inside = {"startingOffsets": at(tiered.topic, seam + 2), "endingOffsets": at(tiered.topic, seam + 4)}
-    lost = f"offsets {seam + 2} to {seam + 3} of {tiered.topic}-0 are not there"
+    lost = f"offsets {seam + 2} to {seam + 3} of {tiered.topic}-0 are not available"
     assert check_loss(tiered, caplog, lost, **inside) == []
     for start, stop in ((0, seam), (seam + 7, COUNT)):
         beside = {"startingOffsets": at(tiered.topic, start), "endingOffsets": at(tiered.topic, stop)}
@@ -124,13 +124,13 @@ def test_retention_of_the_bucket(tiered: TieredTopic, caplog: pytest.LogCaptureF
     with pytest.raises(DataLossError, match=r"offsets \d+ to \d+ of .* were deleted while they were read"):
         _ = [rows_of_task(tasks_at_once, task) for task in planned]
     assert offsets(tiered) == list(range(begins, COUNT))
-    lost = f"offsets 0 to {begins - 1} of {tiered.topic}-0 are not there"
+    lost = f"offsets 0 to {begins - 1} of {tiered.topic}-0 are not available"
     assert check_loss(tiered, caplog, lost, startingOffsets=at(tiered.topic, 0)) == list(range(begins, COUNT))
     tiered.manager.delete_log_segment_data(last)
     seam = max(m.end_offset for m in tiered.copied.values() if m is not last) + 1
     assert offsets(tiered) == list(range(begins, COUNT))  # the broker still has the following records
     delete_records(tiered.server, tiered.topic, last.end_offset + 1)
-    lost = f"offsets {seam} to {last.end_offset} of {tiered.topic}-0 are not there"
+    lost = f"offsets {seam} to {last.end_offset} of {tiered.topic}-0 are not available"
     assert check_loss(tiered, caplog, lost) == [*range(begins, seam), *range(last.end_offset + 1, COUNT)]
 
 
@@ -235,10 +235,10 @@ def test_a_broker_that_is_behind_the_bucket(
     error = error_of(options)
     assert isinstance(error, DataLossError)
     assert topic in str(error)
-    assert "ends at offset 9, and the bucket has records up to offset 99" in str(error)
+    assert "ends at offset 9, but the bucket has records up to offset 99" in str(error)
     with caplog.at_level(logging.WARNING, "tieredstore.spark"):
         assert [row["offset"] for row in rows_in({**options, "failOnDataLoss": False})] == list(range(100))
-    assert "ends at offset 9, and the bucket has records up to offset 99" in caplog.text
+    assert "ends at offset 9, but the bucket has records up to offset 99" in caplog.text
     bucket.close()
 
 
@@ -281,7 +281,7 @@ def test_sentences_and_logins_in_spark(
     delete_records(tiered.server, tiered.topic, seam + 7)
     hole = failure(spark, options_of(tiered) | login(PASSWORD))
     assert "BrokerDeniedError" in refused
-    assert f"DataLossError: offsets {seam} to {seam + 6} of {tiered.topic}-0 are not there" in hole
+    assert f"DataLossError: offsets {seam} to {seam + 6} of {tiered.topic}-0 are not available" in hole
     for said in (explained, refused, hole):
         assert "Traceback" not in said
         assert PASSWORD not in said

@@ -158,10 +158,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "settings": ({**_ORDERS, "settings": "nowhere.properties"}, "the settings file nowhere.properties is neither"),
     "a start beyond the log": (
         {**_ORDERS, "startingOffsets": json_of(orders={0: 101, 1: 0})},
-        "the options start orders-0 at offset 101, and its log ends before offset 100",
+        "the options start orders-0 at offset 101, but its log ends before offset 100",
     ),
     "an end beyond the log": (
-        {**_ORDERS, "endingOffsets": json_of(orders={0: 101, 1: 10})}, "offsets 100 to 100 of orders-0 are not there",
+        {**_ORDERS, "endingOffsets": json_of(orders={0: 101, 1: 10})},
+        "offsets 100 to 100 of orders-0 are not available",
     ),
 }  # fmt: skip
 """Invalid options and part of their error message."""

@@ -1,1 +1,1 @@
-"""Segments copied: from log directories into the store, and from one store to another."""
+"""Copies of segments: from a broker's log directories into a store, and from one store to another."""

@@ -1,13 +1,12 @@
-"""Copies of segments to another store or prefix, without a broker; the source is only read.
+"""Copies segments to another store or prefix, without a broker. The source is only read.
 
-An unchanged segment's three objects are copied verbatim, under the same keys: all concurrent copies write the same
-bytes under the same keys, so that a later one continues an earlier one. Nothing is deleted here: another process may
-rely on it. A transcoded segment gets a new id, like every copy of a broker's segment: no two encryptions have the same
-bytes.
+The three objects of an unchanged segment are copied under the same keys. All concurrent copies write the same bytes
+there, so a later copy can continue an earlier one. Such objects are not deleted after a failure, because another
+process may rely on them. A transcoded segment gets a new id: no two encryptions of a segment have the same bytes.
 
-Garbage collections delete old objects without a manifest. Leftovers of an earlier run are completed while they are
-young, and their age counts into the attempt's. Older ones are left to the garbage collection, and the segment waits
-until they are gone.
+A garbage collection deletes old objects without a manifest. So objects that an earlier run left are completed only
+while they are young, and their age counts as the attempt's. A segment with older leftovers cannot be copied until a
+garbage collection has deleted them.
 """
 
 from __future__ import annotations
@@ -64,20 +63,20 @@ if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
 
 _LOOKS: Final = 1 + len(Suffix)
-"""The most looks at the target while another process copies the same segment: one before, and one for each object
-that appeared in between.
+"""The most attempts while another process copies the same segment: the first, and one after each object that
+appears.
 """
 
 _DATA: Final = (Suffix.LOG, Suffix.INDEXES)
 
 
 class LeftAloneError(StoreUnavailableError):
-    """The segment cannot be copied now, because leftovers in the target may be deleted soon."""
+    """The segment cannot be copied now, because a garbage collection may soon delete its objects in the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerbatimSegment:
-    """A segment of the source: ``raw`` is its manifest's text, ``way`` says if that changes."""
+    """A segment of the source. ``raw`` is its manifest's text. ``way`` says if the copy's manifest differs."""
 
     stored: StoredSegment
     raw: bytes
@@ -85,13 +84,13 @@ class VerbatimSegment:
 
     @property
     def sizes(self) -> dict[Suffix, int]:
-        """The sizes of the two objects that the manifest points to."""
+        """The sizes of the log's and the indexes' object, by the manifest."""
         manifest = self.stored.manifest
         return {Suffix.LOG: manifest.chunk_index.stored_size, Suffix.INDEXES: manifest.segment_indexes.total_size}
 
 
 class VerbatimCopies:
-    """Writes missing objects of segments into the target. Thread-safe."""
+    """Writes the missing objects of segments into the target. Thread-safe."""
 
     def __init__(self, route: Route, *, dry_run: bool) -> None:
         self._route = route
@@ -101,11 +100,10 @@ class VerbatimCopies:
         self._max_age_s = route.target.settings.upload_max_age_ms / 1000
 
     def write(self, segment: VerbatimSegment, listed: SegmentObjects | None) -> int:
-        """Write what is missing; return the bytes sent, 0 if all existed; ``listed`` are the target's objects of the
-        segment id.
+        """Write the missing objects; return the bytes sent, 0 if all existed.
 
-        Raise SegmentAlreadyExistsError if they have other bytes, LeftAloneError if the existing leftovers must not
-        be completed.
+        ``listed`` are the target's objects of the segment id. Raise SegmentAlreadyExistsError if they have other bytes,
+        and LeftAloneError if they are too old to be completed.
         """
         standing = {} if listed is None else dict(listed.objects)
         for _ in range(_LOOKS):
@@ -114,7 +112,7 @@ class VerbatimCopies:
             except PreconditionFailedError:
                 standing = self._look_again(segment)
         raise LeftAloneError(
-            f"{segment.stored.objects.main_path} is being written and deleted by others; copy it again"
+            f"{segment.stored.objects.main_path} is being written and deleted by other processes; copy it again"
         )
 
     def _write(self, segment: VerbatimSegment, standing: dict[Suffix, ObjectInfo]) -> int:
@@ -146,8 +144,8 @@ class VerbatimCopies:
         try:
             _check(age)
         except LeftAloneError:
-            # During so long a write a clean-up may have found no manifest yet. Complete segments stay: another process
-            # may already rely on them.
+            # During this long write, a garbage collection may have run without seeing the manifest. If it deleted
+            # nothing, the segment stays: another process may already rely on it.
             self._require_or_take_back(segment, key)
 
     def _require_or_take_back(self, segment: VerbatimSegment, manifest_key: str) -> None:
@@ -161,7 +159,9 @@ class VerbatimCopies:
     def _age_of_what_stands(
         self, segment: VerbatimSegment, standing: dict[Suffix, ObjectInfo], *, is_committed: bool
     ) -> float:
-        """Return the age of the oldest leftover that is completed; existing objects must equal the source's."""
+        """Return the age of the oldest object to complete, 0 without one. Raise an error if an existing object
+        differs.
+        """
         before_s = 0.0
         for suffix in _DATA:
             info = standing.get(suffix)
@@ -169,7 +169,7 @@ class VerbatimCopies:
                 continue
             if not is_committed:
                 before_s = max(before_s, self._leftover_age_s(info))
-            # Under a manifest they were compared before that was written.
+            # If there is a manifest, they were compared before it was written.
             if info.size != segment.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
                 raise SegmentAlreadyExistsError(
                     f"{self._shown(segment, suffix)} exists in the target with other bytes than in the source; "
@@ -185,14 +185,14 @@ class VerbatimCopies:
         if age_s >= self._max_age_s:
             raise LeftAloneError(
                 f"{self._route.target.shown(info.key)} has no manifest and is older than {self._max_age_s:g} s "
-                "(upload.max.age.ms), so that a clean-up may be about to take it: let `tieredstore gc` do so, and "
+                "(upload.max.age.ms), so a clean-up may soon delete it: run `tieredstore gc`, then "
                 "copy again"
             )
         return age_s
 
     def _require_equal_manifest(self, segment: VerbatimSegment) -> None:
-        """Raise SegmentAlreadyExistsError unless the target's manifest is the source's, or differs only in a
-        wrapping of its data key that the target's ring opens.
+        """Raise SegmentAlreadyExistsError unless the target's manifest equals the source's. Its data key may be
+        wrapped differently, if the target's key ring opens it.
         """
         name = self._shown(segment, Suffix.MANIFEST)
         try:
@@ -209,7 +209,7 @@ class VerbatimCopies:
         if self._route.recoding.changes_encryption and not self._route.recoding.opens(wrapped):
             raise SegmentAlreadyExistsError(
                 f"{name} in the target is wrapped by a key pair that is not on its ring; `tieredstore keys rotate` "
-                "puts it under another one"
+                "wraps it by another one"
             )
 
     def _manifest(self, segment: VerbatimSegment) -> bytes:
@@ -219,7 +219,7 @@ class VerbatimCopies:
         return with_data_key(segment.raw, *self._route.recoding.rewrap(wrapped), self._route.source.manifest_rules)
 
     def _body(self, segment: VerbatimSegment, suffix: Suffix) -> Generator[bytes]:
-        """Yield the object's bytes; raise SegmentNotFoundError if the segment is deleted during the read."""
+        """Yield the object's bytes. Raise SegmentNotFoundError if the segment is deleted meanwhile."""
         objects = segment.stored.objects
         try:
             yield from parts_of(self._route.source.store, self._source_key(segment, suffix), segment.sizes[suffix])
@@ -234,7 +234,7 @@ class VerbatimCopies:
             ) from error
 
     def _is_equal(self, segment: VerbatimSegment, suffix: Suffix) -> bool:
-        """Return True if the existing object has the source's bytes; the sizes are equal."""
+        """Return True if the existing object has the source's bytes. The caller has compared the sizes."""
         stored = parts_of(self._route.target.store, self._target_key(segment, suffix), segment.sizes[suffix])
         try:
             return all(ours == theirs for ours, theirs in zip(self._body(segment, suffix), stored, strict=True))
@@ -242,7 +242,7 @@ class VerbatimCopies:
             raise PreconditionFailedError(f"{self._shown(segment, suffix)} has disappeared") from error
 
     def _require(self, segment: VerbatimSegment, suffix: Suffix) -> None:
-        """Raise LeftAloneError if a written or existing object is gone."""
+        """Raise LeftAloneError unless the object is in the target with its full size."""
         key, size = self._target_key(segment, suffix), segment.sizes[suffix]
         try:
             is_whole = len(self._route.store.get(key, max(0, size - 1), size)) == min(1, size) and ends_at(
@@ -253,11 +253,11 @@ class VerbatimCopies:
         if not is_whole:
             raise LeftAloneError(
                 f"{self._shown(segment, suffix)} was deleted from the target before its manifest was written; copy "
-                "again, and see what deletes young objects there (a clean-up, or a rule of the bucket)"
+                "again, and find out what deletes young objects there (a clean-up, or a rule of the bucket)"
             )
 
     def _look_again(self, segment: VerbatimSegment) -> dict[Suffix, ObjectInfo]:
-        """List the target's present objects."""
+        """Return the objects that the target has now."""
         standing: dict[Suffix, ObjectInfo] = {}
         for suffix in Suffix:
             try:
@@ -278,7 +278,7 @@ class VerbatimCopies:
 
 
 def _check(age: AttemptAge) -> None:
-    """Raise LeftAloneError if the attempt, including its leftovers, is too old to commit."""
+    """Raise LeftAloneError if the attempt, with the age of the objects it completes, is too old to commit."""
     try:
         age.check()
     except StoreUnavailableError as error:
@@ -286,10 +286,10 @@ def _check(age: AttemptAge) -> None:
 
 
 SEGMENTS_AT_ONCE: Final = 4
-"""The default number of parallel segments: each has some parts of 8 MiB in memory."""
+"""The default number of segments copied in parallel. Each has some parts of 8 MiB in memory."""
 
 _ID_LENGTH: Final = 1 + 22
-"""Characters of a segment's id at the end of its path, with the dash before it."""
+"""Length of a segment's id at the end of its path, with the dash before it."""
 
 _OF_ONE_SEGMENT: Final = (
     CorruptDataError,
@@ -305,11 +305,11 @@ _ALL: Final = Scope()
 
 @dataclass(frozen=True, slots=True)
 class CopyStep(Step[SegmentObjects]):
-    """One segment of a copy.
+    """The result of one segment of a copy.
 
-    The item is the source's; ``last_offset`` is inclusive, None if unknown. ``segment_id`` is that of the copy, None
-    without one. ``sent`` are the bytes written (in a dry run: to be written, for transcoded segments the source's
-    size). ``error`` is the reason of a failure.
+    ``item`` is the source's segment. ``last_offset`` is inclusive, None if unknown. ``segment_id`` is the copy's id,
+    None without a copy. ``sent`` is the number of bytes written. In a dry run it is the number to write; for a
+    transcoded segment, that is the source's size. ``error`` is the reason of a failure.
     """
 
     way: CopyWay | None = None
@@ -321,11 +321,11 @@ class CopyStep(Step[SegmentObjects]):
 
 @dataclass(frozen=True, slots=True)
 class BucketCopy:
-    """Copies segments into another bucket; writes nothing if ``dry_run``.
+    """Copies segments into another bucket. With ``dry_run``, writes nothing.
 
-    Differences between the settings of the two buckets decide what changes (see ``Recoding``). A segment's manifest is
-    written last; with ``read_back`` every object is read back and compared before that. After a stop or kill at any
-    point, a second run completes it.
+    Differences between the two buckets' settings decide what changes (see ``Recoding``). A segment's manifest is
+    written last. With ``read_back``, each object is read back and compared after its write. If a run is stopped or
+    killed, the next one completes it.
     """
 
     source: Bucket
@@ -338,11 +338,10 @@ class BucketCopy:
     clock: Callable[[], float] = boot_clock_s
 
     def run(self, scope: Scope = _ALL) -> Iterator[CopyStep]:
-        """Yield a step for each segment in scope, in the order of the source's listing; holds neither listings nor
-        manifests.
+        """Yield a step for each segment in scope, in the order of the source's listing. Memory does not grow with them.
 
-        Raise ConfigError if both are the same place, or the target's conditional writes are not atomic; errors of a
-        store end the run.
+        Raise ConfigError if both buckets are the same place, or if the target's conditional writes are not atomic.
+        Errors of a store end the run.
         """
         source, target = self.source, self.target
         if (source.store.identity, source.prefix) == (target.store.identity, target.prefix):
@@ -371,14 +370,14 @@ class BucketCopy:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A segment of the source, and the target's segments at the same offset of the same partition."""
+    """A segment of the source, and the target's segments of the same partition with the same offset."""
 
     objects: SegmentObjects
     beside: tuple[SegmentObjects, ...] = ()
 
 
 def pair_up(source: Iterable[SegmentObjects], target: Iterable[SegmentObjects]) -> Iterator[Pair]:
-    """Merge two listings in key order, without holding either."""
+    """Merge two listings in key order, without holding them in memory."""
     places = itertools.groupby(target, _place)
     place, beside = next(places, ("", iter(())))
     there: tuple[str, tuple[SegmentObjects, ...]] = (place, tuple(beside))
@@ -391,13 +390,13 @@ def pair_up(source: Iterable[SegmentObjects], target: Iterable[SegmentObjects]) 
 
 
 def _place(objects: SegmentObjects) -> str:
-    """Return the path without the segment's id: partition and offset."""
+    """Return the segment's path without its id: partition and offset."""
     return objects.main_path[:-_ID_LENGTH]
 
 
 @dataclass(frozen=True, slots=True)
 class _Copying:
-    """The work on each segment. Thread-safe."""
+    """Copies one segment after another. Thread-safe."""
 
     route: Route
     verbatim: VerbatimCopies
@@ -405,7 +404,7 @@ class _Copying:
     dry_run: bool
 
     def copy(self, pair: Pair) -> CopyStep:
-        """Copy one segment; an error of this segment alone becomes its step."""
+        """Copy one segment. An error that concerns this segment only becomes part of the step."""
         if pair.objects.find(Suffix.MANIFEST) is None:
             return CopyStep(pair.objects, Outcome.LEFTOVER)
         try:
@@ -437,9 +436,7 @@ class _Copying:
         return dataclasses.replace(step, segment_id=segment_id, sent=sent)
 
     def _read(self, objects: SegmentObjects) -> tuple[bytes, StoredSegment]:
-        """Read and parse the manifest; raise SegmentCorruptError unless the other two objects exist with their
-        sizes.
-        """
+        """Read and parse the manifest. Raise SegmentCorruptError if another object is missing or has the wrong size."""
         name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
         try:
             raw = read_manifest_text(self.route.source.store, manifest_info(objects).key, name)
@@ -450,34 +447,37 @@ class _Copying:
         for suffix, size in segment.sizes.items():
             info = objects.find(suffix)
             if info is None or info.size != size:
-                what = "is missing" if info is None else f"has {info.size} bytes and not {size}"
+                what = "is missing" if info is None else f"has {info.size} bytes instead of {size}"
                 raise SegmentCorruptError(f"{objects.main_path}.{suffix.value} {what}: the segment is damaged")
         return raw, segment.stored
 
 
 PART: Final = 8 << 20
-"""Bytes of one request for a whole object."""
+"""The most bytes to read by one request."""
 
 
 class ProvenStore(DelegatingStore):
-    """Passes every call on. A ``put`` reads the stored object back and compares it; if it differs, it is deleted,
-    and StoreError raised. A manifest may have been rotated in between.
+    """Reads back and compares each object that it writes. If an object differs, deletes it and raises StoreError.
+
+    A manifest may differ in its data key's wrapping, because a key rotation may have changed it meanwhile.
     """
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write, and read back."""
+        """Write the object and read it back."""
         sent = Digest()
         whole = body if isinstance(body, bytes) else None
         try:
             self.inner.put(key, sent.of(body), if_absent=if_absent)
         finally:
-            # Also if the store refused before it consumed anything: then it did not close the body either.
+            # If the store refused before it read the body, it did not close the generator.
             if isinstance(body, Generator):
                 body.close()
         if not (self._holds(key, sent) or self._holds_manifest(key, whole)):
             with contextlib.suppress(StoreError):
                 self.inner.delete([key])
-            raise StoreError(f"{self.identity} did not give back what was written as {key!r}; it was deleted again")
+            raise StoreError(
+                f"{self.identity} returned other bytes than were written as {key!r}; the object was deleted"
+            )
 
     def _holds(self, key: str, sent: Digest) -> bool:
         stored = Digest()
@@ -489,7 +489,9 @@ class ProvenStore(DelegatingStore):
         return (stored.size, stored.sha256) == (sent.size, sent.sha256) and ends_at(self.inner, key, sent.size)
 
     def _holds_manifest(self, key: str, sent: bytes | None) -> bool:
-        """Return True for a manifest that a rotation has rewrapped since: readers may have seen it already."""
+        """Return True if the key has a manifest that a key rotation has rewrapped. Readers may have seen it, so keep
+        it.
+        """
         if sent is None or not key.endswith(f".{Suffix.MANIFEST.value}"):
             return False
         try:
@@ -500,13 +502,13 @@ class ProvenStore(DelegatingStore):
 
 
 def parts_of(store: ObjectStore, key: str, size: int) -> Generator[bytes]:
-    """Yield the ``size`` bytes of an object, one request for each part."""
+    """Yield the ``size`` bytes of an object, by one request for each part."""
     for start in range(0, size, PART):
         yield store.get(key, start, min(start + PART, size))
 
 
 def ends_at(store: ObjectStore, key: str, size: int) -> bool:
-    """Return True if the object has no more than ``size`` bytes; a folder's ``head`` would read all of it."""
+    """Return True if the object has no more than ``size`` bytes. In a folder, ``head`` would read the whole file."""
     try:
         store.get(key, size, size + 1)
     except RangeNotSatisfiableError:

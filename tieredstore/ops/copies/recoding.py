@@ -1,8 +1,8 @@
-"""Changes of segments between two buckets: those that differ between their settings.
+"""What changes in segments that are copied between two buckets: everything in which the buckets' settings differ.
 
-Where both agree, each segment stays as it is, even if that differs from the settings: chunk size, compression and the
-active pair may have changed since it was copied. A ``Recoding`` decides, a ``Transcoder`` writes. ``copying``, its one
-user, copies unchanged segments; together the two are too long for one file.
+Where the settings agree, a segment stays as it is, even if it was written with other settings. A ``Recoding`` decides
+about each segment, and a ``Transcoder`` writes those that change. Unchanged segments are copied by ``copying``, the
+only importer; together the modules would be too long for one file.
 """
 
 from __future__ import annotations
@@ -46,27 +46,28 @@ if TYPE_CHECKING:
     from tieredstore.transform.keyring import KeyRing
 
 _LEVEL: Final = 3
-"""The plugin's level of zstd, for data that are recompressed only because something else changes."""
+"""The plugin's zstd level, for segments that are recompressed only because something else changes."""
 
 
 class CopyWay(enum.StrEnum):
-    """The way in which a segment is copied."""
+    """How a segment is copied."""
 
     VERBATIM = "verbatim"
-    """Unchanged: the same bytes under the same ids."""
+    """The copy has the same bytes under the same keys."""
 
     REWRAPPED = "rewrapped"
-    """Another pair wraps its data key; all other bytes and the ids are the same."""
+    """Another key pair wraps the copy's data key. All other bytes and the keys are the same."""
 
     TRANSCODED = "transcoded"
-    """Log and indexes are decoded and written again, under a new segment id."""
+    """The copy is decoded and written again, under a new segment id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recoding:
-    """The part of the target's ``options`` that segments take over; the rest of them stays unchanged.
+    """The differences between two buckets' settings, which decide what changes in copied segments.
 
-    ``source_ring`` opens encrypted segments; it and the ring of ``options`` are None if no key is needed.
+    ``options`` are the target's; only the changed ones apply. ``source_ring`` opens encrypted segments. It and the ring
+    of ``options`` are None if no key is needed.
     """
 
     options: WriteOptions
@@ -78,14 +79,14 @@ class Recoding:
 
     @classmethod
     def between(cls, source: Settings, target: Settings, threads: int, *, decrypt: bool = False) -> Recoding:
-        """Compare the settings of source and target; read keys only if something changes.
+        """Compare the settings of source and target. Read key files only if something changes.
 
-        Raise ConfigError if that would decrypt without ``decrypt``.
+        Raise ConfigError if the copies would be decrypted, unless ``decrypt`` allows it.
         """
         if source.encryption is not None and target.encryption is None and not decrypt:
             raise ConfigError(
-                "the source's settings have a key ring and the target's have none, so that copies would not be "
-                "encrypted; give the target encryption.enabled and its keys, or --decrypt if that is what you want"
+                "the source's settings have a key ring but the target's do not, so copies would be decrypted; set "
+                "encryption.enabled and keys for the target, or pass --decrypt if that is what you want"
             )
         changes_chunks = source.chunk_size != target.chunk_size
         changes_compression = _compression(source) != _compression(target)
@@ -104,7 +105,7 @@ class Recoding:
         )
 
     def way_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> CopyWay:
-        """Return the way of a segment; ``is_uncompressed`` reads its first batch to decide."""
+        """Return how to copy a segment. ``is_uncompressed`` reads its first batch, if that is needed to decide."""
         if (
             (self.changes_chunks and manifest.chunk_index.original_chunk_size != self.options.chunk_size)
             or (self.changes_compression and self._compresses_otherwise(manifest, is_uncompressed))
@@ -116,7 +117,7 @@ class Recoding:
         return CopyWay.VERBATIM
 
     def opens(self, wrapped: WrappedDataKey) -> bool:
-        """Return True if the target's ring opens a data key."""
+        """Return True if the target's key ring opens the data key."""
         ring = self.options.key_ring
         if ring is None:
             return False
@@ -127,8 +128,9 @@ class Recoding:
         return True
 
     def rewrap(self, wrapped: WrappedDataKey) -> tuple[str, bytes]:
-        """Return the target's active pair, and the data key wrapped by it. Raise UnknownKeyError or WrongKeyError if
-        the source's ring does not open it.
+        """Wrap the data key by the target's active pair; return the pair's id and the wrapped key.
+
+        Raise UnknownKeyError or WrongKeyError if the source's ring does not open the data key.
         """
         ring = self.options.key_ring
         assert ring is not None
@@ -140,13 +142,11 @@ class Recoding:
         data_key = self.source_ring.unwrap(wrapped.key_id, wrapped.wrapped)
         rewrapped = ring.wrap(data_key)
         if ring.unwrap(ring.active_id, rewrapped) != data_key:
-            raise WrongKeyError(
-                f"the active key pair {ring.active_id!r} does not give back the data key that it wrapped"
-            )
+            raise WrongKeyError(f"the active key pair {ring.active_id!r} does not unwrap the data key that it wrapped")
         return ring.active_id, rewrapped
 
     def options_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> WriteOptions:
-        """Return the options for a transcoded segment."""
+        """Return the options for writing a transcoded segment."""
         wanted = self.options
         compresses = manifest.compression
         if self.changes_compression:
@@ -156,13 +156,13 @@ class Recoding:
             wanted,
             chunk_size=wanted.chunk_size if self.changes_chunks else manifest.chunk_index.original_chunk_size,
             compression_level=(wanted.compression_level or _LEVEL) if compresses else None,
-            heuristic=False,  # already decided
+            heuristic=False,  # decided already
             key_ring=wanted.key_ring if encrypts else None,
         )
 
     def _compresses_otherwise(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> bool:
         wants = self._wants_compression(manifest, is_uncompressed)
-        # A manifest does not record the level, so the settings decide.
+        # A manifest does not record the compression level, so compare the settings.
         return wants != manifest.compression or (wants and self.changes_level)
 
     def _wants_compression(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> bool:
@@ -179,7 +179,9 @@ def _compression(settings: Settings) -> tuple[int, bool] | None:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Source, target and changes; ``store`` is the target's, or one that verifies its writes."""
+    """Source and target of a copy, and what changes. ``store`` is the target's, perhaps one that verifies its
+    writes.
+    """
 
     source: Bucket
     target: Bucket
@@ -189,7 +191,7 @@ class Route:
 
 
 class Transcoder:
-    """Writes segments of one bucket into another by a ``Recoding``. Safe from several threads; close it."""
+    """Decodes segments of one bucket and writes them into another by a ``Recoding``. Thread-safe; close it."""
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -200,11 +202,11 @@ class Transcoder:
         self._pool = self._opened.enter_context(ThreadPool(threads, "tieredstore-transcode"))
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads and close the source's manager."""
         self._opened.close()
 
     def is_uncompressed(self, segment: StoredSegment) -> bool:
-        """Return True if the records of the first batch, which is read, are not compressed."""
+        """Read the segment's first batch; return True if its records are not compressed."""
         with self._reading().open(segment.metadata) as log:
             head = log.read(FRAME_SIZE)
             size = first_batch_size(head) or 0
@@ -212,9 +214,9 @@ class Transcoder:
         return first_batch_compression(head) is CompressionType.NONE
 
     def find_existing(self, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> Uuid | None:
-        """Find the whole copy of the segment's records among the target's segments at its offset.
+        """Return the id of a complete copy among the target's segments at the same offset; None without one.
 
-        Raise SegmentAlreadyExistsError if one is written in another way than wanted.
+        Raise SegmentAlreadyExistsError if the copy was not written as the settings want it now.
         """
         for objects in beside:
             if objects.missing:
@@ -228,13 +230,13 @@ class Transcoder:
             if not self._is_as_wanted(segment, copy):
                 raise SegmentAlreadyExistsError(
                     f"the target has the records of {segment.objects.main_path} as segment {objects.segment_id.id}, "
-                    "written in another way than is wanted now; remove that one, or copy to another prefix"
+                    "written with other settings; remove that segment, or copy to another prefix"
                 )
             return objects.segment_id.id
         return None
 
     def transcode(self, segment: StoredSegment) -> tuple[Uuid, int]:
-        """Write the segment under a new id; return it with the bytes written."""
+        """Write the segment under a new id; return the id and the bytes written."""
         manager = self._reading()
         metadata = segment.metadata
         options = self._route.recoding.options_of(segment.manifest, partial(self.is_uncompressed, segment))
@@ -248,13 +250,13 @@ class Transcoder:
                 name,
                 metadata.segment_size_in_bytes,
                 InOrder(log.readinto, name).read_into,
-                lambda: False,  # the options do not ask for it
+                lambda: False,  # not asked, without the heuristic
                 lambda: _indexes(manager, segment),
             )
             return new_id.id, writer.copy_content(copy, content).total
 
     def _reading(self) -> RemoteStorageManager:
-        """Return the source's manager without caches of chunks; the first call reads the keys."""
+        """Return the source's manager, without a chunk cache. The first call creates it and reads the keys."""
         with self._lock:
             if self._manager is None:
                 settings = self._route.source.settings
@@ -280,7 +282,7 @@ def _indexes(manager: RemoteStorageManager, segment: StoredSegment) -> tuple[byt
 
 
 def _identity(segment: StoredSegment) -> tuple[TopicIdPartition, int, int, tuple[tuple[int, int], ...], int]:
-    """Return the properties that identify a segment and its copy."""
+    """Return the properties that a segment and its copy share."""
     metadata: RemoteLogSegmentMetadata = segment.metadata
     return (
         metadata.topic_id_partition,

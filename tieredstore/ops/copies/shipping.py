@@ -1,4 +1,4 @@
-"""Closed segments of a broker's disk into a store, each once."""
+"""Copies closed segments from a broker's disk into a store, each once."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _OF_ONE_SEGMENT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ShipStep(Step[FoundSegment]):
-    """The result of one segment, or the plan; None for unknown values.
+    """The result of one segment, or its plan. Unknown values are None.
 
-    ``end_offset`` is inclusive; ``size`` is that of the log on disk, ``stored_size`` that of the three objects stored.
-    ``segment_id`` names the copy: the new one, or the existing one.
+    ``end_offset`` is inclusive. ``size`` is the log's size on disk, ``stored_size`` that of the three objects in the
+    store. ``segment_id`` is the id of the new or existing copy.
     """
 
     partition: TopicIdPartition | None = None
@@ -58,12 +58,12 @@ class ShipStep(Step[FoundSegment]):
 
 
 def concerns_one_segment(error: TieredStoreError) -> bool:
-    """Return True if the error affects only this segment, not the next ones."""
+    """Return True if the error affects only this segment, and the next ones may succeed."""
     return isinstance(error, _OF_ONE_SEGMENT)
 
 
 def size_on_disk(segment: FoundSegment) -> int:
-    """Return the bytes of the segment's log; 0 if it is gone."""
+    """Return the size of the segment's log; 0 if the log is gone."""
     with contextlib.suppress(OSError):
         return segment.path("log").stat().st_size
     return 0
@@ -71,13 +71,11 @@ def size_on_disk(segment: FoundSegment) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shipper:
-    """Copies closed segments without a copy among ``committed``, those of the manager's store; without a manager it
-    only plans, and needs no key.
+    """Copies closed segments that have no copy among ``committed``. Without a manager it only plans and needs no keys.
 
-    The topic id comes from ``partition.metadata`` and the broker's id from ``meta.properties`` unless given.
-    ``on_progress`` is called with bytes of the log as they are finished; ``around_upload`` is entered with the copy's
-    metadata before the store holds anything of it, and left when it holds all or nothing. Safe from several threads,
-    each segment on one thread at a time.
+    Topic id and broker id come from ``partition.metadata`` and ``meta.properties`` unless given. ``on_progress`` gets
+    the number of log bytes just finished. ``around_upload`` is a context entered before the store holds anything of the
+    copy, and left when it holds all or nothing. Several threads may use it, each for other segments.
     """
 
     committed: CommittedSegments
@@ -89,8 +87,9 @@ class Shipper:
     around_upload: AroundUpload = contextlib.nullcontext
 
     def ship_all(self, segments: Iterable[FoundSegment], *, parallel: int = 1) -> Iterator[ShipStep]:
-        """Copy ``parallel`` segments at once and yield them in order. After an error that the next would meet too,
-        the rest is NOT_TRIED.
+        """Copy ``parallel`` segments at once; yield the results in order.
+
+        After an error that would stop other segments too, the remaining ones are NOT_TRIED.
         """
         is_stopped = False
 
@@ -107,24 +106,23 @@ class Shipper:
             yield from in_parallel(pool, ship, segments, at_once=parallel)
 
     def ship(self, segment: FoundSegment) -> ShipStep:
-        """Copy one segment.
+        """Copy one segment. Return its outcome, and raise only for bugs:
 
-        COPIED; THERE: a whole copy is committed already; ACTIVE: the broker may still append to it; GONE: the broker
-        has deleted its records; or FAILED with the error: only bugs raise.
+        COPIED, or THERE if the store has a complete copy; ACTIVE if the broker may still append to it; GONE if the
+        broker has deleted its records; or FAILED with the error.
 
-        It can be called again after any outcome, also after the process was killed: a segment counts as copied once its
-        manifest exists.
+        Repeat it after any outcome, also after a kill: a segment counts as copied once its manifest exists.
         """
         try:
             return self._ship(segment)
         except RecordsDeletedError:
-            # Like Kafka, copy nothing from before the start of the log: it may have been deleted on purpose.
+            # Like Kafka, copy no records before the log's start offset: they may have been deleted on purpose.
             return ShipStep(segment, Outcome.GONE, size=size_on_disk(segment))
         except TieredStoreError as error:
             return ShipStep(segment, Outcome.FAILED, error=error)
         except OSError as error:
-            # The store translates its own errors: this is the broker's disk, where a segment may be deleted during its
-            # copy.
+            # Stores raise their own error classes, so this is the broker's disk. The broker may delete a segment while
+            # it is copied.
             gone = InvalidSegmentError(f"{error.filename or segment} cannot be read: {error.strerror}")
             return ShipStep(segment, Outcome.FAILED, error=gone)
 
@@ -135,8 +133,8 @@ class Shipper:
         log = describe(segment, self.topic_id)
         if log.active:
             return ShipStep(segment, Outcome.ACTIVE, partition=log.topic_id_partition, size=log.size_in_bytes)
-        # Check again: describing reads the headers of a whole log, and another process may have committed the segment
-        # in between. While the listing is fresh this asks no store.
+        # Look again, because another process may have copied the segment while its headers were read. This costs no
+        # request while the listing is fresh.
         identity = SegmentIdentity.of(log)
         if there := self._find_copy(segment, identity):
             return there
@@ -152,7 +150,7 @@ class Shipper:
             with self.around_upload(metadata):
                 copy = self.manager.copy_segment(metadata, log.files, on_progress=self._count_chunks(self.manager, log))
         finally:
-            # Also after a failure: the lost answer may be that of the manifest's write.
+            # After a failure too: the manifest may be written, and only the answer lost.
             self.committed.changed(identity)
         return copied(
             segment_id=metadata.remote_log_segment_id.id,
@@ -171,7 +169,7 @@ class Shipper:
         )  # fmt: skip
 
     def _count_chunks(self, manager: RemoteStorageManager, log: LogSegment) -> Callable[[int], None]:
-        """Return a callback that converts the manager's stored bytes into bytes of the log, for a person."""
+        """Return a callback for stored chunks that reports progress in bytes of the log."""
         chunk_size, left = manager.settings.chunk_size, log.size_in_bytes
 
         def on_chunk(_stored_chunk_size: int) -> None:
@@ -183,7 +181,7 @@ class Shipper:
 
 
 def _broker_id(segment: FoundSegment) -> int:
-    """Return the id in the log directory's ``meta.properties``; -1 without one."""
+    """Return the broker id in the log directory's ``meta.properties``; -1 without one."""
     try:
         raw = (segment.directory.absolute().parent / "meta.properties").read_bytes()
     except FileNotFoundError:

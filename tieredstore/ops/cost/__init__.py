@@ -1,1 +1,1 @@
-"""The contents and the cost of a bucket."""
+"""The contents of a bucket, and their cost."""

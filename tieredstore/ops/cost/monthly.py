@@ -1,8 +1,8 @@
-"""The monthly cost of a bucket, and of the same log on brokers' disks.
+"""The monthly cost of a bucket, and of keeping the same log on brokers' disks.
 
-A listing with its manifests gives sums (:class:`CostSums`), which are facts. With a price file these give amounts
-(:func:`monthly_cost`), a pure calculation. A month has 30 days. Unknown values are not guessed: the price file has the
-number of reads.
+A listing with manifests gives sums (:class:`CostSums`), which are facts. From these and a price file,
+:func:`monthly_cost` calculates amounts. A month has 30 days. A listing does not show how often data are read, so the
+price file says it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ if TYPE_CHECKING:
 GIB: Final = 1 << 30
 MONTH_DAYS: Final = 30
 LISTING_PAGE: Final = 1000
-"""Objects of one listing request."""
+"""Objects that one listing request returns."""
 
 _DAY_MS: Final = 86_400_000
 _MONTH_MS: Final = MONTH_DAYS * _DAY_MS
 _SMALL_READS: Final = 2
-"""Requests for a segment that is read: its manifest and its indexes."""
+"""Requests for manifest and indexes of a segment that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSizes:
-    """The requests that a segment costs, by settings: bytes of a part or block of an upload (None: one request for
-    any object), the requests that begin and end an upload in parts, and the most bytes of the log in one read of
-    adjacent chunks.
+    """Sizes that decide how many requests a segment costs.
+
+    ``part_size`` is that of an upload's parts or blocks (None: one request uploads any object), ``around_parts`` the
+    number of requests that begin and complete an upload in parts. One read of adjacent chunks has at most ``read_size``
+    log bytes.
     """
 
     part_size: int | None
@@ -46,18 +48,18 @@ class RequestSizes:
 
     @classmethod
     def of(cls, settings: Settings) -> RequestSizes:
-        """Return the sizes that the settings give for uploads and reads."""
+        """Return the sizes that the settings configure."""
         part_size, around = None, 0
         if settings.s3 is not None:
             # One request begins the upload and one completes it.
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
-            # The list of blocks. Google bills a resumable upload as one operation, however many chunks it has.
+            # The request with the list of blocks. Google bills a resumable upload as one operation.
             part_size, around = settings.azure.part_size, 1
         return cls(part_size, around, settings.fetch.coalesce_max_bytes)
 
     def writes(self, sizes: Iterable[int]) -> int:
-        """Count the requests that write objects of these sizes."""
+        """Return the number of requests that write objects of these sizes."""
         return sum(self._writes_of(size) for size in sizes)
 
     def _writes_of(self, size: int) -> int:
@@ -66,18 +68,20 @@ class RequestSizes:
         return math.ceil(size / self.part_size) + self.around_parts
 
     def direct_reads(self, index: ChunkIndex) -> int:
-        """Count the requests that read all of a log from the bucket: adjacent chunks come together."""
+        """Return the number of requests that read a whole log from the bucket, with several adjacent chunks at once."""
         together = max(1, self.read_size // index.original_chunk_size)
         return math.ceil(index.chunk_count / together) + _SMALL_READS
 
     @staticmethod
     def broker_reads(index: ChunkIndex) -> int:
-        """Count the requests by which a broker reads all of a log: the plugin fetches chunk by chunk."""
+        """Return the number of requests by which a broker reads a whole log: the plugin fetches each chunk
+        separately.
+        """
         return index.chunk_count + _SMALL_READS
 
 
 def growth_days(oldest_ms: int | None, now_ms: int) -> float:
-    """Return the days that new segments cover by their oldest: at most 30, at least one."""
+    """Return the days since ``oldest_ms``, from 1 to 30; 30 if it is None."""
     if oldest_ms is None:
         return MONTH_DAYS
     return max(1.0, min(MONTH_DAYS, (now_ms - oldest_ms) / _DAY_MS))
@@ -85,10 +89,10 @@ def growth_days(oldest_ms: int | None, now_ms: int) -> float:
 
 @dataclass(slots=True)
 class CostSums:
-    """Facts of a topic or partition, from which its costs are calculated.
+    """Facts about a topic or partition from which its cost is calculated.
 
-    ``new`` are segments added within 30 days, ``oldest_ms`` is the time of the oldest one of all. ``undated`` segments
-    have no time, or a future one. The bytes of segments with damaged manifests count as stored only.
+    ``new`` are the segments added within 30 days. ``oldest_ms`` is the time of the oldest segment of all. ``undated``
+    segments have no time, or one in the future. If a manifest is damaged, only the segment's stored bytes count.
     """
 
     all: Usage = field(default_factory=Usage)
@@ -100,7 +104,7 @@ class CostSums:
     oldest_ms: int | None = None
 
     def add(self, segment: ListedSegment, now_ms: int, sizes: RequestSizes) -> None:
-        """Count one more segment, which was added at the time of its newest record."""
+        """Count a segment. The time of its newest record counts as the time when it was added."""
         self.all.add(segment)
         if segment.objects.find(Suffix.MANIFEST) is None:
             return
@@ -119,14 +123,14 @@ class CostSums:
             self.new_writes += sizes.writes(info.size for _, info in segment.objects.objects)
 
     def growth_days(self, now_ms: int) -> float:
-        """Return the days that the new segments cover: 30, or fewer if the oldest is younger. At least one day."""
+        """Return the days that the new segments cover: 30, or fewer if the oldest segment is younger; at least one."""
         return growth_days(self.oldest_ms, now_ms)
 
 
 def cost_sums(
     listed: Iterable[ListedSegment], sizes: RequestSizes, now_ms: int, *, by: UsageBy = UsageBy.TOPIC
 ) -> Mapping[UsageKey, CostSums]:
-    """Sum a listing by topic or partition; holds only the sums."""
+    """Sum a listing by topic or partition. Memory holds only the sums."""
     sums: dict[UsageKey, CostSums] = {}
     for segment in listed:
         sums.setdefault(UsageKey.of(segment, by), CostSums()).add(segment, now_ms, sizes)
@@ -135,10 +139,9 @@ def cost_sums(
 
 @dataclass(frozen=True, slots=True)
 class MonthlyCost:
-    """Amounts per month in the price file's currency; requests and bytes are per month too.
+    """Amounts in the price file's currency, requests and bytes, all per month.
 
-    ``disks`` and ``cross_zone`` are the cost of the same log on brokers, which the bucket saves; None without their
-    prices.
+    ``disks`` and ``cross_zone`` are what the same log would cost on brokers instead; None without prices for it.
     """
 
     growth_stored_size: float
@@ -160,23 +163,23 @@ class MonthlyCost:
 
     @property
     def brokers(self) -> float | None:
-        """The saved cost of disks and traffic between zones."""
+        """The total cost on brokers: disks and traffic between zones. None without prices."""
         return None if self.disks is None or self.cross_zone is None else self.disks + self.cross_zone
 
     @property
     def saved(self) -> float | None:
-        """The difference to the bucket's cost; negative if the bucket costs more."""
+        """The cost on brokers minus the bucket's; negative if the bucket costs more. None without prices."""
         return None if self.brokers is None else self.brokers - self.bucket
 
 
 def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
-    """Calculate the cost of the sums by the prices, if usage continues as in the last 30 days."""
+    """Calculate the monthly cost of the sums, if usage continues as in the last 30 days."""
     store, use = prices.store, prices.use
     factor = MONTH_DAYS / sums.growth_days(now_ms)
     growth_stored, growth_size = sums.new.stored_size * factor, sums.new.size * factor
     writes = sums.new_writes * factor
     reads = sums.direct_reads * use.direct_reads_per_month + sums.broker_reads * use.broker_reads_per_month
-    # When a whole bucket is listed, a page may cover several topics.
+    # An upper limit: in a listing of the whole bucket, one page may cover several topics.
     lists = sums.all.objects / LISTING_PAGE * use.listings_per_month
     reads_of_all = use.direct_reads_per_month + use.broker_reads_per_month
     kafka = None if prices.kafka is None else _kafka_cost(sums, growth_size, prices.kafka, use.direct_reads_per_month)
@@ -196,11 +199,11 @@ def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
 
 
 def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_reads: float) -> tuple[float, float]:
-    """Calculate the cost of disks, and of traffic between zones, if brokers held the log instead of the bucket."""
-    # The log that brokers keep besides the bucket is no saving.
+    """Return the cost of disks and of traffic between zones if brokers held the log instead of the bucket."""
+    # The brokers hold the newest part of the log anyway, so its disks are not saved.
     replaced = max(0.0, sums.all.size - growth_size / MONTH_DAYS * prices.local_days)
     replicas = replaced * prices.replication_factor / GIB
-    # The probability that two independent ends are in different zones.
+    # The probability that sender and receiver are in different zones.
     crossing = (prices.zones - 1) / prices.zones
     moved = replicas * prices.moved_per_month
     read = sums.all.size / GIB * direct_reads
@@ -208,7 +211,7 @@ def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_
 
 
 def total_of(costs: Sequence[MonthlyCost]) -> MonthlyCost:
-    """Sum several costs; an amount that is unknown in one of them is None."""
+    """Sum several costs. An amount is None if it is unknown in all of them."""
     sums: dict[str, Any] = {}
     for one in dataclasses.fields(MonthlyCost):
         amounts = [amount for cost in costs if (amount := getattr(cost, one.name)) is not None]
@@ -217,20 +220,20 @@ def total_of(costs: Sequence[MonthlyCost]) -> MonthlyCost:
 
 
 def assumptions_of(prices: PriceFile, undated: int) -> list[str]:
-    """Describe the assumptions behind the amounts, one sentence each."""
+    """Describe the assumptions behind the amounts, in one sentence each."""
     use = prices.use
-    reads = f"{use.direct_reads_per_month:g} × a month from the bucket itself, {use.broker_reads_per_month:g} × through"
+    reads = f"{use.direct_reads_per_month:g} × a month from the bucket, {use.broker_reads_per_month:g} × through"
     sentences = [
-        "it grows as in the 30 days before now, by the time of the newest record of each segment that is still stored",
-        f"all is read {reads} brokers, and listed {use.listings_per_month:g} ×",
+        "growth continues as in the last 30 days, by the newest record of each segment that is still stored",
+        f"all data are read {reads} brokers, and listed {use.listings_per_month:g} ×",
     ]
     if undated:
-        sentences.append(f"nothing of {undated} segments, which tell no time or one that is to come, is growth")
+        sentences.append(f"{undated} segments without a time, or with a future one, do not count as growth")
     if prices.kafka is not None:
         kafka = prices.kafka
         sentences.append(
             f"brokers would hold {kafka.replication_factor:g} replicas on disks that are {kafka.disk_fill:.0%} full, "
-            f"in {kafka.zones:g} zones, all but the last {kafka.local_days:g} days, which they hold anyway; and a "
+            f"in {kafka.zones:g} zones, except for the last {kafka.local_days:g} days, which they hold anyway; each "
             f"replica is copied to another broker {kafka.moved_per_month:g} × a month"
         )
     return [*sentences, *prices.assumptions]

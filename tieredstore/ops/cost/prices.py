@@ -1,4 +1,4 @@
-"""The price file: the cost per month of storage, requests and traffic, in TOML or JSON, written by the user.
+"""The price file: what storage, requests and traffic cost, in TOML or JSON. The user writes it.
 
 No price is built in. A file has these tables, each number with its unit in its name::
 
@@ -8,8 +8,8 @@ No price is built in. A file has these tables, each number with its unit in its 
     [use]      the number of reads         unknown from listings; default 0
     [pubsub]   the use of topics of batches   their throughput, retention, readers
 
-Every table is a group of :class:`PriceGroup`: a further counter adds its own group, and a key to ``PriceFile``. A GiB
-is 2^30 bytes, which clouds mostly call a GB; a month has 30 days.
+Each table is a :class:`PriceGroup`. To add a table, add its class, and a field of ``PriceFile``. A GiB has 2^30 bytes;
+most clouds call it a GB. A month has 30 days.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _Table: TypeAlias = Mapping[str, object]
 
 
 class PriceGroup:
-    """One table of numbers: a frozen dataclass whose fields are :func:`number`."""
+    """A table of numbers: a frozen dataclass whose fields are declared by :func:`number`."""
 
 
 def number(means: str, *, least: float = 0.0, most: float = _GREATEST, default: float | None = None) -> Any:
-    """Declare a field: its meaning, its bounds (inclusive), and its default."""
+    """Declare a field with its meaning, its bounds (inclusive) and its default."""
     about = {"means": means, "least": least, "most": most}
     return field(metadata=about) if default is None else field(metadata=about, default=default)
 
@@ -58,7 +58,7 @@ class StorePrices(PriceGroup):
 
 @dataclass(frozen=True, slots=True)
 class KafkaPrices(PriceGroup):
-    """``[kafka]``: the cost of the same log on brokers."""
+    """``[kafka]``: prices for keeping the same log on brokers."""
 
     disk_gib_month: float = number("a GiB of a broker's disk for a month")
     disk_fill: float = number("how full disks are kept, 0 to 1: free space is paid too", least=0.01, most=1.0)
@@ -71,7 +71,7 @@ class KafkaPrices(PriceGroup):
 
 @dataclass(frozen=True, slots=True)
 class Use(PriceGroup):
-    """``[use]``: the use of stored data, unknown from listings."""
+    """``[use]``: how often stored data are read and listed, which no listing shows."""
 
     direct_reads_per_month: float = number(
         "how often all of it is read in a month, from the bucket itself", default=0.0
@@ -82,7 +82,7 @@ class Use(PriceGroup):
 
 @dataclass(frozen=True, slots=True)
 class PubsubUse(PriceGroup):
-    """``[pubsub]``: the use of topics of batches; 0 to derive it from a topic's own batches."""
+    """``[pubsub]``: the use of topics of batches. Some 0 values mean: derive it from the topic's own batches."""
 
     throughput_mib_s: float = number("stored MiB that are published a second; 0: as in the last 30 days", default=0.0)
     retention_days: float = number("days that batches are kept; 0: what is stored stays as much", default=0.0)
@@ -93,7 +93,7 @@ class PubsubUse(PriceGroup):
 
 @dataclass(frozen=True, slots=True)
 class PriceFile:
-    """A price file, read and checked."""
+    """The content of a price file that was read and checked."""
 
     name: str
     currency: str
@@ -106,19 +106,19 @@ class PriceFile:
 
     @property
     def title(self) -> str:
-        """The owner of the prices, and their date."""
+        """The prices' owner, currency and date."""
         return f"{self.name} ({self.currency}, as of {self.as_of})"
 
 
 def read_prices(path: Path) -> PriceFile:
-    """Read a price file: JSON if it ends in ``.json``, else TOML. Raise ConfigError with all of its faults."""
+    """Read a price file: JSON if its name ends in ``.json``, else TOML. Raise ConfigError that names all faults."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"the price file {str(path)!r} cannot be read: {error.strerror}") from error
     if len(raw) > _MOST_BYTES:
-        raise ConfigError(f"the price file {str(path)!r} has more than {_MOST_BYTES} bytes: it is another file")
+        raise ConfigError(f"the price file {str(path)!r} has more than {_MOST_BYTES} bytes: this is not a price file")
     try:
         document: object = _parse(raw, is_json=path.suffix.lower() == ".json")
     except (ValueError, RecursionError) as error:
@@ -136,14 +136,14 @@ def _parse(raw: bytes, *, is_json: bool) -> object:
 
 
 class _Reader:
-    """Parses a document and collects all of its faults."""
+    """Converts a parsed document to prices, and collects all its faults."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def prices(self, document: object) -> PriceFile | None:
         if not isinstance(document, dict):
-            self.problems.append("it is no object with the tables store, kafka, use and pubsub")
+            self.problems.append("it is not an object with the tables store, kafka, use and pubsub")
             return None
         fields = cast("dict[str, object]", document)
         self._refuse_unknown("", fields, {name.name for name in dataclasses.fields(PriceFile)})
@@ -159,7 +159,7 @@ class _Reader:
 
     def _group(self, table: str, value: object, group: type[_GroupT]) -> _GroupT | None:
         if not isinstance(value, dict):
-            self.problems.append(f"{table} is {_shown(value)}, and not a table")
+            self.problems.append(f"{table} is {_shown(value)}, not a table")
             return None
         fields = cast("dict[str, object]", value)
         own = {one.name: one for one in dataclasses.fields(cast("Any", group))}
@@ -174,12 +174,12 @@ class _Reader:
 
     def _number(self, name: str, value: object, about: Mapping[str, Any]) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.problems.append(f"{name} is {_shown(value)}, and not a number ({about['means']})")
+            self.problems.append(f"{name} is {_shown(value)}, not a number ({about['means']})")
             return 0.0
-        # A JSON integer may exceed any float, and a float may be NaN: both are out of bounds.
+        # Compare before converting: a JSON integer may exceed any float. A NaN is outside the bounds too.
         if not about["least"] <= value <= about["most"]:
             self.problems.append(
-                f"{name} is {_shown(value)}; it is from {about['least']:g} to {about['most']:g} ({about['means']})"
+                f"{name} is {_shown(value)}; it must be from {about['least']:g} to {about['most']:g} ({about['means']})"
             )
             return 0.0
         return float(value)
@@ -187,20 +187,20 @@ class _Reader:
     def _text(self, fields: _Table, name: str) -> str:
         value = fields.get(name)
         if name == "as_of" and value is not None and not isinstance(value, str | int | float | dict | list):
-            value = str(value)  # TOML has dates
+            value = str(value)  # TOML has a type for dates
         if isinstance(value, str) and len(value.strip()) > 0 and len(value) <= _MOST_TEXT:
             return value.strip()
         if value is None:
             self.problems.append(f"{name} is missing: say whose prices these are, of when, and in which currency")
         else:
-            self.problems.append(f"{name} is {_shown(fields[name])}, and not a text of at most {_MOST_TEXT} characters")
+            self.problems.append(f"{name} is {_shown(fields[name])}, not a text of at most {_MOST_TEXT} characters")
         return ""
 
     def _sentences(self, value: object) -> tuple[str, ...]:
         shown = _shown(value)
         items = cast("list[object]", value) if isinstance(value, list) else [None]
         if not all(isinstance(item, str) for item in items):
-            self.problems.append(f"assumptions is {shown}, and not a list of sentences")
+            self.problems.append(f"assumptions is {shown}, not a list of sentences")
         return tuple(item for item in items if isinstance(item, str))
 
     def _refuse_unknown(self, place: str, fields: _Table, known: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""The contents of a store: by topic, by partition, or by the day of the newest record."""
+"""Sums over a store's segments: by topic, by partition, or by the day of the newest record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAST_DAY: Final = (date.max - _EPOCH).days
 
 
 class UsageBy(enum.StrEnum):
-    """The grouping of sums."""
+    """How sums are grouped."""
 
     TOPIC = "topic"
     PARTITION = "partition"
@@ -28,7 +28,7 @@ class UsageBy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageKey:
-    """The group of one sum; None for a field that is not grouped by, and for an unknown ``day``."""
+    """What a sum is about. Fields that the grouping does not use are None; so is an unknown ``day``."""
 
     topic: str | None = None
     topic_id: Uuid | None = None
@@ -37,7 +37,7 @@ class UsageKey:
 
     @classmethod
     def of(cls, segment: ListedSegment, by: UsageBy) -> UsageKey:
-        """Return the group of a segment."""
+        """Return the key of the sum in which a segment counts."""
         if by is UsageBy.DAY:
             return cls(day=_day(segment.max_timestamp_ms))
         where = segment.partition
@@ -46,9 +46,10 @@ class UsageKey:
 
 @dataclass(slots=True)
 class Usage:
-    """Sums. ``size`` is that of logs before compression, of segments with readable manifests, and ``sized_stored``
-    their stored size. ``leftovers`` are segments without a manifest, not counted in ``segments``; ``damaged``
-    ones with a damaged manifest are.
+    """Sums over segments. ``size`` is that of logs before compression, if their manifests are readable.
+
+    ``sized_stored`` is the stored size of the same segments. ``leftovers`` counts segments without a manifest; they are
+    not in ``segments``. Segments with a damaged manifest are in ``damaged`` and in ``segments``.
     """
 
     segments: int = 0
@@ -60,7 +61,7 @@ class Usage:
     sized_stored: int = 0
 
     def add(self, segment: ListedSegment) -> None:
-        """Count one more."""
+        """Count a segment."""
         self.objects += len(segment.objects.objects)
         self.stored_size += segment.objects.stored_size
         if segment.objects.find(Suffix.MANIFEST) is None:
@@ -74,7 +75,7 @@ class Usage:
 
 
 def usage_of(listed: Iterable[ListedSegment], by: UsageBy) -> Mapping[UsageKey, Usage]:
-    """Sum a listing; holds only the sums."""
+    """Sum a listing. Memory holds only the sums."""
     sums: dict[UsageKey, Usage] = {}
     for segment in listed:
         sums.setdefault(UsageKey.of(segment, by), Usage()).add(segment)
@@ -83,5 +84,5 @@ def usage_of(listed: Iterable[ListedSegment], by: UsageBy) -> Mapping[UsageKey, 
 
 def _day(timestamp_ms: int | None) -> date | None:
     days = None if timestamp_ms is None else timestamp_ms // _DAY_MS
-    # A record may claim any time at all.
+    # A record may claim any time, even one beyond the calendar.
     return None if days is None or days > _LAST_DAY else _EPOCH + timedelta(days=days)

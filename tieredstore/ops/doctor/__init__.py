@@ -1,1 +1,1 @@
-"""The checkup of settings, keys, store, clock, rules and caches."""
+"""A checkup of settings, keys, store, clock, lifecycle rules and caches."""

@@ -1,7 +1,7 @@
-"""The first checks after a failure: settings, keys, store, caches, one after the other.
+"""The first checks after a failure: settings, keys, store and caches.
 
-A failed check does not stop the others, unless they depend on it. Nothing is written unless :func:`checked` gets
-``write``: then one object and a few relatives below ``!tieredstore/doctor/``, which are deleted again.
+If a check fails, the others go on, unless they depend on it. :func:`checked` writes only if asked to: a few objects
+below ``!tieredstore/doctor/``, which it deletes again.
 """
 
 from __future__ import annotations
@@ -58,31 +58,31 @@ _ROUNDS: Final = 3
 
 
 def racing(store: ObjectStore, place: str) -> Iterator[str]:
-    """Yield each broken promise as a sentence; objects are made below ``place`` and stay there."""
+    """Test the store's conditional writes; yield a sentence for each fault. Objects below ``place`` are left there."""
     taken = f"{place}/taken"
     store.put(taken, b"first")
     if _wins(partial(store.put, taken, b"second", if_absent=True)) or store.get(taken) != b"first":
-        yield "a write on condition that nothing is there replaced an object"
+        yield "a write that must not replace an object replaced one"
     etag = _etag(store, taken)
     store.replace(taken, b"third", etag)
     if _wins(partial(store.replace, taken, b"fourth", etag)) or store.get(taken) != b"third":
-        yield "a replacement on condition of an older version took place"
+        yield "a replacement of an older version succeeded"
     with ThreadPool(_WRITERS, "tieredstore-doctor") as pool:
         for number in range(_ROUNDS):
             key = f"{place}/race-{number}"
             won = _winners(pool, [partial(store.put, key, b"%d" % n, if_absent=True) for n in range(_WRITERS)])
             if won != 1:
-                yield f"of {_WRITERS} writers on condition that nothing is there {won} won"
+                yield f"{won} of {_WRITERS} concurrent creations of one object succeeded"
             etag = _etag(store, key)
             won = _winners(pool, [partial(store.replace, key, b"by %d" % n, etag) for n in range(_WRITERS)])
             if won != 1:
-                yield f"of {_WRITERS} replacements of one version {won} won"
+                yield f"{won} of {_WRITERS} concurrent replacements of one version succeeded"
 
 
 def _etag(store: ObjectStore, key: str) -> str:
     etag = store.head(key).etag
     if etag is None:
-        raise StoreError(f"{store.identity} tells no etag of {key!r}, by which a replacement is made conditional")
+        raise StoreError(f"{store.identity} returned no etag of {key!r}, which a conditional replacement needs")
     return etag
 
 
@@ -101,27 +101,27 @@ def _wins(write: Callable[[], object]) -> bool:
 _PROBE_BYTES: Final = 1024
 _TRIES: Final = 5
 _SKEW_MS: Final = 5_000
-"""A larger skew is reported: the ages of attempts and of new objects are compared with the store's time."""
+"""A larger skew is reported, because ages of uploads and objects are compared with the store's time."""
 _REFUSED_SKEW_MS: Final = 15 * 60_000
-"""S3 refuses signed requests beyond this skew."""
+"""S3 refuses signed requests with a larger skew."""
 _MOST_LOOKED_AT: Final = 1000
 _LITTLE_DISK: Final = 0.05
 
 
 class Verdict(enum.StrEnum):
-    """The result of a check; the value is the word that is shown."""
+    """The result of a check. The value is shown to the user."""
 
     GOOD = "ok"
     WARN = "warn"
     """It works, but needs attention."""
     BAD = "bad"
     SKIPPED = "skipped"
-    """Not made, with the reason."""
+    """The check was not made, for the given reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that the doctor looked at: ``ok``, ``warn``, ``bad`` or ``skipped``, and what is the case."""
+    """One check of the doctor: its name, its result, and a sentence about it."""
 
     check: str
     outcome: Verdict
@@ -129,17 +129,17 @@ class Check:
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
     """Milliseconds and counts by name, for scripts."""
     exit_code: int = 0
-    """The exit code of the error, if there was one."""
+    """The exit code of the error, or 0."""
 
 
 OnCheck: TypeAlias = Callable[[Check], object] | None
-"""Called with each check as it is made."""
+"""Called with the result of each check."""
 
 
 def checked(settings: Settings, *, write: bool = False, release: str | None = None) -> Iterator[Check]:
-    """Yield the checks as they are made; each waits no longer than the store's own timeouts.
+    """Make the checks and yield each result. A check waits no longer than the store's own timeouts.
 
-    With ``release`` they are those of :func:`checked_for`.
+    With ``release``, make the checks of :func:`checked_for`.
     """
     if release is not None:
         yield from checked_for(settings, release)
@@ -217,7 +217,7 @@ def _of_this_machine(settings: Settings) -> Iterator[Check]:
     if cache is None or cache.path is None:
         return
     folder = cache.path
-    # It is made on first use.
+    # The folder may not exist yet, because the cache creates it.
     there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         yield Check("cache", Verdict.BAD, f"the folder {folder} of the chunk cache cannot be written", exit_code=2)
@@ -242,7 +242,7 @@ def _of_keys(settings: Settings) -> Iterator[Check]:
     assert ring is not None
     probe = os.urandom(32)
     if ring.unwrap(ring.active_id, ring.wrap(probe)) != probe:
-        yield Check("keys", Verdict.BAD, f"the pair {ring.active_id} unwraps other bytes than it wrapped", exit_code=4)
+        yield Check("keys", Verdict.BAD, f"the pair {ring.active_id} does not unwrap what it wrapped", exit_code=4)
         return
     ms = _ms_since(started)
     pairs = f"{len(ring.ids)} key pair{'s' if len(ring.ids) > 1 else ''}, {ring.active_id} active"
@@ -254,7 +254,7 @@ def _of_keys(settings: Settings) -> Iterator[Check]:
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             yield Check(
                 "keys", Verdict.WARN,
-                f"{pair.private_key_file} may be used by others than its owner (mode {mode:04o}): chmod 600",
+                f"{pair.private_key_file} can be read by others than its owner (mode {mode:04o}): chmod 600",
             )  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
         for place in others:
             named = f"{place.prefix!r} of {place.store.identity}"
             for check in _guarded("store", partial(_of_place, place, write=write)):
-                # Name the place, unless the sentence itself does.
+                # Name the place unless the sentence does.
                 is_named = place.store.identity in check.detail
                 yield check if is_named else replace(check, detail=f"{named}: {check.detail}")
 
@@ -275,17 +275,17 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     started = time.perf_counter()
     infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
     ms = _ms_since(started)
-    # The credentials have been accepted by now.
+    # The listing has succeeded, so the store has accepted the credentials.
     yield Check("caller", Verdict.GOOD, admin_of(store).caller() or "the store does not report the caller")
     here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"
-    odd = "" if infos else "; if there should be some, look at storage.root, bucket and key.prefix"
+    odd = "" if infos else "; if you expected some, check storage.root, bucket and key.prefix"
     outcome = Verdict.GOOD if infos else Verdict.WARN
     yield Check("store", outcome, f"{many} {here}, listed in {ms:.0f} ms{odd}", {"list_ms": ms})
     yield from _guarded("layout", partial(_of_layout, store, prefix))
     manifests = [info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")]
     if not manifests:
-        yield Check("read", Verdict.SKIPPED, "there is no manifest among them to be read")
+        yield Check("read", Verdict.SKIPPED, "there is no manifest among them")
     else:
         yield from _guarded("read", lambda: _of_reading(store, manifests))
     yield from _guarded("clock", lambda: _of_clock(store))
@@ -293,7 +293,7 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     if write:
         yield from _guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
     else:
-        yield Check("write", Verdict.SKIPPED, "nothing was written: --write tries it")
+        yield Check("write", Verdict.SKIPPED, "not tried: pass --write")
 
 
 def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
@@ -304,7 +304,7 @@ def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
 
 
 def _of_reading(store: ObjectStore, manifests: Sequence[str]) -> Iterator[Check]:
-    # An object with a manifest's name may have any size.
+    # Limit the size: an object that is named like a manifest may be large.
     times = [_timed(lambda: store.get_small(manifests[0], MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
     plural = "s" if len(manifests) > 1 else ""
     yield Check(
@@ -323,7 +323,7 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     if theirs_ms is None:
         yield Check("clock", Verdict.WARN, "the store does not report its time, so gc cannot tell the age of objects")
         return
-    # A time in whole seconds, between request and answer.
+    # The store's time is in whole seconds, and taken at some moment between request and answer.
     skew_ms = max(theirs_ms - after_ms, before_ms - theirs_ms - 1000, 0.0)
     figures = {"skew_ms": skew_ms}
     if skew_ms <= _SKEW_MS:
@@ -332,7 +332,7 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     outcome = Verdict.BAD if skew_ms >= _REFUSED_SKEW_MS else Verdict.WARN
     yield Check(
         "clock", outcome,
-        f"this machine's clock and the store's differ by {skew_ms / 1000:.0f} s: S3 refuses from 15 minutes on",
+        f"this machine's clock and the store's differ by {skew_ms / 1000:.0f} s: S3 refuses more than 15 minutes",
         figures, exit_code=6 if outcome is Verdict.BAD else 0,
     )  # fmt: skip
 
@@ -347,16 +347,16 @@ def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
         )
     elif rules:
         for rule in rules:
-            yield Check("rules", Verdict.BAD, f"{rule}: segments are lost by it", exit_code=6)
+            yield Check("rules", Verdict.BAD, f"{rule}: it deletes segments", exit_code=6)
     else:
-        yield Check("rules", Verdict.GOOD, "no rule of the bucket takes segments away")
+        yield Check("rules", Verdict.GOOD, "no lifecycle rule deletes segments")
     yield from _of_unfinished(store, prefix)
     for kept in admin_of(store).kept_after_delete():
         yield Check("rules", Verdict.WARN, kept)
 
 
 def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
-    """Check that unfinished uploads end eventually; yield nothing for stores where they end by themselves."""
+    """Check that unfinished uploads are aborted eventually. Yield nothing for stores that do so by themselves."""
     lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str) or lifecycle.note:
         return
@@ -404,7 +404,7 @@ def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
 def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
     faults = list(racing(store, place))
     if not faults:
-        yield Check("conditions", Verdict.GOOD, "conditional writes hold: of racing writers one wins")
+        yield Check("conditions", Verdict.GOOD, "conditional writes work: of concurrent writers, one wins")
     elif not store.conditional_writes:
         yield Check("conditions", Verdict.WARN, f"the store declares no conditional writes: {faults[0]}")
     for fault in faults if store.conditional_writes else ():

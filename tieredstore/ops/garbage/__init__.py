@@ -1,1 +1,1 @@
-"""Deletion of segments and of leftovers of broken copies; and the holds against it."""
+"""Deletes segments and what broken copies left, and keeps the legal holds that prevent it."""

@@ -1,11 +1,11 @@
-"""Garbage collection: leftovers of copies and deletions that will never be read.
+"""Garbage collection: deletes what broken copies and deletions left, and what readers will never need.
 
-Two kinds: objects of a segment without a manifest, and writes that began and did not end. Both look like a running
-copy. Only age distinguishes them: an attempt older than ``upload.max.age.ms`` never writes its manifest, so objects
-twice as old, by the store's own clock, belong to no live attempt.
+There are two kinds: objects of a segment without a manifest, and unfinished writes. Both look like a running copy, and
+only age distinguishes them. An attempt older than ``upload.max.age.ms`` never writes its manifest. So objects twice as
+old, by the store's clock, belong to no running attempt.
 
-With brokers there is a third: segments with a manifest that the brokers have forgotten, because they deleted them, or
-never finished their copy.
+If brokers can be asked, there is a third kind: segments with a manifest that the brokers deleted, or whose copy they
+never finished.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import delete_manifest_first
 
 AGES_APART: Final = 2
-"""The minimum age of garbage in multiples of an attempt's maximum age: between the two nothing is touched."""
+"""The least age of garbage, as a multiple of the longest attempt. The difference is a safety margin."""
 
 
 class Forgotten(enum.StrEnum):
-    """The reason why a segment with a manifest is never read."""
+    """Why no broker will ever read a segment that has a manifest."""
 
     DELETED = "the brokers have deleted it"
-    UNFINISHED = "the brokers take its copy for unfinished"
+    UNFINISHED = "the brokers never finished its copy"
     NEVER_NAMED = "the brokers' records do not name it"
 
 
 def written_ms(objects: SegmentObjects) -> int | None:
-    """Return the time of the youngest object, by the store's clock; None if unknown."""
+    """Return when the youngest object was written, by the store's clock; None if unknown."""
     times = [info.modified_ms for _, info in objects.objects]
     return None if None in times else max(time for time in times if time is not None)
 
@@ -51,8 +51,8 @@ def written_ms(objects: SegmentObjects) -> int | None:
 class Garbage:
     """Objects without a manifest, a segment that brokers have forgotten, or an unfinished write.
 
-    ``name`` is the segment's path, or the write's key. ``size`` in bytes and ``modified_ms``, of the youngest part, are
-    None if unknown.
+    ``name`` is the segment's path or the write's key. ``modified_ms`` is the time of the youngest part. It and ``size``
+    are None if unknown.
     """
 
     what: SegmentObjects | AbandonedWrite
@@ -65,20 +65,20 @@ class Garbage:
 
     @classmethod
     def of_objects(cls, objects: SegmentObjects, forgotten: Forgotten | None = None) -> Self:
-        """Make it of a segment without a manifest, or one that brokers have ``forgotten``."""
+        """Create it for a segment without a manifest, or for one that brokers have ``forgotten``."""
         where = objects.segment_id.topic_id_partition
         youngest = written_ms(objects)
         return cls(objects, objects.main_path, where, objects.start_offset, objects.stored_size, youngest, forgotten)
 
     @classmethod
     def of_write(cls, write: AbandonedWrite, place: ObjectKey) -> Self:
-        """Make it of a write at a ``place`` of the layout."""
+        """Create it for an unfinished write. ``place`` is the write's key in the layout of segments."""
         where = place.segment_id.topic_id_partition
         return cls(write, write.key, where, place.start_offset, write.size, write.started_ms)
 
     @property
     def is_write(self) -> bool:
-        """True for an unfinished write, which is in no listing."""
+        """True for an unfinished write, which no listing shows."""
         return isinstance(self.what, AbandonedWrite)
 
 
@@ -90,18 +90,20 @@ _ANY_NAME: Final = f"{0:020d}-{'A' * 22}.{Suffix.LOG.value}"
 
 
 def least_age_ms(upload_max_age_ms: int) -> int:
-    """Return the smallest safe ``min_age_ms`` if no attempt commits after ``upload_max_age_ms``."""
+    """Return the smallest safe ``min_age_ms``, if no attempt commits after ``upload_max_age_ms``."""
     return AGES_APART * upload_max_age_ms
 
 
 @dataclass(frozen=True, slots=True)
 class GarbageCollection:
-    """Deletes garbage unless ``dry_run``; holds nothing in memory.
+    """Deletes garbage. With ``dry_run``, deletes nothing. Memory does not grow with the listing.
 
-    Only segments' keys under ``prefix`` count. Manifest and legal holds are checked again right before each deletion.
-    After a stop or kill at any point, a second run deletes the rest. With ``brokers``, segments that they have
-    forgotten are garbage too; segments that their records never named are reported, and deleted only if
-    ``unknown_too``. Ages are those at ``as_of_ms``, by the store's clock; by default at the moment of the run.
+    Only keys of segments under ``prefix`` count. Manifests and legal holds are checked again right before each
+    deletion. If a run is stopped or killed, the next one deletes the rest.
+
+    With ``brokers``, segments that they have forgotten are garbage too. Segments that no broker's record ever named are
+    deleted only with ``unknown_too``; otherwise they are reported. Ages are taken at ``as_of_ms`` by the store's clock,
+    by default when the run begins.
     """
 
     store: ObjectStore
@@ -118,12 +120,12 @@ class GarbageCollection:
     def run(self, scope: Scope) -> Iterator[Step[Garbage]]:
         """Yield a step for each piece of garbage in scope.
 
-        Raise ConfigError for an unsafe ``min_age_ms``, or a store without a clock; a refused deletion is a step, and
+        Raise ConfigError for an unsafe ``min_age_ms``, and for a store without a clock. A refused deletion is a step;
         any other error of the store ends the run.
         """
         if self.min_age_ms < least_age_ms(self.upload_max_age_ms):
             raise ConfigError(
-                f"a minimum age of {_hours(self.min_age_ms)} is not safe: copies may take "
+                f"a minimum age of {_hours(self.min_age_ms)} is too short: copies may take "
                 f"{_hours(self.upload_max_age_ms)} (upload.max.age.ms), and objects younger than {AGES_APART} times "
                 "that may belong to a running copy"
             )
@@ -135,9 +137,9 @@ class GarbageCollection:
             yield from in_parallel(pool, work, garbage, at_once=4 * self.parallel)
 
     def collect(self, older_than_ms: int, holds: Holds, garbage: Garbage) -> Step[Garbage]:
-        """Delete one piece, unless it is too young, held, or referenced by now. Thread-safe."""
+        """Delete one piece of garbage, unless it is too young, under a hold, or has a manifest by now. Thread-safe."""
         if garbage.modified_ms is None:
-            return Step(garbage, Outcome.YOUNG, "the store does not tell its age")
+            return Step(garbage, Outcome.YOUNG, "its age is unknown")
         if garbage.modified_ms > older_than_ms:
             return Step(garbage, Outcome.YOUNG)
         if garbage.forgotten is Forgotten.NEVER_NAMED and not self.unknown_too:
@@ -160,13 +162,13 @@ class GarbageCollection:
         if isinstance(garbage.what, SegmentObjects):
             return Step(garbage, self._objects_removed(garbage.what))
         if not garbage.what.removable:
-            return Step(garbage, Outcome.LEFT, "only the store can take it away, in its own time")
+            return Step(garbage, Outcome.LEFT, "only the store itself can remove it")
         if self.dry_run or self.store.discard(garbage.what):
             return Step(garbage, Outcome.DELETED)
         return Step(garbage, Outcome.GONE, "another process deleted it, or is working on it")
 
     def _objects_removed(self, objects: SegmentObjects) -> Outcome:
-        # Hours may have passed since the listing.
+        # Look for the manifest again, because hours may have passed since the listing.
         try:
             self.store.head(object_key(self.prefix, objects.main_path, Suffix.MANIFEST))
         except ObjectNotFoundError:
@@ -181,10 +183,9 @@ class GarbageCollection:
 def find_garbage(
     store: ObjectStore, prefix: str, scope: Scope, brokers: BrokersView | None = None
 ) -> Iterator[Garbage]:
-    """Yield segments without a manifest, of any age, and those that the brokers have forgotten, then the unfinished
-    writes.
+    """Yield segments without a manifest, segments that the brokers have forgotten, and then unfinished writes.
 
-    A topic's name that Kafka does not allow cannot be a broker's: it is another program's object, and no garbage.
+    Their age does not matter here. Skip topic names that Kafka does not allow: such objects belong to another program.
     """
     listed = list_in_scope(store, prefix, scope)
     for objects in listed if brokers is None else brokers.read_behind(listed):
@@ -203,7 +204,9 @@ def find_garbage(
 
 
 def _forgotten(state: SegmentState | None) -> Forgotten | None:
-    """Return None for segments that the brokers have or are deleting: they restart an interrupted deletion."""
+    """Return None if the brokers list the segment or are deleting it: they restart an interrupted deletion
+    themselves.
+    """
     if state is None:
         return Forgotten.NEVER_NAMED
     return _FORGOTTEN.get(state)
@@ -214,7 +217,9 @@ def _hours(duration_ms: int) -> str:
 
 
 def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
-    """Return the write's place in the layout of segments; a hidden file shows only its folder."""
+    """Return the write's key in the layout of segments. A folder's draft has a name of its own, so use a key beside
+    it.
+    """
     folder, slash, name = write.key.rpartition("/")
     if name.startswith(DRAFT_PREFIX):
         return parse_key(prefix, f"{folder}{slash}{_ANY_NAME}")
@@ -222,5 +227,5 @@ def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
 
 
 def delete_objects(store: ObjectStore, objects: SegmentObjects) -> None:
-    """Delete the listed objects of a segment, the manifest first, so that a half deleted segment is never visible."""
+    """Delete a segment's objects, the manifest first, so that readers never see half a segment."""
     delete_manifest_first(store, [info.key for _, info in objects.objects])

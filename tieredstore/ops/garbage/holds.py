@@ -1,7 +1,7 @@
-"""Legal holds: segments that no tool deletes, by topic or offsets, in any process and by any user.
+"""Legal holds: protect segments, by topic or offsets, from deletion by any tool and any user.
 
-A hold is an object of the bucket itself, ``<prefix>!tieredstore/holds/<name>.json``: every deleting tool reads it
-repeatedly, on any machine. An unreadable hold holds everything.
+A hold is an object in the bucket, ``<prefix>!tieredstore/holds/<name>.json``. Deleting tools on all machines read it
+repeatedly. An unreadable hold protects everything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tieredstore.process.forks import ForkSafeLock
 from tieredstore.versions import HOLD
 
 LOOK_AGAIN_S: Final = 10.0
-"""Seconds after which a deleting tool reads the holds again."""
+"""A deleting tool reads the holds again after this many seconds."""
 
 _FOLDER: Final = "!tieredstore/holds/"
 _ENDING: Final = ".json"
@@ -37,7 +37,7 @@ _MOST_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LegalHold:
-    """The protected segments: all topics, or one, or some of its partitions or offsets (both ends inclusive)."""
+    """A hold on all topics, on one topic, or on some of its partitions or offsets (both ends inclusive)."""
 
     name: str
     topic: str | None = None
@@ -49,16 +49,16 @@ class LegalHold:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigError(
-                f"{self.name!r:.120} cannot name a hold: letters, digits, dots, dashes and underscores can"
+                f"{self.name!r:.120} is not a valid name of a hold: use letters, digits, dots, dashes and underscores"
             )
         if self.topic is None and (self.partition, self.first_offset, self.last_offset) != (None, None, None):
-            raise ConfigError("a partition and offsets narrow a topic: name it too")
+            raise ConfigError("a partition or offsets need a topic: name it too")
         first, last = self.first_offset or 0, self.last_offset
         if first < 0 or (last is not None and last < first):
-            raise ConfigError(f"the offsets {first} to {last} are none")
+            raise ConfigError(f"offsets {first} to {last} are not a valid range")
 
     def covers(self, where: TopicIdPartition, first: int, last: int | None) -> bool:
-        """Return True if a part of ``first`` to ``last`` is held; None is an unknown end."""
+        """Return True if the hold protects any of the offsets ``first`` to ``last`` (None if the end is unknown)."""
         return (
             (self.topic is None or self.topic == where.topic)
             and (self.partition is None or self.partition == where.partition)
@@ -68,7 +68,7 @@ class LegalHold:
 
 
 def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
-    """Protect everything that ``hold`` covers from now on; raise PreconditionFailedError if its name is taken."""
+    """Write the hold to the bucket. Raise PreconditionFailedError if its name is taken."""
     try:
         store.put(_key(prefix, hold.name), HOLD.to_bytes(asdict(hold), indent=1), if_absent=True)
     except PreconditionFailedError as error:
@@ -89,7 +89,7 @@ def _taken(hold: LegalHold) -> PreconditionFailedError:
 
 
 def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
-    """Return the hold of this name, None if it is damaged; raise ObjectNotFoundError if there is none."""
+    """Return the hold of this name; None if it is unreadable. Raise ObjectNotFoundError if it does not exist."""
     LegalHold(name)
     try:
         return _parse(name, store.get_small(_key(prefix, name), _MOST_BYTES))
@@ -98,7 +98,7 @@ def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
 
 
 def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
-    """Remove a hold, even a damaged one; raise ObjectNotFoundError if there is none."""
+    """Remove a hold, even an unreadable one. Raise ObjectNotFoundError if it does not exist."""
     LegalHold(name)
     key = _key(prefix, name)
     store.head(key)
@@ -106,18 +106,18 @@ def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
 
 
 def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
-    """Yield all holds, by name; raise CorruptDataError for an unreadable one."""
+    """Yield all holds by name. Raise CorruptDataError for an unreadable one."""
     for info in store.list(f"{prefix}{_FOLDER}"):
         if info.key.endswith(_ENDING):
             try:
                 raw = store.get_small(info.key, _MOST_BYTES)
             except ObjectNotFoundError:
-                continue  # released since it was listed
+                continue  # it was released after the listing
             yield _parse(info.key.removeprefix(f"{prefix}{_FOLDER}").removesuffix(_ENDING), raw)
 
 
 class Holds:
-    """The holds of a bucket for a deleting tool, read again when they are ``LOOK_AGAIN_S`` old. Thread-safe."""
+    """A bucket's holds for a deleting tool. Read again once they are ``LOOK_AGAIN_S`` old. Thread-safe."""
 
     def __init__(self, store: ObjectStore, prefix: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -128,7 +128,7 @@ class Holds:
         self._read_at_s = -float("inf")
 
     def on(self, where: TopicIdPartition, first: int, last: int | None) -> LegalHold | None:
-        """Return the hold on these offsets, or None; raise CorruptDataError if a hold is unreadable."""
+        """Return a hold on these offsets, or None. Raise CorruptDataError if any hold is unreadable."""
         with self._lock:
             now_s = self._monotonic()
             if now_s - self._read_at_s >= LOOK_AGAIN_S:
@@ -145,7 +145,7 @@ def _key(prefix: str, name: str) -> str:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """All fields of a hold's object."""
+    """The fields of a hold's JSON document."""
 
     name: str
     topic: str | None
@@ -159,7 +159,7 @@ _DOCUMENT: Final = TypeAdapter(_Document)
 
 
 def _parse(name: str, raw: bytes | None) -> LegalHold:
-    fault = "it is that of another hold"
+    fault = "it has the name of another hold"
     try:
         hold = LegalHold(**asdict(HOLD.parse(_DOCUMENT, raw, _key("", name))))
         if hold.name == name:

@@ -1,7 +1,7 @@
-"""The one rule that a bucket of segments needs: unfinished multipart uploads are aborted after some days.
+"""Adds the one lifecycle rule that a bucket of segments needs: abort unfinished multipart uploads after some days.
 
-It only adds this rule: existing rules stay, and one that already ends uploads is kept unchanged. The written rules are
-read back and compared, because the answer alone proves nothing.
+Existing rules stay. If one of them aborts unfinished uploads already, nothing is added. The rules are read back and
+compared after the change, because a service's answer alone proves nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _NAME: Final = "tieredstore-abort-unfinished-uploads"
 
 @dataclass(frozen=True, slots=True)
 class LifecycleReport:
-    """The result; ``days`` is None if the store has no rules. ``before`` is the service's text of the earlier rules."""
+    """The result of the change. ``days`` is None if the store has no lifecycle rules.
+
+    ``before`` is the service's own text of the earlier rules.
+    """
 
     outcome: Outcome
     sentence: str
@@ -36,17 +39,19 @@ class LifecycleReport:
 
 
 def abort_rule_name(prefix: str) -> str:
-    """Return the rule's name for a prefix: several stores may share a bucket."""
+    """Return the rule's name for a prefix, because several prefixes of a bucket may have such a rule."""
     return f"{_NAME}-{hashlib.sha256(prefix.encode()).hexdigest()[:8]}" if prefix else _NAME
 
 
 def least_days(upload_max_age_ms: int) -> int:
-    """Return the fewest days after which an upload belongs to no live attempt, if none lasts longer than this."""
+    """Return the smallest safe number of days, if no upload lasts longer than ``upload_max_age_ms``."""
     return math.ceil(least_age_ms(upload_max_age_ms) / _DAY_MS)
 
 
 def aborting_rule(state: LifecycleState, prefix: str) -> LifecycleRule | None:
-    """Return the rule that ends every unfinished upload under ``prefix``, the soonest of several."""
+    """Return the rule that aborts every unfinished upload under ``prefix``; of several, the one with the fewest
+    days.
+    """
     rules = [rule for rule in state.rules if rule.aborts_all_under(prefix)]
     return min(rules, key=lambda rule: rule.aborts_after_days or 0, default=None)
 
@@ -56,15 +61,15 @@ def add_abort_rule(
 ) -> LifecycleReport:
     """Ensure that the bucket aborts unfinished multipart uploads under ``prefix``.
 
-    Raise ConfigError for fewer days than twice ``upload_max_age_ms``; PreconditionFailedError if another process
-    changes the rules during each attempt; StoreError if a rule of the same name does something else, or if afterwards
-    the rules are not the earlier ones and this one.
+    Raise ConfigError for fewer days than twice ``upload_max_age_ms``. Raise PreconditionFailedError if another process
+    changes the rules during each attempt. Raise StoreError if a rule of the same name does something else, or if the
+    rules afterwards are not the earlier ones plus this one.
     """
     least = least_days(upload_max_age_ms)
     if days < least:
         raise ConfigError(
             f"{days} days are too few: copies may take {upload_max_age_ms / 3_600_000:g} h (upload.max.age.ms), and "
-            f"twice that is safe: give {least} or more"
+            f"only twice that is safe; give {least} or more"
         )
     lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str):
@@ -73,7 +78,7 @@ def add_abort_rule(
         try:
             return _add(store, lifecycle, prefix, days, dry_run=dry_run)
         except PreconditionFailedError:
-            # The write may have been ours, with its answer lost: the next look shows it.
+            # The write may have succeeded and only its answer be lost, so look at the rules again.
             if look + 1 == _LOOKS:
                 raise
     raise AssertionError
@@ -83,13 +88,13 @@ def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int,
     before = lifecycle.read()
     there = aborting_rule(before, prefix)
     if there is not None:
-        sentence = f"the rule {there.name} aborts unfinished uploads after {there.aborts_after_days} days already"
+        sentence = f"the rule {there.name} already aborts unfinished uploads after {there.aborts_after_days} days"
         return LifecycleReport(Outcome.THERE, sentence, there.name, there.aborts_after_days, before.text)
     name = abort_rule_name(prefix)
     if any(rule.name == name for rule in before.rules):
         raise StoreError(
             f"{store.identity} has a rule {name} that does not abort unfinished uploads under this prefix (is it "
-            "disabled?): nothing was changed, since rules that are there stay; change or remove it by hand"
+            "disabled?): nothing was changed, because existing rules stay; change or remove it by hand"
         )
     if not dry_run:
         try:
@@ -105,7 +110,7 @@ def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int,
 
 
 def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, prefix: str, days: int) -> None:
-    """Raise StoreError unless there is one more rule, the right one, and all others are unchanged."""
+    """Raise StoreError unless exactly the wanted rule was added and all others are unchanged."""
     contents = Counter(rule.content for rule in after.rules)
     lost = [rule for rule in before.rules if not contents[rule.content]]
     contents.subtract(rule.content for rule in before.rules)
@@ -113,7 +118,7 @@ def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, pr
     if lost:
         error = StoreError(
             f"{store.identity} has lost the rules {', '.join(rule.name for rule in lost)} while one was added, or "
-            "another user changed them: look at them now (tieredstore doctor)"
+            "another user changed them: check them now (tieredstore doctor)"
         )
         error.add_note(f"the rules were: {before.text}")
         raise error

@@ -1,4 +1,4 @@
-"""Removal of segments: a topic, a partition, or those before an offset or a time; whole segments only."""
+"""Removal of whole segments: those of a topic or partition, or those before an offset or a time."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _MAX_AGE_MS: Final = 43_200_000
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The bound of a removal in each partition: segments that end before ``offset``, or whose records are all older
-    than ``time_ms``. Like Kafka's retention, it takes the oldest ones up to the first that is not included: it
-    makes no holes.
+    """Limits a removal to segments that end before ``offset``, or whose records are all older than ``time_ms``.
+
+    Like Kafka's retention, a removal takes each partition's oldest segments, up to the first one that stays. So it
+    leaves no gap.
     """
 
     offset: int | None = None
@@ -39,11 +40,11 @@ class Before:
 
     @property
     def is_everything(self) -> bool:
-        """True without any bound."""
+        """True if there is no limit."""
         return self.offset is None and self.time_ms is None
 
     def has(self, segment: StoredSegment) -> bool | None:
-        """Return True if the segment lies before the bound; None if its manifest cannot tell."""
+        """Return True if the segment is before the limit; None if its manifest does not tell."""
         end, newest_ms = segment.metadata.end_offset, segment.metadata.max_timestamp_ms
         if (self.offset is not None and end < 0) or (self.time_ms is not None and newest_ms < 0):
             return None
@@ -52,12 +53,14 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Deletes listed segments, manifest first; nothing with ``dry_run``.
+    """Deletes listed segments, the manifest first. With ``dry_run``, deletes nothing.
 
-    With ``brokers``, and without ``force``, segments stay that they list, or that they do not list and that are younger
-    than twice ``upload_max_age_ms`` by the store's clock. Legal holds are read repeatedly. After a stop or kill at any
-    point no half of a segment is visible, and a second run continues; a segment that has lost its manifest is then a
-    leftover, which only ``leftovers_too`` takes. Segments written after ``as_of_ms``, by the store's clock, stay.
+    With ``brokers``, a segment stays if they list it. It also stays if they do not list it and it is younger than twice
+    ``upload_max_age_ms`` by the store's clock. ``force`` removes both. Legal holds are read repeatedly. Segments
+    written after ``as_of_ms``, by the store's clock, stay.
+
+    If a run is stopped or killed, readers never see half a segment, and the next run continues. A segment that has only
+    lost its manifest by then counts as a leftover, and is removed only with ``leftovers_too``.
     """
 
     store: ObjectStore
@@ -73,12 +76,12 @@ class Removal:
     parallel: int = READERS
 
     def run(self, listed: Iterable[SegmentObjects], before: Before) -> Iterator[Step[ListedSegment]]:
-        """Yield a step for each segment ``before`` the bound; others have none.
+        """Yield a step for each segment within the limit ``before``.
 
-        Manifests are not held, and the listing only for an offset: an offset beyond the end of all listed segments
-        raises ConfigError before any deletion, because it would take everything, and may be meant as a time. A refusal
-        of the store is a step; its other errors end the run. Raise ConfigError for ``brokers`` and a store without a
-        clock.
+        Memory does not hold manifests, and holds the listing only if the limit is an offset. An offset beyond the end
+        of all listed segments would remove everything, and may be meant as a time. So it raises ConfigError before any
+        deletion. If the store refuses a deletion, that is a step; its other errors end the run. Raise ConfigError for
+        ``brokers`` with a store that has no clock.
         """
         if before.offset is not None:
             listed = list(listed)
@@ -98,7 +101,7 @@ class Removal:
     def _plan(
         self, listed: Iterable[ListedSegment], before: Before, holds: Holds, older_than_ms: int
     ) -> Iterator[Step[ListedSegment]]:
-        """Yield the plan for the segments, which come in the order of a listing."""
+        """Yield the planned step of each segment, in the order of the listing."""
         ended: TopicIdPartition | None = None
         for segment in listed:
             if segment.partition == ended:
@@ -115,16 +118,14 @@ class Removal:
                 yield Step(segment, Outcome.UNKNOWN, "its manifest lacks its end offset")
             elif lies_before:
                 yield (step := _held(segment, holds) or self._judge(segment, older_than_ms))
-                # Deleting segments after one that stays would leave a hole.
+                # Keep the rest of the partition: deleting segments after one that stays would leave a gap.
                 if step.outcome is not Outcome.REMOVED:
                     ended = segment.partition
             else:
                 ended = segment.partition
 
     def _judge(self, segment: ListedSegment, older_than_ms: int) -> Step[ListedSegment]:
-        """Return the step of a segment that only its age and the brokers may keep; one without a broker's record is
-        trusted to be unused if it is old.
-        """
+        """Plan one segment by its age and the brokers' records. A segment without a record is removed if it is old."""
         outcome, reason, time_ms = Outcome.REMOVED, None, written_ms(segment.objects)
         if self.as_of_ms is not None and time_ms is not None and time_ms > self.as_of_ms:
             return Step(segment, Outcome.NEWER, "it was written after the plan was made")
@@ -133,14 +134,14 @@ class Removal:
             if state is None and (time_ms is None or time_ms > older_than_ms):
                 outcome, reason = Outcome.YOUNG, "no record of the brokers names it yet"
             elif state not in {None, SegmentState.DELETE_SEGMENT_FINISHED}:
-                outcome, reason = Outcome.LISTED, "the brokers list it, and their readers fail once it is deleted"
+                outcome, reason = Outcome.LISTED, "the brokers list it, so their readers would fail"
         return Step(segment, Outcome.REMOVED if self.force else outcome, reason)
 
     def _remove(self, holds: Holds, planned: Step[ListedSegment]) -> Step[ListedSegment]:
         if planned.outcome is not Outcome.REMOVED:
             return planned
         segment = planned.item
-        # Again: a hold may have come since the plan.
+        # Check again: a hold may have been placed since the plan.
         if (held := _held(segment, holds)) is not None:
             return held
         try:
@@ -170,7 +171,7 @@ class Removal:
         for segment in load_stream(self.store, (one for last in latest.values() for one in last), rules=self.rules):
             if not isinstance(segment.loaded, StoredSegment) or segment.loaded.metadata.end_offset < 0:
                 ends.clear()
-                break  # if the log's end is unknown, the removal ends by itself
+                break  # the end of the log is unknown, and the plan stops there by itself
             name = f"{segment.partition.topic}-{segment.partition.partition}"
             ends[name] = max(ends.get(name, 0), segment.loaded.metadata.end_offset + 1)
         check_offset(offset, ends)
@@ -185,7 +186,7 @@ def _held(segment: ListedSegment, holds: Holds) -> Step[ListedSegment] | None:
 def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
     """Return the ids under which a store has segments of the topic: several if it was re-created.
 
-    One short listing for each of these, and for each topic whose name begins with it.
+    Costs one short listing for each id, and for each other topic whose name begins with this one.
     """
     ids: list[Uuid] = []
     start = Scope(topic).listing_prefix(prefix)
@@ -194,7 +195,7 @@ def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
         key = parse_key(prefix, info.key)
         if key is not None and key.segment_id.topic_id_partition.topic == topic:
             ids.append(key.segment_id.topic_id_partition.topic_id)
-        # Skip all keys of this folder: the character after a slash is a zero.
+        # Skip the rest of this folder: in ASCII, "0" comes right after "/".
         folder = f"{prefix}{info.key.removeprefix(prefix).partition('/')[0]}"
         position = f"{folder}0" if len(folder) < len(info.key) else info.key
     return list(dict.fromkeys(ids))

@@ -1,1 +1,1 @@
-"""Key pairs: creation, use, rotation, sealing."""
+"""Key pairs: creation, use, rotation and sealing."""

@@ -1,4 +1,4 @@
-"""Key pairs that encrypt the segments' data keys, created as files."""
+"""Creates the key pairs that wrap segments' data keys, as files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PUBLIC_EXPONENT: Final = 65537
 
 @dataclass(frozen=True, slots=True)
 class Passphrase:
-    """The protection of a private key: the passphrase itself, and the setting by which a reader gets it.
+    """A private key's passphrase, and the setting by which readers find it.
 
-    ``setting`` is the end of a property's name and its value, such as ``("private.key.passphrase.env", "PASS")``.
+    ``setting`` is the last part of a property's name, and its value: ``("private.key.passphrase.env", "PASS")``.
     """
 
     words: bytes = field(repr=False)
@@ -32,7 +32,7 @@ class Passphrase:
 
 @dataclass(frozen=True, slots=True)
 class KeyPairFiles:
-    """The files of a pair's two keys, and further settings that a reader needs to open the private one."""
+    """The files of a key pair. ``opened_by`` are further settings that readers need to open the private key."""
 
     key_id: str
     public: Path
@@ -40,7 +40,7 @@ class KeyPairFiles:
     opened_by: tuple[tuple[str, str], ...] = ()
 
     def settings(self) -> dict[str, str]:
-        """Return the settings of this pair alone: the paths of its keys."""
+        """Return the properties that name this pair's keys."""
         of_pair = f"{PAIRS}.{self.key_id}"
         return {
             f"{of_pair}.public.key.file": str(self.public.absolute()),
@@ -50,9 +50,9 @@ class KeyPairFiles:
 
 
 def passphrase_from(variable: str | None, file: Path | None) -> Passphrase | None:
-    """Return the passphrase in an environment variable, or in the first line of a file; None if neither is named.
+    """Return the passphrase from an environment variable or from the first line of a file; None if neither is named.
 
-    Raise ConfigError if both are, KeyRingError if it is absent.
+    Raise ConfigError if both are named, and KeyRingError if the variable or file is absent.
     """
     if variable is not None and file is not None:
         raise ConfigError("a passphrase comes from a variable or from a file: give one of the two")
@@ -66,14 +66,15 @@ def passphrase_from(variable: str | None, file: Path | None) -> Passphrase | Non
 def generate_key_pair(
     key_id: str, directory: Path, bits: int, *, passphrase: Passphrase | None = None, resumes: bool = False
 ) -> KeyPairFiles:
-    """Make an RSA key pair in ``directory``: ``ID.private.pem`` (PKCS#8, accessible to its owner only),
-    ``ID.public.pem`` (X.509).
+    """Create an RSA key pair in ``directory``: ``ID.private.pem`` (PKCS#8, only for its owner), ``ID.public.pem``
+    (X.509).
 
-    An absent folder is made, accessible to its owner only. Both files are written, or neither: ConfigError for an
-    invalid id and for existing files. With ``resumes`` a pair that a killed run left is completed and kept.
+    A missing directory is created, only for its owner. Both files are written, or neither. Raise ConfigError for an
+    invalid id and for existing files. With ``resumes``, keep a private key that a killed run left, and complete the
+    pair.
     """
     if not _ID.fullmatch(key_id):
-        raise ConfigError(f"key id {excerpt(key_id)!r} cannot be used: letters, digits, '.', '_' and '-' are possible")
+        raise ConfigError(f"key id {excerpt(key_id)!r} is invalid: use letters, digits, '.', '_' and '-'")
     files = KeyPairFiles(
         key_id,
         directory / f"{key_id}.public.pem",
@@ -85,12 +86,12 @@ def generate_key_pair(
         return files
     for path in (files.public, files.private):
         if path.exists():
-            raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another id or folder")
+            raise ConfigError(f"{path} already exists, and keys are never overwritten; choose another id or folder")
     private, public = _pem_pair(bits, None if passphrase is None else passphrase.words)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"folder {directory} cannot be made: {error.strerror}") from error
+        raise ConfigError(f"folder {directory} cannot be created: {error.strerror}") from error
     remove = partial(files.private.unlink, missing_ok=True)
     write_new(files.private, private, mode=0o600)
     with at_sudden_end(remove):
@@ -103,7 +104,7 @@ def generate_key_pair(
 
 
 def _complete(files: KeyPairFiles, passphrase: Passphrase | None) -> None:
-    """Check that the files are one pair, and write a missing public key; raise ConfigError if they are not."""
+    """Write the public key if it is missing, and check that both files are one pair. Raise ConfigError if not."""
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  needed by no other command about keys
 
     try:
@@ -121,7 +122,7 @@ def _complete(files: KeyPairFiles, passphrase: Passphrase | None) -> None:
     except (ValueError, TypeError):
         pass
     raise ConfigError(
-        f"{files.private} exists already, and is no pair with {files.public.name} (or has another passphrase): choose "
+        f"{files.private} already exists, but does not match {files.public.name} (or has another passphrase): choose "
         "another id or folder, or remove both if no segment was encrypted by them"
     )
 
@@ -149,9 +150,9 @@ def _pem_pair(bits: int, passphrase: bytes | None) -> tuple[bytes, bytes]:
 
 
 def write_new(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a new file, never more readable than ``mode``; raise ConfigError if that fails."""
+    """Write a new file with ``mode`` from the start. Raise ConfigError if that fails."""
     try:
-        # The mode is set on creation: a file that is restricted afterwards was open for a moment.
+        # A file that gets its mode later could be read by others for a moment.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with contextlib.ExitStack() as undone:
             undone.callback(path.unlink, missing_ok=True)  # half a key is useless

@@ -1,7 +1,7 @@
-"""Key rotation: wraps every manifest's data key again under the active key pair.
+"""Key rotation: wraps the data key in each manifest again, by the active key pair.
 
-The data key itself, and so all data and indexes, stay unchanged. One text of a manifest changes, and none of its other
-bytes (see ``format.data_key_field``).
+Data keys stay the same, and so do all data and indexes. In a manifest, only the text of the wrapped key changes (see
+``format.data_key_field``).
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from tieredstore.remote.manifest_object import parse_manifest, read_manifest_tex
 from tieredstore.transform.keyring import KeyRing
 
 FAILURES: Final = frozenset({Outcome.UNKNOWN_KEY, Outcome.WRONG_KEY, Outcome.DAMAGED})
-"""Segments that still need another pair than the active one, and will after a second run too."""
+"""Outcomes that another run does not change: these segments still need another pair than the active one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RotationStep(Step[SegmentObjects]):
-    """One segment of a rotation; ``key_id`` is the pair before it."""
+    """The result of one segment in a rotation. ``key_id`` is the pair that wrapped its data key before."""
 
     key_id: str | None = None
 
 
 _LOOKS: Final = 2
-"""The most attempts on a manifest that another process changes at the same time."""
+"""The most attempts at a manifest that another process keeps changing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Wraps data keys by the active pair of a ring.
+    """Wraps data keys by the active pair of a key ring.
 
-    Data keys already wrapped by the active pair cost no RSA. Each new wrapping is opened and compared before it is
-    written, by a conditional replacement: a manifest deleted in between never comes back. After a stop or kill at any
-    point each manifest is unchanged or rotated; a second run does the rest. A ``dry_run`` does everything except the
+    Data keys that the active pair wraps already cost no RSA. Each new wrapping is opened and compared before it is
+    written. The write is conditional, so a manifest that was deleted meanwhile never returns. If a run is stopped or
+    killed, each manifest is unchanged or rotated, and the next run does the rest. A ``dry_run`` does everything but
     write.
     """
 
@@ -63,14 +63,14 @@ class Rotation:
     parallel: int = READERS
 
     def run(self, listed: Iterable[SegmentObjects]) -> Iterator[RotationStep]:
-        """Yield a step for each of the listed segments, in their order; leftovers have none.
+        """Yield a step for each listed segment that has a manifest, in their order.
 
-        Holds neither the listing nor manifests. Raise ConfigError for a store without atomic conditional writes; errors
+        Memory does not grow with the listing. Raise ConfigError for a store without atomic conditional writes. Errors
         of the store end the run.
         """
         require_conditional_writes(self.store, "key rotation")
         with_manifest = (objects for objects in listed if objects.find(Suffix.MANIFEST) is not None)
-        # RSA releases the interpreter's lock, so these threads use all cores.
+        # RSA releases the interpreter lock, so these threads use all cores.
         with ThreadPool(self.parallel, "tieredstore-rotate") as pool:
             yield from in_parallel(
                 pool,
@@ -90,13 +90,13 @@ class Rotation:
             except ObjectNotFoundError:
                 return RotationStep(objects, Outcome.GONE)
             except PreconditionFailedError:
-                etag = None  # the listing is out of date
+                etag = None  # the listed etag is out of date
         return RotationStep(objects, Outcome.CHANGED, reason=f"{name} is being changed by another process")
 
     def _rotate_once(self, objects: SegmentObjects, name: str, etag: str | None) -> RotationStep:
         key = manifest_info(objects).key
         if etag is None:
-            # Before the content: any write in between makes the replacement fail.
+            # Read the etag before the content: a write in between then makes the replacement fail.
             etag = self.store.head(key).etag
         try:
             raw = read_manifest_text(self.store, key, name)
@@ -118,10 +118,10 @@ class Rotation:
     def _rewrap(self, old: WrappedDataKey) -> bytes:
         data_key = self.key_ring.unwrap(old.key_id, old.wrapped)
         rewrapped = self.key_ring.wrap(data_key)
-        # The new wrapping replaces the old one: check that it opens, and to the same key.
+        # The new wrapping replaces the old one, so check that it opens to the same data key.
         if self.key_ring.unwrap(self.key_ring.active_id, rewrapped) != data_key:
             raise WrongKeyError(
-                f"the active key pair {self.key_ring.active_id!r} does not give back the data key that it wrapped; "
+                f"the active key pair {self.key_ring.active_id!r} does not unwrap the data key that it wrapped; "
                 "nothing was changed"
             )
         return rewrapped

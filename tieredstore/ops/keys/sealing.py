@@ -1,4 +1,4 @@
-"""A private key sealed by a key management service, in place of an unprotected one."""
+"""Seals a private key by a key management service, to replace an unprotected file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.ops.keys.pairs import write_new
 
 @dataclass(frozen=True, slots=True)
 class KmsKey:
-    """A key of a service: ``private.key.kms`` and the settings below it."""
+    """A key of a key management service, as ``private.key.kms`` and the settings below it name it."""
 
     service: str
     key: str
@@ -21,13 +21,12 @@ class KmsKey:
 
 
 def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[str, str]:
-    """Write the private key of the listed pair ``key_id``, sealed, to the new file ``path``.
+    """Write the private key of the pair ``key_id``, sealed, to the new file ``path``; return the settings that open it.
 
-    Return the settings that open it. It is sealed, opened again and compared before anything is written. Raise
-    ConfigError if the settings do not list the pair or the file exists; KeyServiceError and KeyRingError as from
-    reading a key.
+    The sealed key is opened again and compared before it is written. Raise ConfigError if the settings do not list the
+    pair, or if the file exists. Raise KeyServiceError and KeyRingError as reading a key does.
     """
-    # It loads libraries for RSA and AES, which other commands about keys do not need.
+    # These modules load libraries for RSA and AES, which other commands about keys do not need.
     from tieredstore.kms import sealed_key  # noqa: PLC0415
     from tieredstore.kms.registry import key_source  # noqa: PLC0415
     from tieredstore.remote.private_keys import open_pair  # noqa: PLC0415
@@ -38,13 +37,13 @@ def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[
         listed = ", ".join(pair.id for pair in pairs) or "none"
         raise ConfigError(f"the settings list no key pair {excerpt(key_id)!r}: {excerpt(listed)}")
     if path.exists():
-        raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another file (--sealed)")
-    _, private_key = open_pair(pair)  # checks that it is an RSA key, and matches the public key
+        raise ConfigError(f"{path} already exists, and keys are never overwritten; choose another file (--sealed)")
+    _, private_key = open_pair(pair)  # raises if it is no RSA key or does not match the public key
     source = key_source(kms.service, kms.key, kms.endpoint_url)
     text = sealed_key.seal(private_key, pair=key_id, service=kms.service, source=source)
-    name = f"what {kms.service} has just sealed"
+    name = f"the key that {kms.service} has just sealed"
     if sealed_key.open_sealed(text, name=name, pair=key_id, service=kms.service, source=source) != private_key:
-        raise KeyServiceError(f"{name} opens as something else; nothing was written")
+        raise KeyServiceError(f"{name} opens to another key; nothing was written")
     write_new(path, text, mode=0o600)
     lines = {"file": str(path.absolute()), "kms": kms.service, "kms.key": kms.key}
     if kms.endpoint_url is not None:

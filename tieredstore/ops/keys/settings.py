@@ -1,4 +1,4 @@
-"""A key pair added to a settings file."""
+"""Adds a key pair to a settings file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ACTIVE: Final = "encryption.key.pair.id"
 
 
 def list_pairs(path: Path) -> tuple[str, ...]:
-    """Return the ids of the pairs in a settings file; raise ConfigError if it is unreadable."""
+    """Return the ids of the key pairs in a settings file. Raise ConfigError if the file is unreadable."""
     ours = own_properties(read_properties(path), str(path)).values
     return tuple(key_id for key_id in (part.strip() for part in ours.get(PAIRS, "").split(",")) if key_id)
 
 
 def folder_of_pairs(path: Path) -> Path:
-    """Return the folder of the last pair's keys in a settings file; the file's own folder if it lists none."""
+    """Return the folder of the last listed pair's keys; the settings file's own folder if no pair is listed."""
     ours = own_properties(read_properties(path), str(path)).values
     beside = path.absolute().parent
     for key_id in reversed(list_pairs(path)):
@@ -39,10 +39,10 @@ def folder_of_pairs(path: Path) -> Path:
 
 
 def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> None:
-    """Add the pair to a settings file, a broker's own too.
+    """Add the pair to a settings file. The file may be a broker's own.
 
-    All other lines and comments stay; the file is replaced atomically, and keeps its mode and owner. The active pair
-    stays active unless there is none yet, or ``activate``. Raise ConfigError if the file lists the id already, or
+    All other lines and comments stay. The file is replaced atomically and keeps its mode and owner. The active pair
+    stays active, unless there is none or ``activate`` is true. Raise ConfigError if the file lists the id already, or
     cannot be read or written.
     """
     own = own_properties(read_properties(path), str(path))
@@ -56,7 +56,7 @@ def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> 
     }
     if activate or not own.values.get(_ACTIVE):
         lines[_ACTIVE] = files.key_id
-    # Java's encoding of the file; characters outside of it are escaped.
+    # Java reads such files as Latin-1, so other characters are escaped.
     before = path.read_bytes()
     document = javaproperties.PropertiesFile.loads(before.decode("latin-1"))
     for name, value in lines.items():
@@ -68,7 +68,7 @@ def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> 
 
 @contextlib.contextmanager
 def _held(path: Path, content: bytes) -> Generator[Path]:
-    """Keep other runs from changing a file that still has this content; yield the target of a link."""
+    """Lock the file, unless its content has changed; yield its real path."""
     target = path.resolve()
     changing = f"{path} is being changed by another process; run the command again"
     try:
@@ -84,13 +84,13 @@ def _held(path: Path, content: bytes) -> Generator[Path]:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    # One name for all drafts: a killed run's leftover contains the file's secrets, and the next run removes it.
+    # All drafts have one name: a draft that a killed run left contains secrets, and the next run removes it.
     draft = target.with_name(f".{target.name}.draft")
     try:
         draft.unlink(missing_ok=True)
         status = target.stat()
         write_new(draft, content, mode=stat.S_IMODE(status.st_mode) & 0o700)
-        # A broker under another user reads the file too. Owner first: changing it may restrict the mode.
+        # A broker under another user may read the file. Change the owner first, because that may restrict the mode.
         if (status.st_uid, status.st_gid) != (draft.stat().st_uid, draft.stat().st_gid):
             _chown(draft, target, status)
         draft.chmod(stat.S_IMODE(status.st_mode))
@@ -104,6 +104,6 @@ def _chown(draft: Path, target: Path, status: os.stat_result) -> None:
         os.chown(draft, status.st_uid, status.st_gid)
     except PermissionError as error:
         raise ConfigError(
-            f"{target} was not changed: it would be another owner's afterwards; do it as the user {status.st_uid} of "
+            f"{target} was not changed: its owner would change; run this as user {status.st_uid} of "
             f"the group {status.st_gid}"
         ) from error

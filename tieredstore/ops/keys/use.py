@@ -1,4 +1,4 @@
-"""The key pairs that the segments of a store need."""
+"""Which key pairs the segments of a store need."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tieredstore.ops.listing import ListedSegment, SegmentTotals
 
 
 def each_counted(listed: Iterable[ListedSegment], totals: dict[str | None, SegmentTotals]) -> Iterator[ListedSegment]:
-    """Add each segment to the sums of the pair that wraps its data key; None for unencrypted ones.
+    """Yield each segment, and add it to the totals of the pair that wraps its data key (None: not encrypted).
 
-    Segments with a damaged or missing manifest are not counted: their pair is unknown.
+    Segments with a damaged or missing manifest are not counted, because their pair is unknown.
     """
     for segment in listed:
         if isinstance(segment.loaded, StoredSegment):
@@ -27,27 +27,29 @@ def each_counted(listed: Iterable[ListedSegment], totals: dict[str | None, Segme
 
 
 class NeedReason(enum.StrEnum):
-    """The reason why a pair may be needed."""
+    """Why a pair may be needed."""
 
     WRAPPED = "wrapped"
-    """It wraps the segment's data key."""
+    """The pair wraps the segment's data key."""
 
     DAMAGED = "damaged"
     """The segment's manifest is unreadable, so its pair is unknown."""
 
     UNCOMMITTED = "uncommitted"
-    """Objects without a manifest, of a running or broken copy: it may still be committed under the pair."""
+    """There are objects without a manifest, of a running or broken copy. The segment may still be committed with the
+    pair.
+    """
 
     UNFINISHED = "unfinished"
-    """An unfinished write: its segment may still be committed under the pair."""
+    """A write is unfinished. The segment may still be committed with the pair."""
 
     CACHED = "cached"
-    """A recent rotation took segments from it: readers may have cached their old manifests."""
+    """A rotation replaced the pair a short time ago, and readers may have cached the old manifests."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyNeed:
-    """Something that needs a pair, or may: ``name`` is the segment's path, or the key of an unfinished write."""
+    """What needs, or may need, a pair. ``name`` is the segment's path, or the key of an unfinished write."""
 
     name: str
     reason: NeedReason
@@ -55,16 +57,15 @@ class KeyNeed:
 
 
 def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
-    """Note in the bucket that segments leave the pair now: readers need it until their caches expire."""
+    """Note in the bucket that a rotation replaces this pair now. Readers need it until their caches expire."""
     store.put(_rotated_key(prefix, key_id), b"")
 
 
 def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> int | None:
-    """Return the time from which readers that cache manifests for ``cached_ms`` no longer need the pair, by the store's
-    clock.
+    """Return until when readers with cached manifests may need a replaced pair, by the store's clock.
 
-    None if that has passed, if no rotation took segments from it, and if it is unknown: caches without expiry, a
-    store without a clock.
+    ``cached_ms`` is how long they cache manifests. Return None if that time is over, or if no rotation replaced the
+    pair. Return None too if it is unknown: caches without expiry, or a store without a clock.
     """
     try:
         rotated_ms = store.head(_rotated_key(prefix, key_id)).modified_ms
@@ -83,10 +84,10 @@ def _rotated_key(prefix: str, key_id: str) -> str:
 def needs_of(
     store: ObjectStore, prefix: str, listed: Iterable[ListedSegment], key_id: str, *, cached_ms: int = -1
 ) -> Iterator[KeyNeed]:
-    """Yield everything that needs the pair ``key_id``, or may: if nothing, the pair can be retired.
+    """Yield everything that needs, or may need, the pair ``key_id``. If there is nothing, the pair can be retired.
 
-    Unfinished writes are looked for before anything is taken from ``listed``, a listing that begins then: a write
-    committed in between is listed.
+    Unfinished writes are looked up before the first segment is taken from ``listed``. A write that is committed in
+    between is then in the listing.
     """
     until_ms = cached_until_ms(store, prefix, key_id, cached_ms)
     if until_ms is not None:

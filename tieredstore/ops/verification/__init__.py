@@ -1,4 +1,4 @@
-"""``verify``: damaged, missing and unusual objects in a bucket, and their meaning for readers."""
+"""``verify``: finds damaged, missing and unusual objects in a bucket, and says what they mean for readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The brokers' metadata topic and the bucket, compared in both directions."""
+"""Compares the brokers' metadata topic with the bucket, in both directions."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _SEE: Final = "UPDATE segment SET seen = 1 WHERE topic = ? AND topic_id = ? AND 
 _UNSEEN: Final = "SELECT topic, topic_id, part, id, start, end FROM segment WHERE state = ? AND seen = 0"
 _WORDS: Final = {
     None: "the brokers do not know it",
-    _STARTED: "the brokers take its copy for unfinished",
+    _STARTED: "the brokers never finished its copy",
     SegmentState.DELETE_SEGMENT_STARTED.value: "the brokers have begun to delete it",
     _DELETED: "the brokers have deleted it",
 }
 
 
 class BrokersBelief(Closing):
-    """The segments by the records of the metadata topic, in a temporary file that :meth:`close` removes, because there
-    may be millions. For one thread.
+    """The segments that the brokers list by their metadata topic. For one thread.
 
-    Take all records, :meth:`compare` each segment of a run, take the new records, then ask for the :meth:`rest`:
-    segments copied or deleted during the run are then no finding.
+    There may be millions, so a temporary file holds them; :meth:`close` removes it. Use it in this order: take all
+    records, :meth:`compare` each segment of a run, take the new records, and ask for the :meth:`rest`. Then segments
+    copied or deleted during the run are no findings.
     """
 
     def __init__(self, topic: str = METADATA_TOPIC) -> None:
@@ -47,7 +47,7 @@ class BrokersBelief(Closing):
         self._database.execute(_DOUBTFUL)
 
     def take(self, records: Iterable[tuple[int, int, bytes]]) -> Iterator[Finding]:
-        """Take records by their partition, offset and value; yield a finding for each that is not Kafka's."""
+        """Take records (partition, offset, value). Yield a finding for each record that is not Kafka's."""
         for partition, offset, value in records:
             try:
                 self._segments.take(value)
@@ -56,7 +56,7 @@ class BrokersBelief(Closing):
                 yield Finding(FindingKind.BROKERS_RECORD, where, str(error), offsets=(offset, offset))
 
     def compare(self, checked: CheckedSegment) -> Iterator[Finding]:
-        """Yield the differences between one segment and the brokers' record; transient ones are left to
+        """Yield differences between a segment and the brokers' record of it. Leave those that may pass to
         :meth:`rest`.
         """
         objects = checked.objects
@@ -75,10 +75,9 @@ class BrokersBelief(Closing):
     def rest(
         self, bucket: Bucket, scopes: Collection[Scope], has_offsets: Callable[[int, int], bool] = lambda _, __: True
     ) -> Iterator[Finding]:
-        """Yield segments that only the bucket has, and those that only the brokers have, after looking for their
-        manifests.
+        """Yield the segments that only the bucket has, or only the brokers, after looking for each manifest again.
 
-        Only segments in one of the scopes with some of the requested offsets, from the first to the last.
+        Only segments in one of the scopes count, with first and last offsets that ``has_offsets`` accepts.
         """
         for *ids, start in self._database.execute("SELECT * FROM doubtful"):
             segment_id = _segment_id(*ids)
@@ -90,11 +89,11 @@ class BrokersBelief(Closing):
             segment_id = _segment_id(*ids)
             is_asked = has_offsets(start, end) and any(_is_in(one, segment_id.topic_id_partition) for one in scopes)
             if is_asked and not _exists(bucket, segment_id, start):
-                detail = f"the brokers list offsets {start} to {end}, and there is no manifest"
+                detail = f"the brokers list offsets {start} to {end}, but there is no manifest"
                 yield _finding(FindingKind.NOT_IN_BUCKET, segment_id, start, detail, (start, end))
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove the temporary file."""
         self._segments.close()
 
 
@@ -103,7 +102,7 @@ def _segment_id(topic: str, topic_id: bytes, partition: int, segment_id: bytes) 
 
 
 def _difference(checked: CheckedSegment, start: int, end: int, size: int) -> str | None:
-    """Describe the difference between manifest and brokers; None if they agree, or the manifest is unknown."""
+    """Describe how manifest and brokers differ; None if they agree, or if the manifest was not read."""
     if checked.extent is None:
         return None
     said: Mapping[str, tuple[int, int]] = {

@@ -1,7 +1,6 @@
-"""Findings of a verification: kinds, the meaning of each for readers, the advice, and one finding as a value and as a
-row.
+"""The findings of a verification: their kinds, and for each kind its severity, its meaning for readers, and advice.
 
-``docs/how-to/verify.md`` has the table of the kinds; ``make docs`` writes it.
+``make docs`` writes the table of kinds to ``docs/how-to/verify.md``.
 """
 
 from __future__ import annotations
@@ -16,30 +15,30 @@ from tieredstore.model import ByteRange, TopicIdPartition, Uuid
 
 
 class Severity(enum.StrEnum):
-    """The severity of a finding; the first is the worst."""
+    """The severity of a finding, from the worst to the least."""
 
     DAMAGE = "damage"
     """Wrong bytes, or half a segment."""
 
     MISSING = "missing"
-    """A segment that is listed or expected somewhere, and is absent."""
+    """A segment that is listed or expected somewhere but absent."""
 
     GAP = "gap"
-    """Offsets that no segment holds, although later ones exist."""
+    """Offsets that no segment has, although later ones exist."""
 
     NOTICE = "notice"
-    """Nothing that affects readers."""
+    """Something that does not affect readers."""
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a run whose worst finding this is."""
+        """The exit code of a run whose worst finding has this severity."""
         if self is Severity.DAMAGE:
             return CorruptDataError.exit_code
         return 0 if self is Severity.NOTICE else ResourceNotFoundError.exit_code
 
 
 class FindingKind(enum.StrEnum):
-    """The kind of a finding; the value is its name in reports."""
+    """The kind of a finding. Its value is its name in reports."""
 
     MANIFEST_DAMAGED = "manifest-damaged"
     MANIFEST_REFUSED = "manifest-refused"
@@ -84,13 +83,13 @@ class FindingKind(enum.StrEnum):
 
     @property
     def facts(self) -> KindFacts:
-        """Its severity, meaning and advice."""
+        """The kind's severity, meaning and advice."""
         return _FACTS[self]
 
 
 @dataclass(frozen=True, slots=True)
 class KindFacts:
-    """The common facts of all findings of a kind."""
+    """What all findings of a kind have in common."""
 
     severity: Severity
     meaning: str
@@ -187,9 +186,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         _DAMAGE, "reading from an offset within the segment fails, or begins at the wrong place", COPY_AGAIN
     ),
     _KIND.TIME_INDEX: KindFacts(_DAMAGE, "look-ups by time fail, or give a wrong offset", COPY_AGAIN),
-    _KIND.TRANSACTION_INDEX: KindFacts(
-        _DAMAGE, "readers of committed records fail, or are given aborted ones", COPY_AGAIN
-    ),
+    _KIND.TRANSACTION_INDEX: KindFacts(_DAMAGE, "readers of committed records fail, or get aborted ones", COPY_AGAIN),
     _KIND.PRODUCER_SNAPSHOT: KindFacts(
         _DAMAGE,
         "readers of committed records fail, or miss open transactions; so does a broker that loads it",
@@ -233,7 +230,9 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         "nothing, if this is the segment's only finding",
     ),
     _KIND.NOT_IN_BUCKET: KindFacts(
-        _MISSING, "the brokers list the segment, and their consumers fail there", "restore it, or let retention pass it"
+        _MISSING,
+        "the brokers list the segment, and their consumers fail there",
+        "restore it, or wait until retention deletes it",
     ),
     _KIND.UNKNOWN_TO_BROKERS: KindFacts(
         _NOTICE,
@@ -241,7 +240,9 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         "keep it if it was copied without a broker; else a deletion has left it",
     ),
     _KIND.BROKERS_DIFFER: KindFacts(
-        _DAMAGE, "the brokers' metadata and the manifest contradict each other", "find out who is right, at level data"
+        _DAMAGE,
+        "the brokers' metadata and the manifest contradict each other",
+        "find out which is right by verifying at level data",
     ),
     _KIND.BROKERS_RECORD: KindFacts(
         _DAMAGE, "a record of the metadata topic is not Kafka's; a broker would stop at it", "look at that offset"
@@ -252,8 +253,10 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. ``object_key`` is as messages show keys; ``byte_range`` is of that object as stored; ``offsets``
-    are its first and last.
+    """A finding of a verification.
+
+    ``object_key`` is in the form that messages show. ``byte_range`` is within that object as stored. ``offsets`` are
+    the first and last offset concerned.
     """
 
     kind: FindingKind
@@ -267,17 +270,17 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """Its severity."""
+        """How bad the finding is."""
         return self.kind.facts.severity
 
     @property
     def meaning(self) -> str:
-        """Its meaning for readers."""
+        """What the finding means for readers."""
         return self.kind.facts.meaning
 
     @property
     def advice(self) -> str:
-        """The advice."""
+        """What to do about the finding."""
         return self.kind.facts.advice
 
 
@@ -298,12 +301,12 @@ _FIELDS: Final[Mapping[str, tuple[type[str | int], Callable[[Finding], str | int
     "meaning": (str, lambda finding: finding.meaning),
     "advice": (str, lambda finding: finding.advice),
 }
-"""The fields of a row of plain values, with the type of each unless it is None."""
+"""The fields of a finding's row: the type of each value (or None), and how to get it."""
 
 ROW_COLUMNS: Final[Mapping[str, type[str | int]]] = {name: kind for name, (kind, _) in _FIELDS.items()}
-"""The columns of a row."""
+"""The columns of a finding's row, with their types."""
 
 
 def finding_row(finding: Finding) -> dict[str, str | int | None]:
-    """Return a finding's row, for JSON and for tables."""
+    """Return a finding as a row, for JSON and tables."""
     return {name: value_of(finding) for name, (_, value_of) in _FIELDS.items()}

@@ -1,4 +1,4 @@
-"""Level index: every index of a segment opens, is in order, and agrees with the others and the manifest."""
+"""Checks at level index: each index of a segment opens, is in order, and agrees with the others and the manifest."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _Parsed = TypeVar("_Parsed")
 class KnownTransactions:
     """A segment's transactions by its indexes.
 
-    ``aborted`` are those that end in it; ``opened`` are the producers of those open at its end, with their first
-    offsets.
+    ``aborted`` are those that end in it. ``opened`` has the first offsets of transactions open at its end, by producer
+    id.
     """
 
     aborted: tuple[AbortedTransaction, ...]
@@ -57,30 +57,30 @@ class KnownTransactions:
 
 @dataclass(slots=True)
 class CheckedIndexes:
-    """The contents of the indexes, each None if it is unusable, and their findings."""
+    """The contents of a segment's indexes, and findings about them. The content of an unusable index is None."""
 
     offsets: OffsetIndex | None = None
     times: TimeIndex | None = None
     aborted: tuple[AbortedTransaction, ...] | None = None
     opened: Mapping[int, int] | None = None
-    """Producers whose transactions are open at the end, with their first offsets."""
+    """First offsets of transactions that are open at the segment's end, by producer id."""
     epochs: LeaderEpochs | None = None
     findings: list[Finding] = field(default_factory=list[Finding])
 
     @property
     def transactions(self) -> KnownTransactions | None:
-        """None if one of the two indexes is unusable."""
+        """The transactions by both indexes; None if the producer snapshot is unusable."""
         return None if self.opened is None else KnownTransactions(self.aborted or (), self.opened)
 
 
 def key_finding(subject: Subject, error: UnknownKeyError | WrongKeyError) -> Finding:
-    """Return the finding that the data key does not open: then nothing of the segment does."""
+    """Return the finding that no key pair opens the data key, so that nothing of the segment can be read."""
     kind = FindingKind.UNKNOWN_KEY if isinstance(error, UnknownKeyError) else FindingKind.WRONG_KEY
     return subject.finding(kind, str(error), Suffix.MANIFEST)
 
 
 def check_indexes(manager: RemoteStorageManager, subject: Subject, stored: StoredSegment) -> CheckedIndexes:
-    """Check all of a segment's indexes, by one request. Raise SegmentNotFoundError if it was deleted in between."""
+    """Check all indexes of a segment by one request. Raise SegmentNotFoundError if it was deleted since the listing."""
     check = _IndexCheck(subject, stored)
     try:
         streams = manager.fetch_indexes(stored.metadata, IndexType)
@@ -89,7 +89,7 @@ def check_indexes(manager: RemoteStorageManager, subject: Subject, stored: Store
         check.result.findings.append(key_finding(subject, error))
         return check.result
     except IndexesCorruptError as error:
-        # One that does not open leaves the reader without any. The second look finds the good ones.
+        # One damaged index makes the whole request fail, so open them one by one to find the good ones.
         contents = check.open_one_by_one(manager, error)
     check.take(contents)
     return check.result
@@ -104,7 +104,7 @@ class _IndexCheck:
         self.result = CheckedIndexes()
 
     def open_one_by_one(self, manager: RemoteStorageManager, why: CorruptDataError) -> dict[IndexType, bytes]:
-        """Return the indexes that open; the others become findings."""
+        """Return the indexes that open. Report each of the others."""
         encryption, ring = self._stored.manifest.encryption, manager.key_ring
         info = self._subject.objects.find(Suffix.INDEXES)
         total = self._stored.manifest.segment_indexes.total_size
@@ -137,27 +137,27 @@ class _IndexCheck:
             result.opened = open_transactions(snapshot)
         end = self._metadata.end_offset
         if snapshot and end >= 0 and (last := max(state.last_offset for state in snapshot)) > end:
-            self._contradiction(IndexType.PRODUCER_SNAPSHOT, f"it has a batch that ends at offset {last}, behind {end}")
+            self._contradiction(IndexType.PRODUCER_SNAPSHOT, f"it has a batch that ends at offset {last}, after {end}")
         if result.offsets is not None and not self._check_offsets(result.offsets):
             result.offsets = None
         if result.times and end >= 0 and (last := result.times[-1].offset) > end:
-            self._contradiction(IndexType.TIMESTAMP, f"it has offset {last}, and the segment ends at {end}")
+            self._contradiction(IndexType.TIMESTAMP, f"it has offset {last}, but the segment ends at {end}")
             result.times = None
         self._check_aborted(result.aborted or (), end)
         if result.epochs is not None:
             self._check_epochs(result.epochs, end)
 
     def _check_offsets(self, index: OffsetIndex) -> bool:
-        """Return True if all entries are within the log."""
+        """Return True if all entries point into the log."""
         size, end = self._metadata.segment_size_in_bytes, self._metadata.end_offset
         if not len(index):
             return True
         last = index[-1]
         if last.position >= size:
-            self._contradiction(IndexType.OFFSET, f"it points to byte {last.position}, and the log has {size}")
+            self._contradiction(IndexType.OFFSET, f"it points to byte {last.position}, but the log has {size}")
             return False
         if 0 <= end < last.offset:
-            self._contradiction(IndexType.OFFSET, f"it has offset {last.offset}, and the segment ends at {end}")
+            self._contradiction(IndexType.OFFSET, f"it has offset {last.offset}, but the segment ends at {end}")
             return False
         return True
 
@@ -165,7 +165,7 @@ class _IndexCheck:
         start = self._metadata.start_offset
         for entry in aborted:
             if entry.last_offset < start or 0 <= end < entry.last_offset:
-                detail = f"it has a marker at offset {entry.last_offset}, and the segment is {start} to {end}"
+                detail = f"it has a marker at offset {entry.last_offset}, but the segment is {start} to {end}"
                 self._contradiction(IndexType.TRANSACTION, detail)
                 return
 
@@ -174,17 +174,17 @@ class _IndexCheck:
         if not history:
             if said:
                 self._contradiction(
-                    IndexType.LEADER_EPOCH, f"it is empty, and the manifest names the epochs {said[:3]}"
+                    IndexType.LEADER_EPOCH, f"it is empty, but the manifest names the epochs {said[:3]}"
                 )
             return
         if 0 <= end < history[-1][1]:
             self._contradiction(
                 IndexType.LEADER_EPOCH,
-                f"epoch {history[-1][0]} begins at {history[-1][1]}, and the segment ends at {end}",
+                f"epoch {history[-1][0]} begins at {history[-1][1]}, but the segment ends at {end}",
             )
         elif end >= 0 and said and (indexed := segment_leader_epochs(history, start, end)) != said:
             self._contradiction(
-                IndexType.LEADER_EPOCH, f"it has the epochs {indexed[:3]} for the segment, and the manifest {said[:3]}"
+                IndexType.LEADER_EPOCH, f"it has the epochs {indexed[:3]} for the segment, but the manifest {said[:3]}"
             )
 
     def _parse(
@@ -207,17 +207,18 @@ class _IndexCheck:
 
 
 def end_findings(subject: Subject, said: int, last: int) -> Iterator[Finding]:
-    """Yield a finding if the last record is not where the manifest says; ``last`` is -1 for a log without batches."""
+    """Yield a finding if the manifest's end offset ``said`` is not ``last``, that of the log's last record.
+
+    ``last`` is -1 for a log without batches.
+    """
     if said < 0 or last == said:
         return
     following = subject.next_start
     if last > said:
-        detail = f"the records end at offset {last}, and the manifest says {said}"
+        detail = f"the records end at offset {last}, but the manifest says {said}"
         yield subject.finding(FindingKind.END_OFFSET, detail, Suffix.MANIFEST, offsets=(said + 1, last))
     elif following is not None and last < following <= said:
-        detail = (
-            f"the manifest says {said}, the records end at offset {last}, and the next segment begins at {following}"
-        )
+        detail = f"the manifest says {said}, but the records end at {last}, and the next segment begins at {following}"
         yield subject.finding(FindingKind.END_OFFSET, detail, Suffix.MANIFEST, offsets=(last + 1, said))
     else:
         first = max(last + 1, subject.objects.start_offset)

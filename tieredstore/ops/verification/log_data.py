@@ -1,7 +1,7 @@
-"""Level data, and the samples of a log at level index.
+"""Checks of a log: every byte at level data, samples at level index.
 
-Chunks open; batches are whole, in order, in their places, and as the indexes say. ``verification``, its one user,
-handles the sequence of segments; this is about the inside of one.
+Chunks must open. Batches must be whole, in order and in their places, and agree with the indexes. This module checks
+the inside of one segment; ``verification``, its only importer, handles the sequence of segments.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _VIEW_SIZE: Final = HEADER_SIZE + MARKER_BYTES
 
 
 class LogWalk:
-    """The bytes of a log from a position on, forward only except for a :meth:`jump`. For one thread.
+    """Reads the bytes of a log forward. Only :meth:`jump` may go back. For one thread.
 
-    Errors are the stream's: SegmentCorruptError for a chunk that does not open, which begins at :attr:`end`.
+    The stream's errors pass through: SegmentCorruptError for a chunk that does not open, which begins at :attr:`end`.
     """
 
     def __init__(self, stream: SegmentStream, size: int) -> None:
@@ -53,19 +53,22 @@ class LogWalk:
         return self._begin + len(self._chunk)
 
     def jump(self, position: int) -> None:
-        """Continue at another position."""
+        """Continue at any other position."""
         self._stream.seek(position)
         self._chunks = self._stream.chunks()
         self._begin, self._chunk = position, memoryview(b"")
         self._tail = b""
 
     def skip_to(self, position: int) -> None:
-        """Load, and so open, everything up to a position."""
+        """Load everything up to a position, so that every chunk is opened."""
         while self.end < position:
             self._load(b"")
 
     def view(self, position: int) -> memoryview:
-        """Return at least the bytes of a batch's header and of its marker, if the log has as many: a ``LogView``."""
+        """Return the bytes from ``position`` on: at least a batch's header and marker, unless the log ends before.
+
+        This is the ``LogView`` for batch headers.
+        """
         first = position - self._begin
         if first >= 0 and first + _VIEW_SIZE <= len(self._chunk):
             return self._chunk[first:]
@@ -78,12 +81,12 @@ class LogWalk:
         return memoryview(self._kept_from(position, _VIEW_SIZE))
 
     def loaded(self, position: int) -> memoryview:
-        """Return the loaded contiguous bytes from a position on; maybe none."""
+        """Return the bytes from ``position`` on that are loaded already; empty if there are none."""
         first = position - self._begin
         return self._chunk[first:] if first >= 0 else self._chunk[:0]
 
     def checksum(self, header: BatchHeader) -> int:
-        """Compute the checksum of the batch that was viewed last."""
+        """Compute the checksum of the batch viewed last."""
         crc = crc32c.crc32c if header.magic == 2 else zlib.crc32
         position = header.position + (21 if header.magic == 2 else 16)
         stop, value = header.position + header.size_in_bytes, 0
@@ -94,42 +97,42 @@ class LogWalk:
         return value
 
     def _piece(self, start: int, stop: int) -> memoryview:
-        """Return some of the bytes ``start`` up to ``stop``, at least one, valid until more is loaded."""
+        """Return some of the bytes from ``start`` up to ``stop``, at least one. They are valid until the next load."""
         if start < self._begin:
             return memoryview(self._tail_from(start))[: stop - start]
         self.skip_to(start + 1)
         return self._chunk[start - self._begin : stop - self._begin]
 
     def _kept_from(self, position: int, size: int | None = None) -> bytes:
-        """Return the loaded bytes from ``position``, at most ``size`` of them."""
+        """Return the loaded bytes from ``position`` on, at most ``size``."""
         kept = self._tail_from(position) if position < self._begin else b""
         first = max(position - self._begin, 0)
         more = None if size is None else first + max(size - len(kept), 0)
         return kept + bytes(self._chunk[first:more])
 
     def _tail_from(self, position: int) -> bytes:
-        """Return the bytes from ``position`` up to the loaded chunk."""
+        """Return the kept bytes from ``position`` up to the loaded chunk."""
         first = len(self._tail) - (self._begin - position)
-        # Empty or other bytes would be mistaken for the log's.
+        # Fail here: empty or wrong bytes would be taken for the log's.
         if first < 0:
             raise AssertionError(f"byte {position} of the log was passed: {len(self._tail)} bytes are kept")
         return self._tail[first:]
 
     def _load(self, tail: bytes) -> None:
-        """Load the next chunk in place of this one, of which ``tail`` is kept."""
+        """Load the next chunk. Keep ``tail``, the needed bytes before it."""
         end = self.end
-        # Before the next one is requested, which invalidates this one.
+        # Store the tail first: the request for the next chunk invalidates the present one.
         self._tail = tail
         self._begin, self._chunk = end, memoryview(b"")
         self._chunk = next(self._chunks)
 
 
 class BatchChecks:
-    """Takes the headers of a log's batches in order, each while its bytes are still available. For one thread.
+    """Checks the batches of a log in order, each while its bytes are still available. For one thread.
 
-    One cause is reported once: comparisons with a faulty batch are left out. Eight of the fields change: findings, the
-    batch before, the run, and the open transactions; the others are what a log is compared with, looked up once for
-    millions of batches.
+    One cause is reported once: a faulty batch is not compared any further. Eight of the fields change: findings, the
+    batch before, the run and the open transactions. The others are what the log is compared with; they are looked up
+    once for millions of batches.
     """
 
     def __init__(self, subject: Subject, stored: StoredSegment, indexes: CheckedIndexes) -> None:
@@ -137,7 +140,7 @@ class BatchChecks:
         self.stored = stored
         self.findings: list[Finding] = []
         self.is_sound = True
-        """True if all batches were taken, and none was damaged or in the wrong place."""
+        """True if all batches were checked, and none was damaged or misplaced."""
         self._metadata = stored.metadata
         self._chunks = stored.manifest.chunk_index
         self._positions = stored.manifest.chunk_index.positions()
@@ -145,12 +148,12 @@ class BatchChecks:
         self._epochs = [epoch for epoch, _ in epochs]
         self._epoch_starts = [start for _, start in epochs]
         self._pending: BatchHeader | None = None
-        """The latest batch: the next one shows if its offsets are right."""
+        """The latest batch. The next batch shows if its offsets are right."""
         self._is_damaged = False
         start = self._metadata.start_offset
         self._offsets = indexes.offsets or read_offset_index(b"", start)
         self._times = indexes.times or read_time_index(b"", start)
-        # The progress in the log and its indexes: nearly all batches are taken by runs.
+        # Checks many batches at once and holds the progress in the log and its indexes. It takes nearly all batches.
         self._run = BatchRun(start, *self._offsets.columns, *self._times.columns)
         aborted = indexes.aborted or ()
         self._aborted = {(entry.producer_id, entry.last_offset): entry for entry in aborted}
@@ -160,17 +163,17 @@ class BatchChecks:
             indexes.aborted is not None or stored.manifest.segment_indexes.transaction is None
         )
         self._opened: dict[int, int] = {}
-        """Producers whose transactions are open, and the first offset of each in this log."""
+        """First offsets, in this log, of the open transactions, by producer id."""
         self._ended: dict[int, int] = {}
-        """The latest marker of each producer."""
+        """The offset of each producer's latest marker."""
 
     @property
     def last_offset(self) -> int:
-        """The last offset of the last whole batch; -1 without one, or if some were skipped since."""
+        """The last offset of the last whole batch; -1 without one, or if batches were skipped since."""
         return self._run.last_offset
 
     def add(self, finding: Finding) -> None:
-        """Add a finding; of many only the first are kept."""
+        """Add a finding. If there are too many, only the first ones are kept."""
         if len(self.findings) == MOST_FINDINGS:
             finding = self.subject.finding(FindingKind.MANY_MORE, "there are more, which are not listed", Suffix.LOG)
         if len(self.findings) <= MOST_FINDINGS:
@@ -179,11 +182,11 @@ class BatchChecks:
     def report(
         self, kind: FindingKind, detail: str, log_range: ByteRange, offsets: tuple[int, int] | None = None
     ) -> None:
-        """Add a finding about bytes of the log."""
+        """Add a finding about a range of the log."""
         self.add(self.subject.finding(kind, detail, Suffix.LOG, self._stored_range(log_range), offsets))
 
     def _stored_range(self, log_range: ByteRange) -> ByteRange:
-        """Return the object's range for bytes of the log: of transformed chunks, all that hold them."""
+        """Return the range in the stored object. In a transformed log, it covers whole chunks."""
         is_transformed = self.stored.manifest.compression or self.stored.manifest.encryption is not None
         if not is_transformed or not len(log_range):
             return log_range
@@ -191,9 +194,10 @@ class BatchChecks:
         return ByteRange(self._positions[chunks.start], self._positions[chunks.stop])
 
     def take_run(self, log: LogWalk, position: int, last_offset: int) -> tuple[int, int]:
-        """Take the loaded batches from ``position`` on, up to the first that needs a closer look.
+        """Check the loaded batches from ``position`` on, up to the first that needs a closer look.
 
-        ``last_offset`` is that of the batch before; return their end, and the last offset there.
+        ``last_offset`` is that of the batch before. Return the position after the last checked batch, and its last
+        offset.
         """
         before, run = self._pending, self._run
         pending = None
@@ -210,15 +214,15 @@ class BatchChecks:
         return position + taken, last_offset
 
     def take(self, header: BatchHeader, log: LogWalk) -> None:
-        """Take the next batch."""
+        """Check the next batch."""
         self._settle()
-        # Before the checksum, which may read beyond the chunk that the batch begins in.
+        # Read the marker before the checksum, which may load further chunks.
         marker = _marker_of(header, log) if header.is_control else b""
         self._is_damaged = (crc := log.checksum(header)) != header.crc
         if self._is_damaged:
             detail = f"the CRC of the batch at byte {header.position} of the log is {crc:08x}, not {header.crc:08x}"
             self.report(FindingKind.BATCH_CRC, detail, _extent(header), _offsets(header))
-            # Any number in its header may be wrong.
+            # Any number in the header may be wrong.
             self._distrust()
             return
         self._run.last_offset = header.last_offset
@@ -231,7 +235,7 @@ class BatchChecks:
             self._take_transactional(header, marker)
 
     def out_of_order(self, header: BatchHeader) -> None:
-        """Note that the next batch does not follow the one before it."""
+        """Report that the next batch does not follow the one before it."""
         before, end = self._pending, self._metadata.end_offset
         if before is not None and 0 <= end < before.last_offset:
             self._misplaced(before, f"beyond the segment's last offset, {end}")
@@ -244,7 +248,7 @@ class BatchChecks:
         self._run.last_offset = -1
 
     def finish(self) -> None:
-        """Check the end of the log."""
+        """Check what only the end of the log shows."""
         self._settle()
         if not self.is_sound:
             return
@@ -254,10 +258,10 @@ class BatchChecks:
             self.index_finding(f"{_shown(entry)} leads to no batch that ends at that offset")
         if run.next_time < len(self._times):
             offset = self._times[run.next_time].offset
-            self._time_finding(f"it has offset {offset}, and the last batch ends at {self.last_offset}")
+            self._time_finding(f"it has offset {offset}, but the last batch ends at {self.last_offset}")
         said = self._metadata.max_timestamp_ms
         if said >= 0 and run.max_timestamp != said:
-            detail = f"the greatest timestamp of the records is {run.max_timestamp}, and the manifest says {said}"
+            detail = f"the greatest timestamp of the records is {run.max_timestamp}, but the manifest says {said}"
             self.add(self.subject.finding(FindingKind.MAX_TIMESTAMP, detail, Suffix.MANIFEST))
         if not run.follows_transactions:
             return
@@ -268,7 +272,7 @@ class BatchChecks:
             self._check_stable()
 
     def index_finding(self, detail: str) -> None:
-        """Add a finding about the offset index; one wrong entry is enough."""
+        """Report a fault of the offset index. Do not check its other entries: one finding is enough."""
         self._run.next_entry = len(self._offsets)
         self._add_of_index(FindingKind.OFFSET_INDEX, "offset", detail)
 
@@ -282,7 +286,7 @@ class BatchChecks:
         self._add_of_index(FindingKind.TRANSACTION_INDEX, "transaction", detail)
 
     def _add_of_index(self, kind: FindingKind, name: str, detail: str) -> None:
-        self.add(self.subject.finding(kind, f"the {name} index is not that of the log: {detail}", Suffix.INDEXES))
+        self.add(self.subject.finding(kind, f"the {name} index does not match the log: {detail}", Suffix.INDEXES))
 
     def _misplaced(self, header: BatchHeader, why: str) -> None:
         where = (
@@ -292,7 +296,7 @@ class BatchChecks:
         self._distrust()
 
     def _distrust(self) -> None:
-        """From here on check each batch only against itself."""
+        """From now on, check each batch only by itself."""
         self.is_sound = False
         self._pending = None
         self._run.drop_indexes()
@@ -304,13 +308,13 @@ class BatchChecks:
             run.epoch = self._epochs[max(number - 1, 0)] if self._epochs else NO_EPOCH
             run.epoch_stop = self._epoch_starts[number] if number < len(self._epochs) else MAX_OFFSET
         epoch = header.partition_leader_epoch
-        # Batches of old formats have none; neither have the indexes of some segments.
+        # Batches of old formats have no epoch, nor do the indexes of some segments.
         if epoch != run.epoch and NO_EPOCH not in (epoch, run.epoch):
             detail = f"the batch at byte {header.position} of the log is of leader epoch {epoch}, not {run.epoch}"
             self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
 
     def _settle(self) -> None:
-        """Compare the latest batch, whose place is confirmed, with its epoch and the indexes."""
+        """Compare the latest batch, whose offsets are confirmed now, with its leader epoch and the indexes."""
         if self._pending is None:
             return
         header, run = self._pending, self._run
@@ -320,13 +324,13 @@ class BatchChecks:
             run.next_entry += 1
         while run.next_time < len(self._times) and (time := self._times[run.next_time]).offset <= header.last_offset:
             run.next_time += 1
-            # The batch with the greatest timestamp so far holds the entry's offset.
+            # An entry's offset must be in the batch with the greatest timestamp so far.
             if not time.timestamp == run.max_timestamp == header.max_timestamp:
                 detail = f"it has timestamp {time.timestamp} at offset {time.offset}, not {run.max_timestamp}"
                 self._time_finding(detail)
 
     def _hold_against(self, header: BatchHeader, entry: OffsetIndexEntry) -> bool:
-        """Return True if the entry is the batch's own; it has the last offset of one append, and its position."""
+        """Return True if the entry is this batch's own. An entry has the last offset and the position of one append."""
         if header.position + header.size_in_bytes <= entry.position:
             return False
         if entry.position > header.position:
@@ -349,21 +353,21 @@ class BatchChecks:
             if entry is not None:
                 self._txn_finding(f"it has {what} commits")
         elif entry is None:
-            # A marker without records before it ends nothing, and Kafka does not list it.
+            # A marker without records before it ends nothing, and Kafka does not index it.
             if first is not None:
                 self._txn_finding(f"it lacks {what} aborts")
-        # Other producers' offsets between the two ends, or compacted ones, change nothing for readers.
+        # Differences that other producers' records or compaction explain do not matter to readers.
         elif first is not None and first < entry.first_offset:
             self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, after its records at {first}")
         elif before is not None and entry.first_offset <= before:
             self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, before the one that {before} ends")
 
     def _check_stable(self) -> None:
-        """Check the last stable offsets: readers look no further for outcomes than an entry's."""
+        """Check the index's greatest last stable offset: readers trust it, and look no further for outcomes."""
         opened = min(self._opened.values(), default=self.last_offset + 1)
         limit = min([opened, *self._known_open.values()])
         if self._stable > limit:
-            self._txn_finding(f"it has the last stable offset {self._stable}, and at its end that is {limit} at most")
+            self._txn_finding(f"it has the last stable offset {self._stable}, but at its end that is {limit} at most")
 
 
 def _marker_of(header: BatchHeader, log: LogWalk) -> bytes:
@@ -386,7 +390,7 @@ def _offsets(header: BatchHeader) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogResult:
-    """The findings in a log; ``last_offset`` is that of its last batch (-1: it has none), None if unknown."""
+    """The findings in a log. ``last_offset`` is that of its last batch: -1 if it has none, None if unknown."""
 
     findings: list[Finding]
     last_offset: int | None
@@ -395,7 +399,7 @@ class LogResult:
 def check_data(
     manager: RemoteStorageManager, subject: Subject, stored: StoredSegment, indexes: CheckedIndexes
 ) -> LogResult:
-    """Read every byte of the log once. Raise SegmentNotFoundError if it was deleted in between."""
+    """Read and check every byte of the log. Raise SegmentNotFoundError if it was deleted since the listing."""
     checks = BatchChecks(subject, stored, indexes)
     with manager.open(stored.metadata) as stream:
         log = LogWalk(stream, stored.metadata.segment_size_in_bytes)
@@ -409,8 +413,10 @@ def check_data(
 def check_pointers(
     manager: RemoteStorageManager, subject: Subject, stored: StoredSegment, index: OffsetIndex
 ) -> LogResult:
-    """Check that the first, the middle and the last entry of the offset index lead to batches, and that the batches
-    from the last one on end where the segment does. One request for each chunk that is reached: usually three.
+    """Check that the first, middle and last entry of the offset index lead to batches.
+
+    Also check that the batches from the last entry on end where the segment does. Costs one request for each chunk that
+    is reached, usually three.
     """
     checks = BatchChecks(subject, stored, CheckedIndexes())
     with manager.open(stored.metadata) as stream:
@@ -423,7 +429,7 @@ def check_pointers(
 
 
 def _chunk_finding(checks: BatchChecks, log: LogWalk, error: SegmentCorruptError) -> ByteRange:
-    """Report the chunk that does not open, which was to be loaded next; return its bytes."""
+    """Report that the next chunk to load does not open; return its range in the log."""
     index = checks.stored.manifest.chunk_index
     chunk = index.original_range(index.chunk_at(log.end))
     checks.report(FindingKind.CHUNK_DAMAGED, str(error), chunk)
@@ -431,7 +437,7 @@ def _chunk_finding(checks: BatchChecks, log: LogWalk, error: SegmentCorruptError
 
 
 class _PointerLook:
-    """Checks some places of a log."""
+    """Checks a log at some entries of its offset index."""
 
     def __init__(self, log: LogWalk, checks: BatchChecks, index: OffsetIndex) -> None:
         self._log = log
@@ -452,7 +458,7 @@ class _PointerLook:
             _chunk_finding(self._checks, self._log, error)
 
     def check_end(self) -> None:
-        """Check from the last entry on, else all of the log, which is then as short as an index interval."""
+        """Check the log from the last entry on. Without entries, check all of it: it is then short."""
         number = len(self._index) - 1
         start = position = self._index[number].position if number >= 0 else 0
         last = -1
@@ -475,18 +481,18 @@ class _PointerLook:
                 self._checks.add(finding)
 
     def _check_first(self, number: int, header: BatchHeader | None) -> bool:
-        """Return True if an entry's batch can be the right one."""
+        """Return True if the batch at an entry may be the right one; else report it."""
         entry = self._index[number]
         least = self._index[number - 1].offset + 1 if number else self._index.base_offset
         if header is not None and least <= header.base_offset <= entry.offset:
             return True
         what = "nothing is there" if header is None else f"the batch there begins at offset {header.base_offset}"
-        self._checks.index_finding(f"its entry {number} is offset {entry.offset} at byte {entry.position}, and {what}")
+        self._checks.index_finding(f"its entry {number} is offset {entry.offset} at byte {entry.position}, but {what}")
         return False
 
 
 class _DataWalk:
-    """Walks over all of a log, and past its damage."""
+    """Reads a whole log, and continues after damage."""
 
     def __init__(self, log: LogWalk, checks: BatchChecks, index: OffsetIndex | None) -> None:
         self._log = log
@@ -503,7 +509,7 @@ class _DataWalk:
             except SegmentCorruptError as error:
                 position = self._pass_chunk(error)
             except BatchCorruptError as error:
-                # Retried without the batches before it: batches that are then readable are only in the wrong place.
+                # Try again without the batches before. If the batches here are then readable, they are only misplaced.
                 if self._reached != tried:
                     position = tried = self._reached
                     self._log.jump(position)
@@ -516,7 +522,7 @@ class _DataWalk:
                 return
 
     def _take_from(self, position: int, *, is_out_of_order: bool) -> None:
-        """Take all batches from there on: in runs, and singly where a run stops."""
+        """Check all batches from ``position`` on: many at once, and singly where that stops."""
         self._reached, last_offset = position, -1
         while True:
             if not is_out_of_order:
@@ -531,7 +537,7 @@ class _DataWalk:
             self._reached, last_offset = header.position + header.size_in_bytes, header.last_offset
 
     def _pass_chunk(self, error: SegmentCorruptError) -> int:
-        """Return the position after a chunk that does not open; those up to there are opened too."""
+        """Report the chunk that does not open, and others up to the next batch; return that batch's position."""
         while True:
             behind = _chunk_finding(self._checks, self._log, error).stop
             try:
@@ -540,7 +546,7 @@ class _DataWalk:
                 error = another
 
     def _pass_batches(self, position: int, error: BatchCorruptError) -> int:
-        """Return the position after bytes that are not a batch."""
+        """Report bytes that are no batch; return the position of the next batch."""
         self._checks.report(
             FindingKind.BATCH_STRUCTURE, str(error), ByteRange(position, self._next_batch(position + 1))
         )
@@ -550,7 +556,7 @@ class _DataWalk:
             return self._pass_chunk(another)
 
     def _resume(self, position: int) -> int:
-        """Open everything up to the next place where a batch is known to begin."""
+        """Open all chunks up to the next position where a batch is known to begin; return that position."""
         self._checks.lost()
         self._log.jump(position)
         resumed = self._next_batch(position)

@@ -1,6 +1,7 @@
-"""Checks between segments: gaps, overlaps, leader epochs, repeated copies, re-created topics. A stream, in key order.
+"""Checks between segments: gaps, overlaps, leader epochs, repeated copies, re-created topics.
 
-Holds a few numbers of one partition, its latest leader epochs, and the names of the topics.
+It takes segments in key order. Memory holds a few numbers and the latest leader epochs of one partition, and the
+topics' names.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.subject import Extent, Subject
 
 _EPOCHS_KEPT: Final = 1000
-"""Leader epochs of a partition that are remembered: overlaps reach back by one or two."""
+"""The most leader epochs to remember of a partition. Overlaps reach back by one or two epochs."""
 
 
 class Neighbours:
-    """Takes segments in key order; for one thread."""
+    """Compares each segment with those before it. Takes segments in key order; for one thread."""
 
     def __init__(self) -> None:
         self._topic_ids: dict[str, Uuid] = {}
@@ -28,12 +29,14 @@ class Neighbours:
         self._log = _LogSoFar()
 
     def take(self, subject: Subject, extent: Extent | None, *, is_committed: bool = True) -> Iterator[Finding]:
-        """Compare a segment with those before it. ``extent`` is None if its manifest is damaged or was not read; one
-        that is not ``is_committed`` holds nothing.
+        """Compare a segment with those before it.
+
+        ``extent`` is None if the manifest is damaged or was not read. Without ``is_committed``, the segment has no
+        offsets.
         """
         where = subject.objects.segment_id.topic_id_partition
         start = subject.objects.start_offset
-        # Keys in the digits of another locale come after all others, as a separate run.
+        # Keys with another locale's digits come after all others, as a second sequence.
         if where != self._partition or start < self._log.start:
             yield from self.finish()
             self._log = _LogSoFar()
@@ -43,26 +46,26 @@ class Neighbours:
         yield from self._log.take(subject, extent, is_committed=is_committed)
 
     def finish(self) -> Iterator[Finding]:
-        """Yield the findings that are certain after the last segment."""
+        """Yield the findings that only the end of the listing decides."""
         return self._log.release(MAX_OFFSET + 1)
 
     def _topic_findings(self, subject: Subject) -> Iterator[Finding]:
         where = subject.objects.segment_id.topic_id_partition
         known = self._topic_ids.setdefault(where.topic, where.topic_id)
         if known != where.topic_id:
-            self._topic_ids[where.topic] = where.topic_id  # each id is reported once
+            self._topic_ids[where.topic] = where.topic_id  # report each id once
             yield recreated_topic(where, known)
 
 
 def recreated_topic(where: TopicIdPartition, known: Uuid) -> Finding:
-    """Return the finding of a topic with the same name under another id."""
+    """Return the finding that a topic name has segments under two topic ids."""
     detail = f"topic {where.topic} has segments under the ids {known} and {where.topic_id}"
     return Finding(FindingKind.RECREATED_TOPIC, where, detail)
 
 
 @dataclass(slots=True)
 class _LeftBehind:
-    """A segment of an abandoned leader epoch, and its offsets that no other segment has yet."""
+    """A segment of an abandoned leader epoch. ``missing`` are its offsets that no other segment has so far."""
 
     subject: Subject
     extent: Extent
@@ -70,7 +73,7 @@ class _LeftBehind:
     missing: list[tuple[int, int]]
 
     def cover(self, start: int, end: int) -> None:
-        """Note that a segment of the log has the offsets ``start`` to ``end``."""
+        """Note that another segment has the offsets ``start`` to ``end``."""
         pieces = [
             piece
             for first, last in self.missing
@@ -81,23 +84,25 @@ class _LeftBehind:
     def findings(self) -> Iterator[Finding]:
         epoch, end = self.extent.epochs[-1][0], self.extent.end
         for first, last in self.missing:
-            detail = f"offsets {first} to {last} are of leader epoch {epoch}, and the log went on in {self.newest}"
+            detail = (
+                f"offsets {first} to {last} are of leader epoch {epoch}, but the log continued in epoch {self.newest}"
+            )
             yield self.subject.finding(FindingKind.LEFT_BEHIND, detail, offsets=(first, last))
         if not self.missing:
-            detail = f"it ends in leader epoch {epoch}, and the log went on in {self.newest}"
+            detail = f"it ends in leader epoch {epoch}, but the log continued in epoch {self.newest}"
             start = self.subject.objects.start_offset
             yield self.subject.finding(FindingKind.LEFT_BEHIND_COVERED, detail, offsets=(start, end))
 
 
 class _LogSoFar:
-    """The segments of one partition up to some offset."""
+    """What is known of one partition's segments before the present one."""
 
     def __init__(self) -> None:
         self.start = -1
         self._reach: int | None = None
         """The last readable offset so far; None if unknown."""
         self._left: list[_LeftBehind] = []
-        """Kept until no later segment can have their offsets."""
+        """Segments of abandoned epochs, until no later segment can have their offsets."""
         self._left_until = -1
         self._epochs: list[tuple[int, int]] = []
         self._previous: tuple[int, Extent] | None = None
@@ -116,16 +121,14 @@ class _LogSoFar:
             self._previous = (start, extent)
 
     def release(self, start: int) -> Iterator[Finding]:
-        """Yield the findings about segments of old epochs that are certain if all later ones begin at ``start`` or
-        after.
-        """
+        """Yield findings about abandoned epochs that are certain if all later segments begin at ``start`` or after."""
         known = [left for left in self._left if left.extent.end < start]
         self._left = [left for left in self._left if left.extent.end >= start]
         return (finding for left in known for finding in left.findings())
 
     def _compare(self, subject: Subject, start: int, extent: Extent) -> Iterator[Finding]:
         if (start, extent) == self._previous and extent.end >= 0:
-            detail = f"offsets {start} to {extent.end} are in the segment before it too, of the same leader epochs"
+            detail = f"offsets {start} to {extent.end} are also in the segment before it, with the same leader epochs"
             yield subject.finding(FindingKind.COPIED_TWICE, detail, offsets=(start, extent.end))
             return
         newest = self._epochs[-1][0] if self._epochs else -1
@@ -140,17 +143,17 @@ class _LogSoFar:
         self._is_hidden, self._leftovers = False, 0
 
     def _old_epoch(self, subject: Subject, start: int, extent: Extent, newest: int) -> Iterator[Finding]:
-        """Check a segment that ends in an older leader epoch than one that begins before it."""
+        """Check a segment whose last leader epoch is older than that of a segment before it."""
         epoch, reach = extent.epochs[-1][0], self._reach
         assert reach is not None
         if extent.end > reach:
             first = max(start, reach + 1)
             self._left_until = max(self._left_until, extent.end)
-            # The log may contain them: its next segment begins where the one before it ended, not where this does.
+            # The log may still have these offsets: its next segment begins where the previous one ended.
             self._left.append(_LeftBehind(subject, extent, newest, [(first, extent.end)]))
         elif self._epoch_at(extent.end) != epoch:
             detail = (
-                f"it ends in leader epoch {epoch}, and offset {extent.end} is of epoch {self._epoch_at(extent.end)}"
+                f"it ends in leader epoch {epoch}, but offset {extent.end} is of epoch {self._epoch_at(extent.end)}"
             )
             yield subject.finding(FindingKind.LEFT_BEHIND_COVERED, detail, offsets=(start, extent.end))
         else:
@@ -164,7 +167,7 @@ class _LogSoFar:
             yield self._overlap(subject, start, reach if extent.end < 0 else min(extent.end, reach))
             return
         first = max(reach, self._left_until) + 1
-        # A damaged manifest was reported, and the extent of its segment is unknown.
+        # After a damaged manifest, which was reported, the gap may be that segment's.
         if first < start and not self._is_hidden:
             leftovers = f"; objects without a manifest lie there ({self._leftovers})" if self._leftovers else ""
             detail = f"offsets {first} to {start - 1} are in no segment"
@@ -172,7 +175,7 @@ class _LogSoFar:
 
     @staticmethod
     def _overlap(subject: Subject, first: int, last: int) -> Finding:
-        detail = f"offsets {first} to {last} are in another segment too"
+        detail = f"offsets {first} to {last} are also in another segment"
         return subject.finding(FindingKind.OVERLAP, detail, offsets=(first, last))
 
     def _extend(self, start: int, extent: Extent, newest: int) -> None:
@@ -182,7 +185,7 @@ class _LogSoFar:
         reach = extent.end if self._reach is None else max(self._reach, extent.end)
         for epoch, begins in extent.epochs:
             if epoch > newest:
-                # The epoch before it ended here, even if its segments hold more.
+                # The previous epoch ended where this one began, even if its segments have more.
                 reach = extent.end if begins <= reach else reach
                 self._epochs.append((epoch, max(begins, start)))
         del self._epochs[:-_EPOCHS_KEPT]

@@ -1,4 +1,4 @@
-"""A verification in parts, for several processes: each partition's neighbours by one, its segments by many."""
+"""Divides a verification for several processes: one checks between a partition's segments, many check inside them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _BETWEEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class VerifyPart:
-    """Segments of one partition that begin at ``first_offset`` or later and before ``stop_offset`` (None: to the end).
+    """Segments of one partition that begin from ``first_offset`` up to ``stop_offset`` (exclusive; None: to the end).
 
-    ``is_between``: check how all of the partition's segments follow each other, by their manifests, but none by itself.
-    ``known`` are the findings of the plan.
+    With ``is_between``, check only how all segments of the partition follow each other, by their manifests. ``known``
+    are findings made while planning.
     """
 
     partition: TopicIdPartition
@@ -47,13 +47,13 @@ class VerifyPart:
 def verify_part(
     bucket: Bucket, part: VerifyPart, selection: Selection, *, parallel: int | None = None
 ) -> Iterator[Finding]:
-    """Yield the findings of a part, except those of its plan."""
+    """Yield the findings of a part, except those made while planning."""
     where = part.partition
     scope = Scope(where.topic, where.topic_id, where.partition, first_offset=part.first_offset)
     if part.is_between:
         selection = Selection(Level.LISTING, since_ms=selection.since_ms)
     for checked in verify(bucket, scope, selection, parallel=parallel, stop_offset=part.stop_offset):
-        # The plan has reported keys in other digits: offsets do not lead to them.
+        # Skip keys with other digits, which the plan has reported: a range of offsets does not find them.
         yield from (
             finding
             for finding in checked.findings
@@ -62,9 +62,9 @@ def verify_part(
 
 
 def plan_parts(listed: Iterable[SegmentObjects], most_segments: int) -> Iterator[VerifyPart]:
-    """Divide a listing: a part for each partition, and one for each ``most_segments`` of it or a few more.
+    """Divide a listing into parts: one for each partition, and one for about each ``most_segments`` of its segments.
 
-    Holds no listing. Parts are cut where a later offset begins, so that each segment is in one of them.
+    Memory does not hold the listing. A part ends where a larger offset begins, so that each segment is in one part.
     """
     topic_ids: dict[str, Uuid] = {}
     partition: TopicIdPartition | None = None

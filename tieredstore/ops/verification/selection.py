@@ -1,4 +1,4 @@
-"""The selection of segments and their levels: all, a sample, new ones, those not checked before."""
+"""Selects segments and the level of their check: all, a sample, new ones, or those not checked before."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A random part of the segments: the same ones for the same ``seed``, whatever else is stored."""
+    """A random share of the segments. It is the same for the same ``seed``, whatever else is stored."""
 
     part: float
     seed: str = ""
 
     def __post_init__(self) -> None:
         if not 0 < self.part <= 1:
-            raise ConfigError(f"a sample of {self.part:%} is none: give more than 0% and at most 100%")
+            raise ConfigError(f"a sample of {self.part:%} is empty: give more than 0% and at most 100%")
 
     def has(self, objects: SegmentObjects) -> bool:
-        """Return True if it includes the segment."""
+        """Return True if the sample includes the segment."""
         digest = hashlib.blake2b(f"{self.seed}\0{objects.main_path}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") < self.part * 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The work of a run at ``level``.
+    """What a run at ``level`` checks.
 
-    Segments whose manifest was written before ``since_ms``, by the store's clock, and those that the ``state`` knows to
-    be sound, are only checked for presence; those outside the ``sample`` only at level listing. Raise ConfigError for a
-    sample at that level.
+    Some segments are only checked for presence: those whose manifest was written before ``since_ms`` by the store's
+    clock, and those that the ``state`` knows to be sound. Segments outside the ``sample`` are checked at level listing.
+    Raise ConfigError for a sample of a run at that level.
     """
 
     level: Level = Level.LISTING
@@ -49,10 +49,10 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.sample is not None and self.level is Level.LISTING:
-            raise ConfigError("a sample applies to the levels index and data, and this is listing: choose one of these")
+            raise ConfigError("a sample needs level index or data, and the level is listing")
 
     def subjects(self, listed: Iterable[SegmentObjects], prefix: str, shown: Callable[[str], str]) -> Iterator[Subject]:
-        """Yield each segment with its level, and the start of the next one, by reading one ahead."""
+        """Yield each segment with its level and the start of the next segment, for which it reads one ahead."""
         last: Subject | None = None
         for objects in listed:
             subject = self._known(Subject(objects, self._level_of(objects), prefix, shown))
@@ -79,10 +79,10 @@ class Selection:
 
 
 def _before(last: Subject, following: Subject) -> Subject:
-    """Complete a segment by the facts that the next one reveals."""
+    """Return a segment with what only the next one shows."""
     if last.objects.segment_id.topic_id_partition != following.objects.segment_id.topic_id_partition:
         return last
-    # Only the old segment's manifest shows if something lies between it and a new one.
+    # Read an old segment's manifest if a new segment follows: only its end shows if there is a gap.
     is_context = last.level is None and last.sound is None and following.level is not None
     level = Level.LISTING if is_context else last.level
     return replace(last, level=level, next_start=following.objects.start_offset)

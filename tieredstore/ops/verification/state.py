@@ -1,7 +1,7 @@
-"""The record of earlier runs: a file, so that a nightly run checks new segments, and everything once a month.
+"""Remembers sound segments in a file, so that a nightly run checks new segments, and each one again once a month.
 
-A SQLite database with a row for each sound segment: the versions of its objects, level, time, and extent. A run that is
-stopped or killed keeps its checks up to a moment before.
+The file is a SQLite database with a row for each sound segment: the versions of its objects, the level and time of the
+check, and its offsets. A run that is stopped or killed keeps what it checked up to a moment before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tieredstore.process.closing import Closing
 from tieredstore.versions import VERIFY_STATE
 
 RECHECK_DAYS: Final = 30
-"""After this many days a segment is checked again, even if unchanged."""
+"""A segment is checked again after this many days, even if unchanged."""
 
 _FORMAT: Final = "tieredstore verify "
 """Followed by the version."""
@@ -30,7 +30,7 @@ _DAY_MS: Final = 86_400_000
 _SAVE_AFTER_ROWS: Final = 500
 _SAVE_AFTER_S: Final = 2.0
 _FORGET_AFTER: Final = 3
-"""Intervals of rechecking after which a row without renewal belongs to a deleted segment."""
+"""A row that was not renewed for this many intervals belongs to a deleted segment."""
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS bucket (format TEXT NOT NULL, identity TEXT NOT NULL, prefix TEXT NOT NULL);
@@ -53,7 +53,7 @@ class VerifyState(Closing):
         recheck_days: float = RECHECK_DAYS,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """Open the file; raise ConfigError if it is not verify's, or of another bucket."""
+        """Open the file. Raise ConfigError if ``verify`` did not write it, or if it is of another bucket."""
         self._path = path
         self._recheck_ms = int(recheck_days * _DAY_MS)
         self._now_ms = now_ms
@@ -68,7 +68,7 @@ class VerifyState(Closing):
             raise
 
     def known(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
-        """Return the facts of a segment that was sound at this level, recently, and has not changed; else None."""
+        """Return what is known of a segment, if it was sound at this level recently and has not changed; else None."""
         with self._explained():
             row = self._database.execute(
                 "SELECT stamps, end_offset, epochs, log_size FROM sound "
@@ -81,7 +81,7 @@ class VerifyState(Closing):
         return SoundSegment(Extent(row[1], tuple((epoch, start) for epoch, start in epochs)), row[3])
 
     def keep(self, objects: SegmentObjects, level: Level, sound: SoundSegment) -> None:
-        """Record a sound segment."""
+        """Record that a segment is sound."""
         epochs = json.dumps(sound.extent.epochs)
         values = (level.depth, self._now_ms(), sound.extent.end, epochs, sound.log_size)
         with self._explained():
@@ -92,19 +92,19 @@ class VerifyState(Closing):
         self._count()
 
     def forget(self, objects: SegmentObjects) -> None:
-        """Remove the record of a segment that was not sound."""
+        """Remove the record of a segment that is not sound."""
         with self._explained():
             self._database.execute("DELETE FROM sound WHERE path = ?", (objects.main_path,))
         self._count()
 
     def save(self) -> None:
-        """Write everything to disk."""
+        """Write all records to disk."""
         with self._explained():
             self._database.commit()
         self._unsaved, self._saved_at = 0, time.monotonic()
 
     def close(self) -> None:
-        """Save, without rows that were not renewed for long."""
+        """Save and close the file. Drop rows that were not renewed for long."""
         with contextlib.closing(self._database):
             with self._explained():
                 oldest = self._now_ms() - _FORGET_AFTER * self._recheck_ms
@@ -142,7 +142,7 @@ class VerifyState(Closing):
 
 
 def _stamps_of(objects: SegmentObjects) -> str:
-    """Return the versions of all objects; null for unknown ones."""
+    """Return the versions of all objects as JSON; null for unknown values."""
     return json.dumps([(suffix.value, info.size, info.etag, info.modified_ms) for suffix, info in objects.objects])
 
 

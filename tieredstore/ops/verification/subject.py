@@ -1,4 +1,4 @@
-"""The segment being verified, and the assembly of findings about it."""
+"""The segment that is being verified, and the findings about it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from tieredstore.model import ByteRange
 from tieredstore.ops.verification.findings import Finding, FindingKind
 
 MOST_FINDINGS: Final = 100
-"""The most findings listed of one segment; one more says that there are others."""
+"""The most findings to list of one segment. One more finding says that there are others."""
 
 
 class Level(enum.StrEnum):
-    """The depth of a check; each level includes those before it."""
+    """How deep a check goes. Each level includes those before it."""
 
     LISTING = "listing"
-    """The listing and the manifests."""
+    """Check the listing and the manifests."""
 
     INDEX = "index"
-    """Every index, and the batches that the offset index leads to."""
+    """Check every index, and the batches to which the offset index leads."""
 
     DATA = "data"
-    """Every byte."""
+    """Check every byte."""
 
     @property
     def depth(self) -> int:
-        """0 for the first."""
+        """The number of the level, from 0."""
         return list(Level).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A segment's claimed offsets: ``end`` is inclusive, -1 if unknown; ``epochs`` () if unknown."""
+    """The offsets that a segment claims. ``end`` is inclusive, -1 if unknown. ``epochs`` are empty if unknown."""
 
     end: int
     epochs: LeaderEpochs = ()
@@ -45,7 +45,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class SoundSegment:
-    """An earlier run's facts of a sound segment."""
+    """What an earlier run found out about a sound segment."""
 
     extent: Extent
     log_size: int
@@ -53,10 +53,10 @@ class SoundSegment:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One segment of a listing. ``level`` None: only the presence of its objects is checked.
+    """A segment to verify. If ``level`` is None, only the presence of its objects is checked.
 
-    ``sound`` are facts from an earlier run. ``next_start`` is the start of the partition's next listed segment, None
-    for the last one. ``shown`` formats a key for messages.
+    ``sound`` are facts from an earlier run. ``next_start`` is the base offset of the partition's next listed segment,
+    None for the last one. ``shown`` formats a key for messages.
     """
 
     objects: SegmentObjects
@@ -67,7 +67,7 @@ class Subject:
     sound: SoundSegment | None = None
 
     def key(self, suffix: Suffix) -> str:
-        """Return the key of one of its objects, present or not, as messages show it."""
+        """Return the key of one of the segment's objects as messages show it, even if the object is missing."""
         return self.shown(object_key(self.prefix, self.objects.main_path, suffix))
 
     def finding(
@@ -78,7 +78,7 @@ class Subject:
         byte_range: ByteRange | None = None,
         offsets: tuple[int, int] | None = None,
     ) -> Finding:
-        """Make a finding about the segment, or about one of its objects."""
+        """Create a finding about the segment, or about one of its objects."""
         return Finding(
             kind,
             self.objects.segment_id.topic_id_partition,

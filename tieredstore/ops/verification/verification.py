@@ -1,4 +1,4 @@
-"""Verification of a bucket: a listing in key order, each segment checked, and compared with those before it."""
+"""Verifies a bucket: lists it in key order, checks each segment, and compares it with those before it."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager
 
 _LOGS_AT_ONCE: Final = 4
-"""The default number of logs read in parallel: all processors decode each, which has 32 MiB and more in flight."""
+"""The default number of logs read in parallel. All processors decode each log, which has 32 MiB or more in flight."""
 
 Narrow: TypeAlias = Callable[[Iterator[SegmentObjects]], Iterator[SegmentObjects]]
-"""Selects some segments of a listing."""
+"""Selects some of the listed segments."""
 
 _ALL: Final = Scope()
 _AT_LISTING: Final = Selection()
@@ -65,11 +65,11 @@ _AT_LISTING: Final = Selection()
 
 @dataclass(frozen=True, slots=True)
 class CheckedSegment:
-    """One segment of the listing, with all findings about it and between it and those before it.
+    """A checked segment, with all findings about it and about how it follows the segments before it.
 
-    ``extent`` are its claimed offsets, None if unknown. ``level`` None: only the presence of its objects was checked,
-    because it is old or known to be sound. ``log_size`` are the bytes of its log, 0 if unknown; ``is_read``: all of
-    them were read.
+    ``extent`` are the offsets that it claims, None if unknown. If ``level`` is None, only the presence of its objects
+    was checked, because it is old or known to be sound. ``log_size`` is the size of its log, 0 if unknown. ``is_read``
+    is true if all of the log was read.
     """
 
     objects: SegmentObjects
@@ -89,11 +89,11 @@ def verify(
     stop_offset: int | None = None,
     narrow: Narrow | None = None,
 ) -> Generator[CheckedSegment]:
-    """Check the segments in scope, in key order; the ``selection`` decides which, and how deep.
+    """Check the segments in scope, in key order. The ``selection`` decides which, and at what level.
 
-    Of one partition those that begin before ``stop_offset``, if given; of all those that ``narrow`` leaves. Holds
-    neither the listing nor manifests. Reads only; below level listing it needs the private keys, and bypasses all
-    caches. Errors of the store end the run; with a state the next run continues.
+    With ``stop_offset``, check only segments of one partition that begin before it. ``narrow`` selects from the
+    listing. Memory does not grow with the listing. Nothing is written. The levels index and data need the private keys,
+    and bypass all caches. Errors of the store end the run; with a state, the next run continues.
     """
     count = parallel or (_LOGS_AT_ONCE if selection.level is Level.DATA else READERS)
     with contextlib.ExitStack() as opened:
@@ -120,7 +120,7 @@ def verify(
             yield (
                 dataclasses.replace(checked, findings=(*checked.findings, *neighbours.finish())) if is_last else checked
             )
-            # After it was consumed: a segment's findings must not be lost with the process.
+            # Record it only after the caller took the findings: if the process is killed, they must not be lost.
             if selection.state is not None:
                 _note(selection.state, result)
 
@@ -132,7 +132,7 @@ def _before(subjects: Iterator[Subject], stop_offset: int | None) -> Iterator[Su
 
 
 def _with_last(results: Iterator[SegmentResult]) -> Iterator[tuple[SegmentResult, bool]]:
-    """Yield each result, and True for the last."""
+    """Yield each result, and True with the last one."""
     following = next(results, None)
     while (result := following) is not None:
         following = next(results, None)
@@ -159,7 +159,7 @@ def _note(state: VerifyState, result: SegmentResult) -> None:
 
 @contextlib.contextmanager
 def _uncached(bucket: Bucket) -> Generator[RemoteStorageManager]:
-    """Open a manager without caches of chunks: a cache proves nothing about the store."""
+    """Open a manager without a chunk cache, which would prove nothing about the store."""
     fetch = bucket.settings.fetch.model_copy(update={"chunk_cache": None})
     settings = bucket.settings.model_copy(update={"fetch": fetch})
     with dataclasses.replace(bucket, settings=settings).manager() as manager:
@@ -167,9 +167,9 @@ def _uncached(bucket: Bucket) -> Generator[RemoteStorageManager]:
 
 
 class OpenTransactions:
-    """Checks the transactions that are open between two segments: the next one must end or continue each.
+    """Checks transactions that are open between two segments: the next one must end or continue each of them.
 
-    Takes the results of segments, in key order; for one thread.
+    Takes the results of segments in key order; for one thread.
     """
 
     def __init__(self, manager: RemoteStorageManager) -> None:
@@ -177,16 +177,16 @@ class OpenTransactions:
         self._before: RemoteLogSegmentMetadata | None = None
         self._extent = Extent(-1)
         self._opened: Mapping[int, int] | None = None
-        """Transactions open at the end of the segment before; None if not looked up yet."""
+        """First offsets of transactions open at the end of the segment before, by producer id. None if not read yet."""
 
     def take(self, result: SegmentResult) -> Iterator[Finding]:
-        """Yield the findings of a segment at level data, if it continues the log of the one before it."""
+        """Yield findings about a segment checked at level data, if it continues the log of the one before it."""
         metadata, extent = _metadata_of(result), result.extent
         if metadata is None or extent is None or extent.end < 0:
             self._before = None
             return
         if self._is_behind(metadata):
-            # An older epoch, or a copy: another segment is the log's.
+            # The segment is a copy or of an older epoch, so the one before still is the end of the log.
             if extent.end <= self._extent.end or _last_epoch(extent) < _last_epoch(self._extent):
                 return
             known = result.transactions
@@ -226,7 +226,7 @@ class OpenTransactions:
                 if entry.first_offset != (first := opened.get(producer)):
                     began = "none is open" if first is None else f"it began at {first}"
                     yield _finding(subject, producer, entry.last_offset, f"begins at {entry.first_offset}", began)
-            # Known transactions that are still open have no marker here.
+            # Leave out transactions that this segment's snapshot has as still open: they have no marker in it.
             pending = {
                 producer: first
                 for producer, first in opened.items()
@@ -245,7 +245,7 @@ class OpenTransactions:
                     )
                 if not pending:
                     break
-        # The one before was deleted in between, or is damaged, which is reported.
+        # The segment before was deleted meanwhile, or its damage was reported.
         except (SegmentNotFoundError, CorruptDataError):
             pending = {}
         for producer, first in pending.items():
@@ -256,8 +256,8 @@ class OpenTransactions:
 
 def _finding(subject: Subject, producer: int, marker: int, index: str, before: str) -> Finding:
     detail = (
-        f"the transaction index is not that of the log: the transaction of producer {producer} that offset {marker} "
-        f"aborts {index}, and by the segments before {before}"
+        f"the transaction index does not match the log: the transaction of producer {producer} that offset {marker} "
+        f"aborts {index}, but by the segments before {before}"
     )
     return subject.finding(FindingKind.TRANSACTION_INDEX, detail, Suffix.INDEXES)
 
@@ -267,7 +267,7 @@ def _last_epoch(extent: Extent) -> int:
 
 
 def _metadata_of(result: SegmentResult) -> RemoteLogSegmentMetadata | None:
-    """Return the metadata that readers get of the segment, None if unknown."""
+    """Return the metadata of the segment as readers see it; None if unknown."""
     if result.stored is not None:
         return result.stored.metadata
     sound = result.subject.sound
@@ -279,10 +279,10 @@ def _metadata_of(result: SegmentResult) -> RemoteLogSegmentMetadata | None:
 
 @dataclass(frozen=True, slots=True)
 class SegmentResult:
-    """The result of one segment.
+    """The result of checking one segment by itself.
 
-    ``stored`` is None without a readable manifest; ``last_offset`` is that of the last batch, if the log was read up to
-    there; ``is_gone``: the segment was deleted during the check.
+    ``stored`` is None without a readable manifest. ``last_offset`` is that of the last batch, if the log was read up to
+    its end. ``is_gone`` is true if the segment was deleted meanwhile.
     """
 
     subject: Subject
@@ -291,20 +291,21 @@ class SegmentResult:
     last_offset: int | None = None
     is_gone: bool = False
     transactions: KnownTransactions | None = None
-    """At level data, if its indexes are usable."""
+    """The segment's transactions, at level data and if its indexes are usable."""
     is_read: bool = False
-    """True if all of its log was read."""
+    """True if all of the log was read."""
 
     @property
     def extent(self) -> Extent | None:
-        """The segment's claimed offsets, None if unknown."""
+        """The offsets that the segment claims; None if unknown."""
         if self.subject.sound is not None:
             return self.subject.sound.extent
         if self.stored is None:
             return None
         metadata = self.stored.metadata
         end = metadata.end_offset
-        # The log takes precedence over an unprotected number; if compaction removed the end, both are right.
+        # The log counts more than the manifest's number, which no checksum protects. If compaction removed the last
+        # records, both are right.
         is_wrong = end < 0 or any(finding.kind is FindingKind.END_OFFSET for finding in self.findings)
         if is_wrong and self.last_offset is not None:
             end = max(self.last_offset, metadata.start_offset)
@@ -312,19 +313,19 @@ class SegmentResult:
 
     @property
     def log_size(self) -> int:
-        """The bytes of the log, 0 if unknown."""
+        """The size of the log; 0 if unknown."""
         if self.subject.sound is not None:
             return self.subject.sound.log_size
         return 0 if self.stored is None else self.stored.metadata.segment_size_in_bytes
 
     @property
     def is_sound(self) -> bool:
-        """True if the segment by itself is sound."""
+        """True if the check of the segment by itself found no fault."""
         return self.stored is not None and all(finding.severity is Severity.NOTICE for finding in self.findings)
 
 
 class SegmentCheck:
-    """Checks the segments of one store, several in parallel. ``manager`` is needed below level listing."""
+    """Checks the segments of one store, several in parallel. The levels index and data need a ``manager``."""
 
     def __init__(self, store: ObjectStore, rules: ManifestRules, manager: RemoteStorageManager | None) -> None:
         self._store = store
@@ -332,10 +333,10 @@ class SegmentCheck:
         self._manager = manager
 
     def check(self, subject: Subject) -> SegmentResult:
-        """Check all levels up to the subject's."""
+        """Check a segment at its level."""
         try:
             return self._check(subject)
-        # Retention deletes all the time: a deletion between listing and reading is not damage.
+        # Retention may delete a segment after the listing. That is no damage.
         except SegmentNotFoundError:
             return SegmentResult(subject, is_gone=True)
 
@@ -368,13 +369,13 @@ class SegmentCheck:
         return subject, wrong
 
     def _looked_at_again(self, subject: Subject) -> Subject:
-        """List the objects again: copies may have been committed during the long listing."""
+        """Look up the objects again: the segment may have been committed during the long listing."""
         prefix, path = subject.prefix, subject.objects.main_path
         infos: list[tuple[Suffix, ObjectInfo]] = []
         for suffix in Suffix:
             try:
                 infos.append((suffix, self._store.head(object_key(prefix, path, suffix))))
-            # InvalidKeyError: a special file of a folder, which no reader opens.
+            # InvalidKeyError: in a folder, a special file that no reader opens.
             except (ObjectNotFoundError, InvalidKeyError) as error:
                 if suffix is Suffix.MANIFEST:
                     raise SegmentNotFoundError(f"{path} was deleted while it was listed") from error
@@ -383,10 +384,10 @@ class SegmentCheck:
         return dataclasses.replace(subject, objects=fresh)
 
     def _deeper(self, subject: Subject, stored: StoredSegment, known: set[FindingKind]) -> SegmentResult:
-        """Check levels index and data; missing objects and wrong sizes were reported, and are not read."""
+        """Check at the levels index and data. Do not read objects that are missing or have a wrong size."""
         manager = self._manager
         assert manager is not None
-        # A manager looks for the key that it would write.
+        # The manager would look for another key, or for missing bytes.
         if known & {FindingKind.FOREIGN_DIGITS, FindingKind.INDEXES_MISSING, FindingKind.INDEXES_SIZE}:
             return SegmentResult(subject, (), stored)
         indexes = check_indexes(manager, subject, stored)
@@ -424,16 +425,16 @@ _WRONG_SIZE: Final = {Suffix.LOG: FindingKind.LOG_SIZE, Suffix.INDEXES: FindingK
 
 
 def check_presence(subject: Subject) -> Iterator[Finding]:
-    """Yield the findings from the keys alone."""
+    """Yield the findings that the keys alone show."""
     objects = subject.objects
     if objects.find(Suffix.MANIFEST) is None:
         names = ", ".join(f".{suffix.value}" for suffix, _ in objects.objects)
         yield subject.finding(
-            FindingKind.UNCOMMITTED, f"there is {names} ({objects.stored_size} bytes) and no manifest"
+            FindingKind.UNCOMMITTED, f"there are {names} ({objects.stored_size} bytes), but no manifest"
         )
         return
     for suffix in objects.missing:
-        yield subject.finding(_MISSING[suffix], f"the manifest is there, and no .{suffix.value}", suffix)
+        yield subject.finding(_MISSING[suffix], f"the manifest exists, but not the .{suffix.value}", suffix)
     if objects.main_path != main_path(objects.segment_id, objects.start_offset):
         yield subject.finding(FindingKind.FOREIGN_DIGITS, "the offset is not written in ASCII digits", Suffix.MANIFEST)
 
@@ -441,14 +442,14 @@ def check_presence(subject: Subject) -> Iterator[Finding]:
 def check_manifest(
     store: ObjectStore, subject: Subject, rules: ManifestRules
 ) -> tuple[StoredSegment | None, list[Finding]]:
-    """Return the segment with its manifest, which is read by one request, and its findings.
+    """Read the segment's manifest by one request; return the segment and the findings.
 
-    None if the manifest is damaged. Raise SegmentNotFoundError if it was deleted in between.
+    The segment is None if the manifest is damaged. Raise SegmentNotFoundError if it was deleted since the listing.
     """
     objects = subject.objects
     info = manifest_info(objects)
     name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
-    # The listing has the size: an impossible manifest costs no request.
+    # The listing shows the size, so a manifest that is too large costs no request.
     if info.size > MAX_MANIFEST_SIZE:
         detail = f"it has {info.size} bytes, more than any manifest"
         return None, [subject.finding(FindingKind.MANIFEST_DAMAGED, detail, Suffix.MANIFEST)]
@@ -466,12 +467,12 @@ def check_manifest(
 
 
 def size_findings(subject: Subject, log_size: int, indexes_size: int) -> Iterator[Finding]:
-    """Yield a finding if the listed objects have other sizes than the manifest says."""
+    """Yield a finding for each listed object whose size differs from the manifest's."""
     for suffix, expected in ((Suffix.LOG, log_size), (Suffix.INDEXES, indexes_size)):
         info = subject.objects.find(suffix)
         if info is not None and info.size != expected:
             differing = ByteRange(min(info.size, expected), max(info.size, expected))
-            detail = f"it has {info.size} bytes, and by its manifest {expected}"
+            detail = f"it has {info.size} bytes, but its manifest says {expected}"
             yield subject.finding(_WRONG_SIZE[suffix], detail, suffix, differing)
 
 
@@ -496,13 +497,13 @@ def _metadata_findings(subject: Subject, stored: StoredSegment, raw: bytes) -> I
     is_empty = transactions is None or transactions.size == 0
     if metadata.txn_idx_empty not in (None, is_empty):
         detail = (
-            f"txnIdxEmpty is {metadata.txn_idx_empty}, and the transaction index is {'' if is_empty else 'not '}empty"
+            f"txnIdxEmpty is {metadata.txn_idx_empty}, but the transaction index is {'' if is_empty else 'not '}empty"
         )
         yield subject.finding(FindingKind.NUMBERS_CONTRADICT, detail, Suffix.MANIFEST)
 
 
 def check_index_sizes(subject: Subject, manifest: SegmentManifest) -> Iterator[Finding]:
-    """Yield a finding for each index whose size is not a multiple of its entries'."""
+    """Yield a finding for each index whose size is not a multiple of its entry size."""
     overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
     for kind, entry in manifest.segment_indexes.recorded():
         size = max(0, entry.size - overhead)

@@ -161,13 +161,13 @@ BEGINS: dict[str, tuple[dict[TopicPartition, int], Logs, dict[TopicPartition, in
     ),
     "a new partition that has lost its beginning": (
         {A: 17}, {A: Log(0, 50), B: Log(5, 9)}, {A: 17, B: 5},
-        ["orders-1 is new, and it begins at offset 5 instead of 0"],
+        ["orders-1 is new, but begins at offset 5 instead of 0"],
     ),
     "retention that passed by": (
-        {A: 17}, {A: Log(18, 50)}, {A: 18}, [f"orders-0 ({OLD}) begins at offset 18, and it was read up to 17"],
+        {A: 17}, {A: Log(18, 50)}, {A: 18}, [f"orders-0 ({OLD}) begins at offset 18, but was read up to 17"],
     ),
     "a log that ends before what was read": (
-        {A: 17}, {A: Log(0, 16)}, {A: 16}, [f"orders-0 ({OLD}) ends at offset 16, and it was read up to 17"],
+        {A: 17}, {A: Log(0, 16)}, {A: 16}, [f"orders-0 ({OLD}) ends at offset 16, but was read up to 17"],
     ),
     "a topic that was created again": (
         {A: 17, B: 3, ("orders", 2): 1}, {A: Log(0, 50, NEW), B: Log(4, 9, NEW)}, {A: 0, B: 4},
@@ -175,8 +175,8 @@ BEGINS: dict[str, tuple[dict[TopicPartition, int], Logs, dict[TopicPartition, in
     ),
     "partitions that are gone": (
         {A: 17, B: 4, ("x", 0): 5}, {A: Log(0, 50)}, {A: 17},
-        [f"orders-1 ({OLD}) is gone, and it was read up to offset 4",
-         f"x-0 ({OLD}) is gone, and it was read up to offset 5"],
+        [f"orders-1 ({OLD}) is gone, but was read up to offset 4",
+         f"x-0 ({OLD}) is gone, but was read up to offset 5"],
     ),
 }  # fmt: skip
 
@@ -208,21 +208,21 @@ BATCHES: dict[str, tuple[dict[TopicPartition, int], dict[TopicPartition, int], L
     "a new partition": ({A: 17}, {A: 17, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {B: (0, 4)}, []),
     "retention of its beginning": (
         {A: 17}, {A: 30}, {A: Log(20, 99)}, {A: (20, 30)},
-        [f"orders-0 ({OLD}) begins at offset 20, and it was read up to 17"],
+        [f"orders-0 ({OLD}) begins at offset 20, but was read up to 17"],
     ),
     "retention of all of it": (
-        {A: 17}, {A: 30}, {A: Log(40, 99)}, {}, [f"orders-0 ({OLD}) begins at offset 40, and it was read up to 17"],
+        {A: 17}, {A: 30}, {A: Log(40, 99)}, {}, [f"orders-0 ({OLD}) begins at offset 40, but was read up to 17"],
     ),
     "another topic of the name": (
         {A: 17}, {A: 30}, {A: Log(0, 99, NEW)}, {},
-        [f"orders-0 ({OLD}) is {NEW} now, and offsets 17 to 29 are to be read"],
+        [f"orders-0 ({OLD}) is {NEW} now, but offsets 17 to 29 were requested"],
     ),
     "a partition that is gone": (
-        {A: 17, B: 2}, {A: 30, B: 2}, {}, {}, [f"orders-0 ({OLD}) is gone, and offsets 17 to 29 are to be read"],
+        {A: 17, B: 2}, {A: 30, B: 2}, {}, {}, [f"orders-0 ({OLD}) is gone, but offsets 17 to 29 were requested"],
     ),
     "a shorter log": (
         {A: 17}, {A: 30}, {A: Log(0, 25)}, {A: (17, 25)},
-        [f"orders-0 ({OLD}) ends at offset 25, and offsets up to 29 are to be read"],
+        [f"orders-0 ({OLD}) ends at offset 25, but offsets up to 29 were requested"],
     ),
 }  # fmt: skip
 
@@ -290,7 +290,7 @@ def test_an_election_that_cut_what_was_read_is_data_loss_and_reads_on_from_there
     answers = {A: EpochEnd(5, 250)}
     begins, losses = told_of(lambda on_loss: stand.begins(logs, on_loss, answers))
     assert begins == {A: 250}
-    assert "from offset 250 on a later leader epoch has written another log" in losses[0]
+    assert "an election truncated the log at offset 250" in losses[0]
     moved = stand.with_ends({A: 400}, logs)
     assert (moved.offsets, moved.epochs) == ({A: 400}, {A: 6})
     assert told_of(lambda on_loss: stand.windows_to(moved, logs, on_loss, answers)) == ({A: (250, 400)}, losses)

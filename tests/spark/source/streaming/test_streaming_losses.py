@@ -50,7 +50,7 @@ def test_retention_passing_by(bucket: Bucket, caplog: pytest.LogCaptureFixture) 
     queries = two_queries(bucket)
     bucket.delete(first, bucket.write(10))
     bucket.write(10)
-    sentence = f"orders-0 ({FIRST_ID}) begins at offset 20, and it was read up to 10"
+    sentence = f"orders-0 ({FIRST_ID}) begins at offset 20, but was read up to 10"
     assert check_loss(queries, caplog, sentence) == values(range(20, 30))
 
 
@@ -108,7 +108,7 @@ def test_a_partition_that_is_gone_and_comes_back(bucket: Bucket, caplog: pytest.
     bucket.write(10)
     queries = two_queries(bucket)
     bucket.delete(gone)
-    sentence = f"orders-1 ({FIRST_ID}) is gone, and it was read up to offset 10"
+    sentence = f"orders-1 ({FIRST_ID}) is gone, but was read up to offset 10"
     assert check_loss(queries, caplog, sentence) == []
     bucket.write(5, partition=1)
     for query in queries:
@@ -119,7 +119,7 @@ def test_a_topic_that_is_gone(bucket: Bucket, caplog: pytest.LogCaptureFixture) 
     gone = bucket.write(10)
     queries = two_queries(bucket)
     bucket.delete(gone)
-    assert check_loss(queries, caplog, f"orders-0 ({FIRST_ID}) is gone, and it was read up to offset 10") == []
+    assert check_loss(queries, caplog, f"orders-0 ({FIRST_ID}) is gone, but was read up to offset 10") == []
 
 
 def test_a_log_that_lost_its_end(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +128,7 @@ def test_a_log_that_lost_its_end(bucket: Bucket, caplog: pytest.LogCaptureFixtur
     queries = two_queries(bucket)
     bucket.delete(lost)
     bucket.ends["orders", 0, FIRST_ID] = 10
-    sentence = f"orders-0 ({FIRST_ID}) ends at offset 10, and it was read up to 20"
+    sentence = f"orders-0 ({FIRST_ID}) ends at offset 10, but was read up to 20"
     assert check_loss(queries, caplog, sentence) == []
     bucket.write(3)
     assert queries[1].trigger() == values(range(10, 13))
@@ -138,7 +138,7 @@ def test_a_new_partition_without_its_beginning(bucket: Bucket, caplog: pytest.Lo
     bucket.write(10)
     queries = two_queries(bucket)
     bucket.write(4, partition=1, skip=6)
-    sentence = "orders-1 is new, and it begins at offset 6 instead of 0"
+    sentence = "orders-1 is new, but begins at offset 6 instead of 0"
     assert check_loss(queries, caplog, sentence) == values(range(6, 10), partition=1)
 
 
@@ -149,7 +149,7 @@ def test_a_batch_read_again_whose_offsets_are_gone(bucket: Bucket, caplog: pytes
     start = query.start
     query.trigger()
     bucket.delete(*segments)
-    with pytest.raises(DataLossError, match="begins at offset 20, and it was read up to 0"):
+    with pytest.raises(DataLossError, match="begins at offset 20, but was read up to 0"):
         rows_between(bucket.reader(), start, query.start)
     lenient = bucket.reader(failOnDataLoss="false")
     assert rows_between(lenient, start, query.start) == values(range(20, 30))
