@@ -1,4 +1,4 @@
-"""Cost of a segment while many wait: requests, looks at files and waiting for others, counted rather than timed."""
+"""The cost of each segment while many wait: requests and looks at files. The tests count and do not time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def manifests_read(store: FaultyStore) -> int:
 def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
     disk: BrokerDisk, moment: Moment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a store that fails now and then, a single request soon succeeds, but a hundred in a row do not."""
+    """If a store fails now and then, one request soon succeeds, but a hundred in a row do not."""
     monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
     moves = 0
 
@@ -82,7 +82,7 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
-    # Make looks rare: a partition that is led only from the second look on is asked for once more.
+    # Refresh leadership rarely. A partition that is led only from the second refresh on is asked for once more.
     monkeypatch.setattr(service, "_LEADERSHIP_S", 20.0)
     store = FaultyStore(MemoryObjectStore())
     with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader):
@@ -98,7 +98,7 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
 def test_after_a_kill_only_what_lies_behind_the_watermark_is_read(disk: BrokerDisk) -> None:
     store = FaultyStore(MemoryObjectStore())
     assert run_once(disk.log_dir, store) == []
-    # Put back an older watermark, as a kill leaves it; the broker has deleted the segments shipped after it.
+    # Put back an older watermark, as after a kill. The broker has deleted the segments shipped after it.
     behind = watermark_of(store).behind(None, disk.bases[-4], 0, 1, 0)
     store.put(watermark_key("", disk.partition), behind.to_bytes())
     disk.delete(SEGMENTS)
@@ -119,7 +119,7 @@ def test_a_segment_of_other_borders_that_begins_before_the_watermark_joins_on(tm
     second.grow(4)
     assert run_once(second.log_dir, store) == []
     assert extents(store)[-1] == (25, 34)
-    # Put back the watermark of the first disk, which is in the middle of a segment of the second.
+    # Put back the first disk's watermark, which is in the middle of a segment of the second disk.
     store.put(watermark_key("", first.partition), watermark.to_bytes())
     third = BrokerDisk(tmp_path / "3", end=35, segments=2)
     assert run_once(third.log_dir, store) == []
@@ -149,7 +149,7 @@ def test_a_look_at_what_is_held_costs_no_file_of_it_a_look(disk: BrokerDisk, mon
 
 
 def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much changes in the folders, the shipping threads get most of the interpreter."""
+    """The thread that checks folders pauses longer than it works, so shipping threads get most of the interpreter."""
     clock = iter(range(1000))
     monkeypatch.setattr(time, "thread_time", lambda: 0.1 * next(clock))
     rests: list[float] = []
@@ -169,7 +169,7 @@ def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: p
 
 
 class HalfDead(SaidSettling):
-    """One leader's broker does not answer; a request without any other partition raises."""
+    """The broker of one partition's leader does not answer. A request about that partition alone raises."""
 
     def __init__(self, dead: TopicPartition) -> None:
         super().__init__()

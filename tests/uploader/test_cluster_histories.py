@@ -1,7 +1,7 @@
-"""Histories of a real cluster with an uploader per broker: whatever happens, all readers agree.
+"""Random histories of a real cluster with an uploader beside each broker. In the end all readers must agree.
 
-The reference is the leader's log, read by a plain client before retention deletes it; an unclean election cuts it. SEED
-chooses another history, and ROUNDS its length.
+The reference is the leader's log, which a plain client reads before retention deletes it. An unclean election truncates
+it. SEED chooses another history, and ROUNDS its length.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CONFIG: Final = {
 BROKERS: Final = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
-    # Elections are clean unless a round asks otherwise: a slow replica stays in sync.
+    # Slow replicas stay in sync, so elections are clean unless a round asks otherwise.
     "replica.lag.time.max.ms": "60000",
     "auto.leader.rebalance.enable": "false",
 }
@@ -90,7 +90,7 @@ def store_of(folder: Path) -> dict[str, str]:
 
 
 class Histories:
-    """The cluster, its uploaders and bucket, and the lives of the topic."""
+    """The cluster, its uploaders and bucket, and what was written under each id of the topic."""
 
     def __init__(self, cluster: KafkaCluster, folder: Path, source: random.Random) -> None:
         self.cluster, self.folder, self.source = cluster, folder, source
@@ -104,7 +104,7 @@ class Histories:
         }
         self.readers = Readers(TOPIC, store_of(folder), cluster.bootstrap_servers, folder)
         self.has_moved_out = False
-        """True if retention has deleted anything from the brokers, so that only the bucket has it."""
+        """True once retention has deleted records from the brokers that only the bucket has."""
         self.lives: list[Life] = []
         self.begin_life()
 
@@ -185,7 +185,7 @@ class Histories:
         assert not self.life.aborted & set(self.life.truth)
 
     def settle(self) -> None:
-        """Wait until everything is replicated, read, and shipped by the last leader, past all transactions."""
+        """Wait until everything is replicated, read and shipped by the last leader, and no transaction is open."""
         until(LONG_S, self.is_whole)
         for _ in range(3):
             self.writer.write(self.life, plain=True)
@@ -207,8 +207,9 @@ class Histories:
             until(LONG_S, lambda: self.leader == follower)
 
     def elect_uncleanly(self) -> None:
-        """Replace the segments that only the last leader has shipped; read also while only brokers have the
-        replacement.
+        """Elect a leader that lacks segments that only the last leader has shipped.
+
+        Read again while only brokers have the records that replace them.
         """
         leader, follower = self.leader, self.follower
         self.cluster.brokers[follower].stand_still()
@@ -291,15 +292,15 @@ class Histories:
             until(LONG_S, self.is_whole)
 
     def create_again(self) -> None:
-        """Re-create the topic; the segments of the old one stay readable by its id."""
+        """Re-create the topic. The old topic's segments stay readable by its id."""
         self.admin.delete_topics([TOPIC])[TOPIC].result(TIMEOUT_S)
         until(LONG_S, lambda: not any(self.log_of(broker).exists() for broker in self.cluster.brokers))
         self.begin_life()
-        # librdkafka ignores leaders whose epoch is below the last one it knew for a topic of this name.
+        # librdkafka ignores a leader whose epoch is below the last one that it knew for this topic name.
         self.writer.renew()
 
     def check(self) -> None:
-        """Check every reader, and each life's shipped records in the bucket alone."""
+        """Check every reader. Check too that the bucket alone has the shipped records of each id of the topic."""
         self.readers.check_with_broker(self.life.rows())
         shipped = {life.where.topic_id: life.rows(self.watermark(life).next_offset) for life in self.lives}
         self.readers.check_bucket(shipped, self.life.where.topic_id)

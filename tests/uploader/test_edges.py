@@ -111,7 +111,7 @@ def test_tries_that_the_store_let_fail_are_none_of_the_disks(disk: BrokerDisk, m
     def is_away(_: object) -> bool:
         return len(store.operations) in range(3, 25)
 
-    # The store is unavailable for a while, then a disk fails once.
+    # The store is unavailable for a while; then a disk fails once.
     store.fail_at = is_away
 
     def preadv(descriptor: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
@@ -196,7 +196,7 @@ def test_a_clock_that_jumps_changes_nothing(disk: BrokerDisk, monkeypatch: pytes
 
 
 def deletion(disk: BrokerDisk, store: FaultyStore, number: int) -> Callable[[object], bool]:
-    """Delete the topic in the operation of this number, as a broker does it."""
+    """Delete the topic during the operation with this number, as a broker does."""
 
     def delete(_: object) -> bool:
         if len(store.operations) == number + 1:
@@ -232,7 +232,7 @@ def test_a_folder_that_is_deleted_while_it_is_shipped_is_no_loss_and_comes_again
 
 
 def test_a_log_that_is_cut_while_it_is_shipped_is_no_loss_and_its_new_records_are_shipped(tmp_path: Path) -> None:
-    """In each operation of the store, another leader cuts the log here; later this broker leads again."""
+    """During each operation of the store, another leader truncates this log. Later this broker leads again."""
     cuts = 0
     for number in itertools.count():
         disk = BrokerDisk(tmp_path / str(number), segments=4)
@@ -243,7 +243,7 @@ def test_a_log_that_is_cut_while_it_is_shipped_is_no_loss_and_its_new_records_ar
             shipping.run_once()
             if len(store.operations) <= number:
                 break
-            # The segment in progress and those shipped before are checked again after a moment.
+            # The segment in progress and those shipped before are checked again soon.
             assert [shipping.run_once() for _ in range(3)][-1] == []
             assert shipping.counts.holes == 0
         segments = [segment.metadata for segment in stored(inner)]

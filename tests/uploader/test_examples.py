@@ -1,4 +1,4 @@
-"""Files of examples/uploader: each option and setting exists, and limits fit the defaults."""
+"""The files of examples/uploader: each option and setting exists, and limits match the defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tieredstore.config.loading import uploader_settings_from
 
 EXAMPLES = REPOSITORY / "examples" / "uploader"
 YAML: Any = importlib.import_module("yaml")
-"""PyYAML has no types."""
+"""PyYAML has no type annotations."""
 
 
 def test_each_alert_says_what_is_the_matter() -> None:
@@ -28,7 +28,7 @@ def test_the_unit_starts_what_there_is_and_leaves_it_time_and_files() -> None:
     unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     settings = uploader_settings_from({"uploader.leadership": "static"})
     assert int(unit["TimeoutStopSec"]) > settings.drain_ms / 1000
-    # As many files as are held, and a thousand for everything else.
+    # The service needs all held files and a thousand more.
     assert int(unit["LimitNOFILE"]) >= settings.hold_max_files + 1024
     assert (unit["Restart"], unit["ExecReload"].rpartition("/")[2]) == ("always", "kill -HUP $MAINPID")
     program, *words = unit["ExecStart"].split()
@@ -37,6 +37,6 @@ def test_the_unit_starts_what_there_is_and_leaves_it_time_and_files() -> None:
 
 
 def started(words: list[str]) -> None:
-    """Check that the command line is understood: only the file is missing."""
+    """Check that the command line is valid: the only complaint is the missing file."""
     done = tieredstore(*words)
     assert (done.code, words[words.index("-c") + 1] in done.stderr) == (2, True), done.stderr

@@ -1,4 +1,4 @@
-"""After any failure, each closed segment is finally stored whole and in order, and no failure makes a hole."""
+"""After any failure, each closed segment is stored whole and in order in the end, and no hole is recorded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WHOLE = [(0, 9), (10, 19), (20, 29)]
 
 @pytest.fixture(autouse=True)
 def moves(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Move a watermark after each segment, so that the number of operations does not depend on the machine."""
+    """Save the watermark after each segment, so that the number of operations does not depend on the machine."""
     monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
 
 
@@ -56,18 +56,18 @@ def check_whole(store: ObjectStore, disk: BrokerDisk) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_each_operation_of_the_store_may_fail(disk: BrokerDisk, moment: Moment) -> None:
-    # A folder unchanged for a while is not listed again; a listing would rediscover the pending work.
+    # An old folder is not listed again. A listing would rediscover the pending segments.
     os.utime(disk.folder, (1, 1))
     for _, inner, store in sweep_of(disk).fail(moment):
         assert run_once(disk.log_dir, store) == []
         check_whole(inner, disk)
-        # One try failed, and the object it may still have stored was found: nothing is stored twice.
+        # One attempt failed but may have stored its object, which was found: nothing is stored twice.
         assert len(extents(inner)) == 3
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_the_process_may_die_in_each_operation_of_the_store(disk: BrokerDisk, moment: Moment) -> None:
-    # Leave out the last operation, a listing of holes: it is empty, so nothing can die in the middle of it.
+    # Skip the last operation, an empty listing of holes, during which nothing can die.
     for _, inner, store in sweep_of(disk, slice(-1)).die(moment):
         with pytest.raises(Killed):
             run_once(disk.log_dir, store)
@@ -130,7 +130,7 @@ def test_a_damaged_segment_is_kept_aside_and_the_next_ones_are_shipped(
     (kept,) = stored(store, prefix=QUARANTINE)
     with RemoteStorageManager(settings_from(STORE | {"key.prefix": QUARANTINE}), store=store) as manager:
         assert manager.open(kept.metadata).read() == (disk.folder / f"{10:020d}.log").read_bytes()
-    # A later run continues after it, and does not retry it.
+    # A later run continues after the hole and does not retry it.
     disk.grow()
     assert run_once(disk.log_dir, store) == []
     assert (extents(store)[-1], len(watermark_of(store).holes)) == ((30, 39), 1)
@@ -154,7 +154,7 @@ def test_a_store_may_fail_while_a_segment_is_kept_aside(disk: BrokerDisk, moment
 
 @pytest.fixture
 def snapshot(disk: BrokerDisk) -> Path:
-    """Return the name of a snapshot that the broker has not written yet; its bytes are in ``late`` in the same
+    """Return the name of a snapshot that the broker has not written yet. Its content is in ``late`` in the same
     folder.
     """
     path = disk.folder / f"{20:020d}.snapshot"
@@ -245,7 +245,7 @@ def test_what_is_about_to_be_deleted_takes_the_place_of_what_is_not(disk: Broker
         shipping.disk.touch(disk.folder)
         assert shipping.sweep().files == 8
         disk.delete()
-        # The last of them was never held: two listings agree that it has disappeared.
+        # The last segment was never held. It counts as gone after two listings without it.
         shipping.disk.touch(disk.folder)
         shipping.sweep()
         shipping.disk.touch(disk.folder)
@@ -283,7 +283,7 @@ def test_where_the_disk_is_full_the_oldest_deleted_files_are_let_go_and_told(
 
 def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk, store: MemoryObjectStore) -> None:
     waits: list[float] = []
-    # Longer than a try may take, and shorter than its grace period.
+    # Longer than an attempt may take, but within its grace period.
     slow = ScriptedStore(store).on("put", "*.log", lambda _: waits.append(61.0))
     with uploader_of(disk.log_dir, slow, upload_timeout_ms="60000") as shipping:
         shipping.tries._monotonic = lambda: sum(waits, 0.0)  # pyright: ignore[reportPrivateUsage]
@@ -295,7 +295,7 @@ def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk, store: MemoryOb
 
 
 def test_two_that_both_believe_to_lead_do_no_harm(tmp_path: Path, disk: BrokerDisk) -> None:
-    """The second uploader ships everything while the first is still at work."""
+    """The second uploader ships everything while the first is still shipping."""
     twin = BrokerDisk(tmp_path / "twin", segments=4)
     for _, inner, store in sweep_of(disk).sleep(partial(run_once, twin.log_dir)):
         assert run_once(disk.log_dir, store) == []

@@ -1,4 +1,4 @@
-"""Holes of one broker's uploader, filled by the uploader of another replica that leads nothing."""
+"""Holes that one broker's uploader recorded are filled by another replica's uploader, which leads nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOLLOWER = "tests.uploader.test_filling.Follower"
 
 
 class Follower(Leadership):
-    """A broker that leads nothing."""
+    """The leadership of a broker that leads nothing."""
 
     def led(self) -> set[TopicPartition]:
         return set()
@@ -77,7 +77,7 @@ def test_a_replica_that_leads_nothing_fills_what_the_leader_could_not_read(
     assert after == dataclasses.replace(before, holes=())
     assert stored(store)[1].metadata.broker_id == 2
     assert list(store.list("!tieredstore/holes/")) == []
-    # The leader continues from there, and neither sends anything twice.
+    # The leader continues after the filled holes, and neither uploader sends anything twice.
     leader.grow()
     run_once(leader.log_dir, store)
     fill(follower, store)
@@ -187,7 +187,7 @@ def test_the_leader_is_ready_again_once_its_holes_are_filled(tmp_path: Path, sto
         shipping.fill_holes()
         shipping.sweep()
         assert "holes" not in shipping.health.reasons()
-        # The other uploader has moved the watermark: the leader reads it again, and continues.
+        # The other uploader has moved the watermark. The leader reads it again and continues.
         leader.grow()
         shipping.disk.touch(leader.folder)
         shipping.run_once()

@@ -1,4 +1,4 @@
-"""Followers hold the segments that the leader has not shipped: one of them ships them if the leader dies."""
+"""Followers hold the segments that the leader has not shipped. If the leader dies, a follower ships them."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ NAME = (PARTITION.topic, PARTITION.partition)
 
 
 class Replica:
-    """A broker's disk and its uploader, run as a service would run it; the test decides when it leads."""
+    """A broker's disk and its uploader, run as a service runs it. The test decides when it leads."""
 
     def __init__(self, folder: Path, store: ObjectStore, hold_dir: str = "", hold_max_files: str = "10000") -> None:
         self.disk = BrokerDisk(folder)
         self.led: list[TopicPartition] = []
         folder.mkdir(parents=True, exist_ok=True)
         self.uploader: Uploader = uploader_of(folder, store, hold_dir=hold_dir, hold_max_files=hold_max_files)
-        self.uploader.leadership._leadership.led = lambda: self.led  # type: ignore[method-assign]
+        self.uploader.leadership.source.led = lambda: self.led  # type: ignore[method-assign]
         self.now_s = 0.0
         self.uploader._followed_partitions = FollowedPartitions(lambda: self.now_s)  # pyright: ignore[reportPrivateUsage]
 
     def look(self) -> None:
-        """Look at the folders and at the store, a minute later."""
+        """Let a minute pass, then check the folders and the store."""
         self.now_s += 1000.0
         for partition in self.uploader.disk.partitions:
             if partition.folder is not None:
@@ -76,7 +76,7 @@ def always(_: object) -> bool:
 
 @pytest.fixture
 def replica(tmp_path: Path, store: MemoryObjectStore) -> Iterator[Replica]:
-    """Yield a follower with three closed segments, up to 29, whose leader has shipped 0 to 19."""
+    """Yield a follower with three closed segments, up to offset 29. Its leader has shipped 0 to 19."""
     leader = BrokerDisk(tmp_path / "leader", segments=3)
     run_once(leader.log_dir, store)
     replica = Replica(tmp_path / "replica", store)
@@ -158,7 +158,7 @@ def test_a_damaged_watermark_lets_nothing_go(replica: Replica, store: MemoryObje
 def test_what_was_cut_and_written_anew_with_the_same_borders_is_shipped_as_it_is_now(
     replica: Replica, store: MemoryObjectStore
 ) -> None:
-    """The held files are those that a broker has deleted, and created again under the same names."""
+    """The broker has deleted the held files, and created others under the same names."""
     replica.disk.grow(1)
     replica.look()
     assert replica.files == 8
@@ -218,7 +218,7 @@ def test_who_is_deposed_goes_on_holding_what_it_had_not_shipped(replica: Replica
 def test_what_was_cut_while_another_led_for_a_moment_is_looked_at_again(
     replica: Replica, store: MemoryObjectStore
 ) -> None:
-    """No look at the folders happens in between."""
+    """The folders are not checked in between."""
     replica.look()
     replica.lead()
     replica.disk.grow()
@@ -253,7 +253,7 @@ def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
 def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client would ask the previous leader, and wait for it ten seconds if it is dead."""
+    """The client would ask the previous leader and, if that is dead, wait ten seconds."""
     replica.look()
     (partition,) = replica.uploader.disk.partitions
     asked: list[bool] = []
@@ -266,7 +266,7 @@ def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
 
 
 def lost_by_the_leader(replica: Replica, store: MemoryObjectStore) -> None:
-    """Have the leader skip 20 to 29; the follower holds them, and its broker has deleted them."""
+    """Make the leader record 20 to 29 as a hole. The follower holds these offsets, and its broker has deleted them."""
     replica.look()
     retention(replica.disk, 3)
     hole = Hole(20, 29, "its disk was bad", 0, leader_epochs=((0, 20),))
@@ -341,7 +341,8 @@ def test_an_idle_partition_is_asked_for_no_more_and_one_that_waits_less_and_less
         for _ in range(3600):
             replica.now_s += 1.0
             replica.uploader.follow()
-        # After 60 s (the answer is new), then 120, 240, ... up to 960, each less up to a half of it by chance.
+        # After 60 s (because the answer is new), then 120, 240, ... up to 960, each shortened at random by up to a
+        # half.
         assert 4 <= store.requests.total() <= 12
         leader = BrokerDisk(tmp_path / "leader", segments=2)
         run_once(leader.log_dir, store)

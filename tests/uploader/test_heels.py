@@ -1,4 +1,4 @@
-"""Retention shorter than the roll: each segment is marked deleted as soon as it is closed, and nothing is lost."""
+"""Retention is shorter than the roll, so each segment is marked deleted as soon as it is closed. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Life:
-    """A partition with a hanging transaction from its first record on, and an uploader that starts and stops.
+    """A partition whose first record begins a hanging transaction, and an uploader that starts and stops.
 
-    With links, the broker may remove files permanently while no uploader runs; without, the uploader has seen each
-    before.
+    With links, the broker may delete files for good while no uploader runs. Without links, the uploader has seen each
+    file before.
     """
 
     def __init__(self, folder: Path, seed: int, *, links: bool) -> None:
@@ -84,7 +84,7 @@ class Life:
         if self.links is not None:
             self.look()
         elif self.has_moved:
-            # Only the process still holds segments that were marked deleted before the move.
+            # Segments marked deleted before the move are held by the process alone.
             self.ship()
         self.uploader.close()
         if self.links is not None:
@@ -92,7 +92,9 @@ class Life:
         self.uploader = self.started()
 
     def move(self) -> None:
-        """Move to the other log directory; look while both have it, while neither seems to, or only afterwards."""
+        """Move to the other log directory. Check while both directories have the partition, while neither has, or
+        afterwards.
+        """
         self.look()
         there = self.log_dirs[self.disk.log_dir == self.log_dirs[0]]
         future = self.disk.copy_to(there.with_name("future"))

@@ -1,4 +1,4 @@
-"""Hard links outlive the process: the next uploader ships segments that the broker deletes while none runs."""
+"""Hard links outlive the process: the next uploader ships segments that the broker deletes while no uploader runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def hold_dir(tmp_path: Path) -> Path:
 
 
 def hold_only(disk: BrokerDisk, hold_dir: Path, *, high: int = 0, **settings: str) -> list[str]:
-    """Run an uploader that only holds the closed segments; return the linked segments."""
+    """Run an uploader that holds the closed segments but ships nothing; return the linked segments."""
     settling = SaidSettling(high=high, stable=0)
     run_once(disk.log_dir, MemoryObjectStore(), settling, hold_dir=str(hold_dir), **settings)
     return links(hold_dir)
@@ -104,7 +104,7 @@ def test_what_is_still_there_is_linked_once(disk: BrokerDisk, hold_dir: Path, st
     inode = log.stat()
     assert hold_only(disk, hold_dir) == named((0, 9), (10, 19), (20, 29))
     assert log.stat().st_nlink == inode.st_nlink == 2
-    disk.mark_deleted()  # renamed, and not removed yet
+    disk.mark_deleted()  # the files are renamed, but not removed yet
     assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
     assert extents(store) == [(0, 9), (10, 19), (20, 29)]
     assert links(hold_dir) == []
@@ -125,14 +125,14 @@ def test_what_was_cut_off_and_written_anew_is_not_taken_from_the_links(
 def test_what_may_have_been_cut_is_kept_aside_and_a_hole(
     disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
 ) -> None:
-    """All epochs up to a later leader's are cut from the checkpoint, so no file records where that one began."""
+    """The checkpoint lost all epochs up to a later leader's, so no file shows where that epoch began."""
     hold_only(disk, hold_dir, high=20)
     disk.lead(7)
     disk.grow(2)
     disk.delete(4)
     assert disk.epochs[0][0] == 7
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
-    # The links record that the first two were replicated; for the third it is unknown.
+    # By the links, the first two segments were replicated. Of the third it is unknown.
     assert extents(store)[:2] == [(0, 9), (10, 19)]
     (hole,) = watermark_of(store).holes[:1]
     assert hole.first_offset == 20
@@ -191,7 +191,7 @@ def test_links_stay_when_another_broker_leads_until_it_has_shipped_them(
     with uploader_of(disk.log_dir, store, hold_dir=str(hold_dir)) as shipping:
         shipping.sweep()
         assert links(hold_dir) == [], "nobody knows yet who leads"
-        shipping.leadership._leadership.led = lambda: led  # type: ignore[method-assign]
+        shipping.leadership.source.led = lambda: led  # type: ignore[method-assign]
         shipping.ask_leadership()
         shipping.sweep()
         assert len(links(hold_dir)) == 3
@@ -307,7 +307,7 @@ def test_another_file_system_and_another_uploader_are_refused(
 def test_a_link_that_is_made_after_the_answer_says_that_it_is_replicated(
     disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
 ) -> None:
-    """The broker writes a snapshot after the next log, and the answer arrives in between."""
+    """The broker writes a snapshot after the next log. The leader's answer arrives in between."""
     snapshot = disk.folder / f"{30:020d}.snapshot"
     raw = snapshot.read_bytes()
     snapshot.unlink()
@@ -327,20 +327,20 @@ def test_a_link_that_is_made_after_the_answer_says_that_it_is_replicated(
         shipping.sweep()
     assert links(hold_dir) == named((0, 9), (10, 19), (20, 29), (30, 39))
     assert [path.parent.name for path in sorted(hold_dir.glob("*/*/*/settled"))] == links(hold_dir)
-    # The checkpoint no longer has the start of a later leader: only the links record it.
+    # The checkpoint no longer shows where a later leader began; only the links do.
     disk.lead(7)
     disk.grow(2)
     disk.delete(5)
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
     assert extents(store)[:4] == [(0, 9), (10, 19), (20, 29), (30, 39)]
-    # That segment was not closed yet when an uploader last ran.
+    # This segment was not closed when an uploader last ran.
     assert holes_of(store) == [(40, 49)]
 
 
 def test_a_full_disk_has_its_bytes_back_when_they_are_let_go(
     disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hard links take no space, but the small file with them does."""
+    """Hard links take no disk space, but the small checkpoint file beside them does."""
     real, is_full, free = Path.write_bytes, [True], [50.0]
 
     def write_bytes(path: Path, data: bytes) -> int:
@@ -363,7 +363,7 @@ def test_a_full_disk_has_its_bytes_back_when_they_are_let_go(
         shipping.sweep()
         assert [os.fstat(log.fileno()).st_nlink for log in logs_held] == [0, 0, 1]
         assert shipping.sweep().unlinked_bytes == 0
-        # With space available again, held segments are linked, too.
+        # Once there is space again, held segments are linked too.
         is_full[0], free[0] = False, 50.0
         shipping.sweep()
         assert links(hold_dir) == named((20, 29))

@@ -1,4 +1,4 @@
-"""Process deaths and failures at each store operation and each step on the uploader's own files, for rarer tasks."""
+"""The process dies or fails at each store operation and each step on its own files, during rarer tasks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ EVERY: Final = [pytest.param(1, marks=pytest.mark.soak), 9]
 
 @pytest.fixture(autouse=True)
 def moves(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Move a watermark once, so that the number of operations does not depend on the machine."""
+    """Save the watermark once, so that the number of operations does not depend on the machine."""
     monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
 
 
 def shipped(log_dir: Path) -> MemoryObjectStore:
-    """Return a store with a leader's segments; an unclean election takes back the last one."""
+    """Return a store with a leader's segments. An unclean election has truncated the last one."""
     store = MemoryObjectStore()
     BrokerDisk(log_dir, segments=4)
     run_once(log_dir, store)
@@ -65,7 +65,7 @@ def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, momen
     new = BrokerDisk(tmp_path / "new", segments=2)
     new.lead(4)
     new.grow(3)
-    # Leave out the last operation, an empty listing of holes.
+    # Skip the last operation, an empty listing of holes.
     sweep = OperationSweep(lambda: copied(before), lambda store: run_once(new.log_dir, store), numbers=slice(-1))
     names = {operation.name for operation in sweep.operations}
     assert {"head", "get", "list", "put", "replace"} <= names
@@ -113,8 +113,10 @@ os_open: Final = os.open
 def test_dying_at_each_change_of_a_held_file(
     tmp_path: Path, is_deleted: bool, is_behind: bool, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that dies while it makes links leaves nothing that looks like a segment. If it dies holding the only
-    links, because the broker has deleted the rest, the next process finds them. In the end no file is left.
+    """A process that dies while making links leaves nothing that looks like a segment.
+
+    If it dies when its links are all that is left of a segment, the next process finds them. In the end no file is
+    left.
     """
     steps = Steps(tmp_path / "0" / "held", monkeypatch)
     for number in range(0, 1000, every):

@@ -1,11 +1,12 @@
-"""A broker that writes, deletes, moves and cuts, leaders that change, and a store that fails, in any order.
+"""A state machine: a broker writes, deletes, moves and truncates, leaders change, and the store fails, in any order.
 
-In any order: no segment that was pinned or on disk is missed, the watermark never passes anything that is neither
-stored nor a hole, and states change only as the tables of ``partition`` allow.
+No segment that was pinned or on disk is missed. The watermark never passes an offset that is neither stored nor in a
+hole. States change only as the tables in ``partition`` and ``segment`` allow.
 """
 
 from __future__ import annotations
 
+import enum
 import shutil
 import tempfile
 from collections.abc import Collection
@@ -37,7 +38,7 @@ from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.leadership import Leadership
 from tieredstore.uploader.partition import Partition, ProgressState, Role
-from tieredstore.uploader.segment import Segment, SegmentState
+from tieredstore.uploader.segment import Segment
 
 NAME: Final = (PARTITION.topic, PARTITION.partition)
 LONG_S: Final = 100.0
@@ -45,9 +46,33 @@ LONG_S: Final = 100.0
 
 MAYBE_CUT: Final = "it may have been truncated before"
 
+
+class SegmentState(enum.Enum):
+    """The states in the docstring of ``tieredstore.uploader.segment``."""
+
+    SEEN = "seen"
+    HELD = "held"
+    DOOMED = "doomed"
+    ONLY_OURS = "only ours"
+    GONE = "gone"
+    LOST = "lost"
+
+
+def state_of(segment: Segment) -> SegmentState:
+    if segment.lost is not None:
+        return LOST
+    if segment.is_gone:
+        return GONE
+    if segment.absences and segment.is_pinned:
+        return ONLY_OURS
+    if segment.place.is_deleted:
+        return DOOMED
+    return HELD if segment.is_pinned else SEEN
+
+
 SEEN, HELD, DOOMED, ONLY_OURS, GONE, LOST = SegmentState
 NEXT_OF_SEGMENTS: Final = {
-    # Deleted within one rule: a step may list the folder twice.
+    # One rule may delete a segment and list the folder twice, so a state may be skipped.
     SEEN: {HELD, DOOMED, ONLY_OURS, GONE, LOST},
     HELD: {SEEN, DOOMED, ONLY_OURS, LOST},
     DOOMED: {ONLY_OURS, GONE, LOST},
@@ -65,7 +90,7 @@ NEXT_OF_PROGRESS: Final = {
 
 
 class ScriptedLeadership(Leadership):
-    """Leadership as the machine sets it; None means that no broker answers."""
+    """Leadership as the machine sets it. None means that no broker answers."""
 
     answer: ClassVar[Collection[TopicPartition] | None] = ()
 
@@ -76,7 +101,7 @@ class ScriptedLeadership(Leadership):
 
 
 class UploaderMachine(RuleBasedStateMachine):
-    """One partition; ``high`` is its high watermark, before which nothing is ever cut."""
+    """One partition. ``high`` is its high watermark; nothing below it is ever truncated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,14 +109,14 @@ class UploaderMachine(RuleBasedStateMachine):
         self.disk = BrokerDisk(self.folder / "logs", segments=3)
         self.store = MemoryObjectStore()
         self.failing: int | None = None
-        """Operations of the next step that succeed; each of the watermark's counts as five."""
+        """How many operations of the next step succeed. Each operation on the watermark counts as five."""
         self.faulty = FaultyStore(self.store, self._fails)
         self.settling = SaidSettling(high=2 * RECORDS)
         self.now_s = 0.0
         self.epoch_of = dict.fromkeys(self.disk.bases, 0)
         self.unpinned: set[int] = set()
-        """Segments deleted before they were stored, while nothing pinned them; or never known to be replicated, with
-        no file left that shows if the log was cut before.
+        """Segments that may be missing in the end. Some were deleted before they were stored, without a pin. Others
+        were never known to be replicated, and no file shows if the log was truncated.
         """
         self.states: dict[Segment, SegmentState] = {}
         self.progress = UNKNOWN
@@ -125,7 +150,7 @@ class UploaderMachine(RuleBasedStateMachine):
     def is_led(self) -> bool:
         return self.partition is not None and self.partition.role is Role.LED
 
-    # The broker
+    # The broker's rules
 
     @rule(count=st.integers(1, 3))
     def grow(self, count: int) -> None:
@@ -160,7 +185,7 @@ class UploaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_led and self.settling.high < self.disk.end)
     @rule()
     def cut(self) -> None:
-        """Let another broker lead in between: unreplicated records are lost, and others written in their place."""
+        """Let another broker lead meanwhile: unreplicated records are truncated, and others written instead."""
         base = max(self.settling.high, self.disk.bases[0])
         if -(-base // RECORDS) * RECORDS != base or base == self.disk.bases[0] or base >= self.disk.end:
             return
@@ -170,7 +195,7 @@ class UploaderMachine(RuleBasedStateMachine):
         self.disk.lead(max(epoch for epoch, _ in self.disk.epochs) + 2)
         self.grow(1)
 
-    # Leadership
+    # Leadership's rules
 
     @rule(answer=st.sampled_from([(), (NAME,), None]))
     def ask_leadership(self, answer: Collection[TopicPartition] | None) -> None:
@@ -178,7 +203,7 @@ class UploaderMachine(RuleBasedStateMachine):
         self.now_s += LONG_S
         self.uploader.ask_leadership()
 
-    # The uploader
+    # The uploader's rules
 
     @rule()
     def sweep(self) -> None:
@@ -203,7 +228,7 @@ class UploaderMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Restart the uploader, which loses everything that was only held open."""
+        """Restart the uploader, which loses pins that are only open files."""
         named = {base for base in self.epoch_of if self.disk.files(base)}
         self.unpinned |= {base for base in self.epoch_of if base not in named and base >= self.stored_to}
         self.uploader.close()
@@ -222,7 +247,7 @@ class UploaderMachine(RuleBasedStateMachine):
     def segments_are_in_order_and_change_as_the_table_has_it(self) -> None:
         segments = [] if self.partition is None else self.partition.pending()
         assert [segment.base_offset for segment in segments] == sorted(segment.base_offset for segment in segments)
-        states = {segment: segment.state for segment in segments}
+        states = {segment: state_of(segment) for segment in segments}
         for segment, state in states.items():
             before = self.states.get(segment, state)
             assert state is before or state in NEXT_OF_SEGMENTS[before], (segment.place, before, state)
@@ -257,9 +282,7 @@ class UploaderMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def _heal(self) -> None:
-        """Finally let every operation succeed: then everything is in the store, except segments that nothing kept
-        (``unpinned``).
-        """
+        """In the end let every operation succeed. Then the store has everything, except segments in ``unpinned``."""
         self.settling.high = MAX_INT64
         for _ in range(3):
             self.uploader.sweep()
@@ -268,7 +291,7 @@ class UploaderMachine(RuleBasedStateMachine):
             self.ship(None, answer_is_lost=False)
             self.uploader.sweep()
         active = self.disk.bases[-1]
-        # A log with no closed segments left has nothing to ship.
+        # If no closed segment is left, there is nothing to ship.
         assert self.stored_to in (0, active)
         self.what_the_watermark_has_passed_is_stored_or_a_hole()
         kept = {base for base in self.epoch_of if base < active} - self.unpinned

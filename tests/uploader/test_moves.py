@@ -42,7 +42,7 @@ def hold_dir(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def settling() -> SaidSettling:
-    """Settle nothing yet, as if the store were unavailable."""
+    """Settle nothing yet, so that segments wait as if the store were unavailable."""
     return SaidSettling(high=0)
 
 
@@ -50,7 +50,7 @@ def settling() -> SaidSettling:
 def uploader(
     disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling, hold_dir: str, tmp_path: Path
 ) -> Iterator[Uploader]:
-    """Yield the uploader of a broker with two log directories; all closed segments are pinned."""
+    """Yield the uploader of a broker with two log directories. All closed segments are pinned."""
     (tmp_path / "two").mkdir()
     log_dirs = f"{disk.log_dir},{tmp_path / 'two'}"
     with uploader_of(disk.log_dir, store, settling, log_dirs=log_dirs, hold_dir=hold_dir) as uploader:
@@ -128,7 +128,7 @@ def test_a_move_between_log_directories_keeps_what_retention_has_taken(
 def test_a_move_leaves_the_links_of_what_is_live(
     uploader: Uploader, disk: BrokerDisk, hold_dir: str, store: MemoryObjectStore, tmp_path: Path
 ) -> None:
-    """One sweep sees the old folder and the new one."""
+    """One sweep sees both the old folder and the new one."""
     there = disk.copy_to(tmp_path / "two")
     look(uploader, disk, there)
     disk.leave()
@@ -147,7 +147,7 @@ def test_a_move_leaves_the_links_of_what_is_live(
 def test_a_copy_with_other_borders_is_shipped_as_well(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling, tmp_path: Path
 ) -> None:
-    """Segments of the old folder alone are shipped by its bounds, live ones by the new bounds."""
+    """Segments that only the old folder has are shipped with its boundaries, live segments with the new ones."""
     disk.delete(1)
     look(uploader, disk)
     there = BrokerDisk(tmp_path / "two", disk.partition, disk.epochs, 5, segments=4)
@@ -162,7 +162,7 @@ def test_a_copy_with_other_borders_is_shipped_as_well(
 def test_a_log_that_is_made_anew_from_the_front_takes_nothing_away(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling
 ) -> None:
-    """A replica whose disk was replaced: its log is empty and begins at 0, before it begins where the leader's does."""
+    """The disk of a replica was replaced. Its log is empty and begins at 0, until it begins where the leader's does."""
     disk.leave()
     look(uploader)
     anew = BrokerDisk(disk.log_dir, disk.partition, ())
@@ -198,7 +198,7 @@ class Assigned(Leadership):
 
 
 class Reassigned:
-    """A partition whose leader held 20 to 29 when the cluster gave it to another broker; 0 to 19 were shipped."""
+    """A partition that the cluster gave to another broker. Its old leader shipped 0 to 19 and holds 20 to 29."""
 
     def __init__(self, tmp_path: Path, store: MemoryObjectStore, hold_dir: str, *, first: bool = False) -> None:
         self.store, self.hold_dir, self.now_s = store, hold_dir, 0.0
@@ -211,7 +211,8 @@ class Reassigned:
         self.uploader.run_once()
         self.old.delete(3)
         look(self.uploader, self.old)
-        # The other broker's log begins at 30, where this one's began then; it leads with the next epoch from 40 on.
+        # The other broker's log begins at 30, where this log began when it joined. It leads from 40 on, in the next
+        # epoch.
         self.new.epochs, self.new.end = ((0, 30), (1, 40)), 30
         self.new.grow(3)
         Assigned.leads = False
@@ -227,7 +228,7 @@ class Reassigned:
         return uploader_of(self.old.log_dir, self.store, self.settling, clock, **own)
 
     def step(self) -> None:
-        """Run the uploader of the broker that has lost the partition, a minute later."""
+        """Let a minute pass, then run the uploader of the broker that lost the partition."""
         self.now_s += 61.0
         self.uploader.ask_leadership()
         self.uploader.sweep()
@@ -277,9 +278,7 @@ def test_what_is_shipped_by_the_new_leader_is_let_go(tmp_path: Path, store: Memo
 def test_other_records_of_a_later_leader_are_not_filled_with_what_is_held(
     tmp_path: Path, store: MemoryObjectStore, hold_dir: str, epoch: int
 ) -> None:
-    """If the new log begins with the epoch of the held segments, they belong to it; with a later one that is
-    unknown.
-    """
+    """If the new log begins with the held segments' epoch, they belong to it. With a later epoch, nobody knows."""
     run = Reassigned(tmp_path, store, hold_dir)
     shutil.rmtree(run.new.folder)
     run.new.bases, run.new.end, run.new.epochs = [], 30, ((epoch, 30), (2, 40))
@@ -316,7 +315,7 @@ def test_only_a_topic_that_the_cluster_does_not_know_is_let_go_unshipped(
     run = Reassigned(tmp_path, store, hold_dir)
     Assigned.ids = ids
     run.uploader.follow()
-    # A newly started broker knows no topic: one answer is not enough, unless it names another id.
+    # A broker that has just started knows no topic. One such answer is not enough; another topic id is.
     assert bool(run.uploader.disk.partitions) == (is_kept or ids == {PARTITION.topic: None})
     run.step()
     assert bool(run.uploader.disk.partitions) == is_kept
@@ -363,7 +362,7 @@ def test_a_listing_of_a_folder_on_its_way_elsewhere_takes_nothing_away(
 def test_a_topic_made_again_while_its_folder_is_listed_is_another_one(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling
 ) -> None:
-    """Listing the folder of a known partition also checks which topic owns it."""
+    """Listing the folder of a known partition also checks its topic id."""
     shutil.rmtree(disk.folder)
     again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), *NAME), ((0, 0),), 0, segments=6)
     uploader.disk.relist(only(uploader))

@@ -1,4 +1,4 @@
-"""Pages that a broker's readers have in the system's cache stay there; all others are dropped afterwards."""
+"""Pages that were in the system's page cache stay there. Pages that an upload brings in are dropped afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Iterator[int]:
 
 
 class Cache:
-    """A scripted page cache in place of the system's, which records dropped pages."""
+    """A scripted page cache that records dropped pages."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cached: Sequence[int]) -> None:
         self.cached, self.dropped = cached, list[tuple[int, int]]()
@@ -102,7 +102,7 @@ def test_by_the_systems_own_cache(file: int) -> None:
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     if not list(list_uncached(file)):
         pytest.skip("the file system of the tests' folder keeps all in memory")
-    # On a busy machine the system may keep pages it is asked to drop, especially those it has just read.
+    # On a busy machine the system may keep pages that it was asked to drop, especially those just read.
     end = time.monotonic() + 60
     while time.monotonic() < end:
         with cache_as_it_was(file):

@@ -1,4 +1,4 @@
-"""Parts in isolation: parsing a broker's files, rejections and warnings, and contents of watermarks."""
+"""Single parts: parsing a broker's files, refusals and warnings, and the content of watermarks."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_an_epoch_that_nobody_tells_is_no_obstacle() -> None:
 
 
 class Fickle(Leadership):
-    """Answers while it may."""
+    """Leadership that answers only while the test allows it."""
 
     answers = True
 
@@ -259,7 +259,7 @@ def test_segments_of_leaders_that_were_deposed_hold_nothing_of_the_log() -> None
     assert agrees(segment(10, 29, (1, 10), (4, 20)), history)
     assert not agrees(segment(20, 29, (1, 20)), history)
     assert not agrees(segment(10, 29, (1, 10), (2, 15)), history)
-    # Segments before the known part of the log may be right.
+    # Segments before the known part of the history may belong to the log.
     assert agrees(segment(0, 9, (7, 0)), ((1, 30),))
     stored = [segment(0, 19, (1, 0)), segment(20, 29, (1, 20)), segment(20, 24, (4, 20))]
     chain = chain_of(PARTITION, stored, history, None)
@@ -284,7 +284,7 @@ def test_an_open_file_is_read_whole_though_the_system_gives_a_part_of_it(
 
 
 class Broker:
-    """A broker that returns given answers, or raises given errors."""
+    """A broker with scripted answers and errors."""
 
     def __init__(self, answers: dict[str, dict[str, str]]) -> None:
         self.answers = answers

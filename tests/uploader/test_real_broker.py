@@ -38,14 +38,14 @@ PARTITIONS: Final = 4
 TOPIC: Final = {
     "internal.segment.bytes": "20000",
     "retention.bytes": "20000",
-    # Files marked by retention stay long enough for a killed process to be restarted, repeatedly and on a busy machine.
+    # Files that retention has marked stay long enough to restart a killed process repeatedly, even on a busy machine.
     "file.delete.delay.ms": "1800000",
 }
 
 
 def producer_for(server: KafkaServer, codec: str, transactional_id: str | None) -> Producer:
     small = {"batch.size": "4000", "linger.ms": "5", "enable.idempotence": "true", "log_level": "0"}
-    # As long as the broker allows: one of them hangs for most of the test.
+    # The longest timeout that the broker allows: one transaction hangs for most of the test.
     transactional = (
         {} if transactional_id is None else {"transactional.id": transactional_id, "transaction.timeout.ms": "900000"}
     )
@@ -58,7 +58,7 @@ def producer_for(server: KafkaServer, codec: str, transactional_id: str | None) 
 
 
 def write_rounds(server: KafkaServer, topics: list[str], written: Written, rounds: int) -> None:
-    """Write with five codecs, with transactions of either outcome and without."""
+    """Write with five codecs, in committed and aborted transactions and without any."""
     source = random.Random(20)
     ways = itertools.cycle(itertools.product(CODECS, [None, "commit", "abort"]))
     producers = {
@@ -68,14 +68,14 @@ def write_rounds(server: KafkaServer, topics: list[str], written: Written, round
     for number in range(rounds):
         codec, outcome = next(ways)
         written.write(producers[codec, outcome], topics[number % len(topics)], source, 150, outcome)
-    # Enough that the segments closed in the end hold the outcomes of all transactions.
+    # Write enough for the last closed segments to have the outcomes of all transactions.
     for topic in topics:
         for _ in range(4):
             written.write(producers["none", None], topic, source, 150, None)
 
 
 class HangingTransaction:
-    """A transaction begun by the first record of a partition: nothing after it is stable."""
+    """A transaction that begins with the first record of a partition, so that no later record is stable."""
 
     def __init__(self, server: KafkaServer, topic: str, written: Written) -> None:
         self._server, self.topic, self._written = server, topic, written
@@ -85,11 +85,11 @@ class HangingTransaction:
         assert self._producer.flush(TIMEOUT_S) == 0
 
     def is_passed(self, store: FilesystemObjectStore) -> bool:
-        """Return True if a shipped segment holds its records or comes after them: retention has caught up."""
+        """Return True if a shipped segment has its records or comes after them, because retention had reached them."""
         return any(not segment.missing for segment in list_segments(store, topic=self.topic, partition=0))
 
     def end(self) -> None:
-        """Abort it, and close the segment with its outcome."""
+        """Abort the transaction, and close the segment with its outcome."""
         self._producer.abort_transaction(TIMEOUT_S)
         producer, source = producer_for(self._server, "none", None), random.Random(21)
         for _ in range(4):
@@ -101,7 +101,7 @@ def objects(store: FilesystemObjectStore) -> int:
 
 
 def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
-    """Run everything at once, then check the invariants."""
+    """Run writer, transaction, retention and kills at once, then check the invariants."""
     bucket = folder / "bucket"
     bucket.mkdir()
     store = FilesystemObjectStore(bucket)
@@ -127,7 +127,7 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
         for _ in range(kills):
             with uploader_process(settings, folder / "log") as process:
                 before = objects(store)
-                # It gets as far as shipping something, and is killed at any moment from then on.
+                # Let the uploader ship something; from then on it is killed at a random moment.
                 until(120, lambda: objects(store) > before or not writer.is_alive() or process.poll() is not None)  # noqa: B023
                 time.sleep(source.random())
         writer.join(600)
@@ -165,7 +165,7 @@ def all_shipped(server: KafkaServer, store: FilesystemObjectStore, topics: list[
 
 
 def check(server: KafkaServer, store: FilesystemObjectStore, topics: list[str], written: Written) -> None:
-    """Check that each record of each closed segment is there once, in either isolation, without holes."""
+    """Check that each record of each closed segment is stored once, in either isolation, without holes."""
     settings = settings_from({"storage.backend.class": "filesystem", "storage.root": "unused", "chunk.size": "4096"})
     with RemoteStorageManager(settings, store=store) as manager:
         for partition, active in partitions_of(server, topics).items():

@@ -1,6 +1,6 @@
-"""Real brokers that move partitions, with short retention and an unavailable store: no held segment is lost.
+"""Real brokers move partitions while retention is short and the store unavailable. No held segment is lost.
 
-One broker has two log directories, between which replicas move (KIP-113); of two brokers, the second one is given the
+One broker has two log directories and moves a replica between them (KIP-113). Of two brokers, the second one gets the
 partition.
 """
 
@@ -76,7 +76,7 @@ class Run:
             assert service.failure is None
 
     def write(self, uploader: Uploader, rounds: int) -> None:
-        """Write about a segment per round; each closed one is seen before the next."""
+        """Write about one segment per round. Each closed segment is noticed before the next."""
         for _ in range(rounds):
             self.written.write(self.producer, TOPIC, self.source, 100, None)
             until(LONG_S, lambda: not uploader.held.unheld and not uploader.held.incomplete)
@@ -114,7 +114,7 @@ class Run:
 def admin_of(servers: str) -> Generator[Any]:
     """Yield an admin client for requests that confluent_kafka's does not support."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # raised by its imports
+        warnings.simplefilter("ignore", DeprecationWarning)  # its imports raise this warning
         admin_module: Any = importlib.import_module("kafka.admin")
     with contextlib.closing(admin_module.KafkaAdminClient(bootstrap_servers=servers.split(","))) as admin:
         yield admin
@@ -143,7 +143,7 @@ def move_between_log_directories(tmp_path: Path, hold_dir: str, moves: int) -> N
                 until(LONG_S, lambda: uploader.gauges()["lag_segments"] == 0)
             run.check(folders[at])
             assert uploader.counts.abandoned_segments == uploader.counts.holes == 0
-            # Only a topic unknown to the cluster loses its held segments.
+            # Held segments are dropped only if the cluster does not know the topic.
             run.fall_behind(uploader)
             admin.delete_topics([TOPIC])
             until(LONG_S, lambda: not uploader.disk.partitions)
@@ -174,7 +174,7 @@ def test_a_replica_that_moves_twenty_times_loses_nothing(tmp_path: Path, is_link
 
 
 class NoCollector:
-    """Two uploaders in one process would count under the same names."""
+    """Replaces the metrics, because two uploaders in one process would register the same names."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -188,7 +188,9 @@ class NoCollector:
 def test_a_partition_that_is_reassigned_while_the_store_is_away_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    """Its broker holds segments that retention has deleted; the other broker's log begins after them."""
+    """The broker that loses the partition holds segments that retention deleted. The other broker's log begins after
+    them.
+    """
     monkeypatch.setattr(module, "CountsCollector", NoCollector)
     monkeypatch.setattr(module, "_FILL_S", 1.0)
     monkeypatch.setattr(module, "_FOLLOW_S", 0.5)

@@ -1,4 +1,4 @@
-"""Stored segments are deleted by age or size: the oldest of led partitions first, and none in a dry run."""
+"""Stored segments are deleted by age or size, in led partitions and from the oldest on. A dry run deletes none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL = [(0, 9), (10, 19), (20, 29), (30, 39)]
 
 @pytest.fixture
 def disk(tmp_path: Path) -> BrokerDisk:
-    """Return a disk with four closed segments; the timestamp of a record is 1,000 ms plus its offset."""
+    """Return a disk with four closed segments. A record's timestamp is 1,000 ms plus its offset."""
     return BrokerDisk(tmp_path / "logs", segments=5)
 
 
@@ -44,7 +44,7 @@ def store(disk: BrokerDisk) -> MemoryObjectStore:
 def keep_a_second(
     disk: BrokerDisk, store: MemoryObjectStore, now_ms: int, dry_run: str = "true", leadership: str = "static"
 ) -> None:
-    """Run an uploader at that time that keeps records up to a second old."""
+    """Run an uploader at the given time that keeps records up to a second old."""
     with uploader_of(
         disk.log_dir, store, retention_ms="1000", retention_dry_run=dry_run, leadership=leadership
     ) as shipping:
@@ -53,7 +53,7 @@ def keep_a_second(
 
 
 def test_records_that_are_too_old_go_and_the_watermark_stays(disk: BrokerDisk, store: MemoryObjectStore) -> None:
-    # The second segment has a record of 1,019 ms, the third one's newest is of 1,029 ms.
+    # The second segment's newest record has 1,019 ms, and the third segment's 1,029 ms.
     before = watermark_of(store)
     keep_a_second(disk, store, 2025)
     assert extents(store) == ALL, "it is a dry run unless it is told otherwise"
@@ -62,7 +62,7 @@ def test_records_that_are_too_old_go_and_the_watermark_stays(disk: BrokerDisk, s
     keep_a_second(disk, store, 2025, dry_run="false")
     assert extents(store) == ALL[2:]
     assert watermark_of(store) == before
-    # Segments on disk that were shipped are not shipped again.
+    # Segments still on disk that were shipped before are not shipped again.
     disk.grow()
     keep_a_second(disk, store, 2025, dry_run="false")
     assert extents(store) == [*ALL[2:], (40, 49)]

@@ -1,4 +1,4 @@
-"""The uploader as a service, in this process: it notices, ships, reports, reloads its settings, and stops."""
+"""The uploader as a service in this process: it notices segments, ships, reports, reloads its settings and stops."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_is_closed_while_it_runs_is_shipped(
         with uploader_service(uploader) as service:
             until(lambda: extents(store) == [(0, 9)])
             if interval_ms == "600000":
-                # Otherwise the folder may not be watched yet.
+                # Wait until the folder is watched.
                 until(lambda: not uploader.held.incomplete)
             disk.grow(2)
             until(lambda: len(extents(store)) == 3)
@@ -135,7 +135,7 @@ SILENCES: dict[str, tuple[str, str, dict[str, str]]] = {
 
 
 class Nobody(Leadership):
-    """A broker that leads nothing, and whose cluster is not asked."""
+    """Leadership of a broker that leads nothing, without a cluster to ask."""
 
     def led(self) -> set[TopicPartition]:
         return set()
@@ -145,7 +145,7 @@ class Nobody(Leadership):
 def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch, silence: str
 ) -> None:
-    """Only uploads have a separate time limit."""
+    """Only the upload of a segment has a time limit of its own."""
     verb, prefix, own = SILENCES[silence]
     for name in ("_FILL_S", "_FOLLOW_S", "_FIRST_EXPIRY_S"):
         monkeypatch.setattr(module, name, 0.05)
@@ -159,7 +159,7 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
     with uploader_of(disk.log_dir, store, None, drain_ms="0", upload_timeout_ms="60000", **own) as uploader:
 
         def fall_silent(_: Operation) -> None:
-            # Not before: on a busy machine any call may take a second.
+            # Set this late: on a busy machine any earlier call may take a second.
             uploader.tries._grace_s = -59.0  # pyright: ignore[reportPrivateUsage]
             assert speaks.wait(120)
 
@@ -204,7 +204,7 @@ def test_other_settings_of_the_store_are_taken_while_it_runs(disk: BrokerDisk, t
             uploader.replace_target(one.model_copy(update={"storage_root": tmp_path / "absent"}))
         uploader.replace_target(two)
         disk.grow()
-        # Ship everything: the other store has nothing of the partition, so it begins with the segments on disk.
+        # The other store has nothing of the partition, so everything on disk is shipped.
         until(lambda: extents(stores[1])[-1:] == [(10, 19)])
     assert extents(stores[0]) == [(0, 9)]
 
@@ -382,7 +382,7 @@ def test_a_partition_that_is_led_since_now_is_held_and_shipped_without_waiting_f
         until(lambda: uploader.held.files == 4)
         settling.high = 10
         until(lambda: extents(store) == [(0, 9)])
-        # Another broker leads: the uploader stops shipping the partition, and keeps holding unshipped segments.
+        # Another broker leads now. The uploader stops shipping the partition, but holds its unshipped segments.
         settling.high = 0
         disk.grow()
         until(lambda: uploader.held.files == 4)

@@ -1,4 +1,4 @@
-"""The queue of partitions, by a clock that the test moves."""
+"""The queue of partitions, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def partition_of(number: int, noticed_s: float, *, is_deleted: bool = False) -> 
 
 
 class Line:
-    """A schedule of partitions that counts its looks at them."""
+    """A schedule of partitions that counts how often each is checked."""
 
     def __init__(self, *partitions: Partition) -> None:
         self.partitions, self.now_s, self.looks = partitions, 100.0, 0
@@ -66,13 +66,13 @@ def test_a_worker_goes_on_with_its_partition_unless_others_are_to_be_looked_at_f
     assert line.schedule.goes_on(one)
     assert (one.turn.failures, one.turn.is_busy) == (0, True)
     assert line.take() == 2
-    # A ring may announce something urgent.
+    # ``ring`` may announce a more urgent partition.
     line.partitions = (*line.partitions, urgent)
     line.schedule.ring()
     assert not line.schedule.goes_on(one)
     line.schedule.finish(one, waits=False)
     assert line.take() == 3
-    # Only a more urgent partition would interrupt it.
+    # Only a more urgent partition would interrupt this one.
     assert line.schedule.goes_on(urgent)
     line.schedule.finish(other, waits=False)
     urgent.segments.clear()
@@ -154,7 +154,7 @@ def test_a_touched_folder_alone_is_listed_and_what_left_it_is_seen_by_the_next_s
         assert [sorted(by_topic[topic].segments) for topic in ("events", "other")] == [[10], []]
         uploader.sweep()
         assert sorted(by_topic["other"].segments) == [10]
-        # An unknown folder, and one that has disappeared in the meantime.
+        # An unknown folder, and one that was deleted meanwhile.
         uploader.disk.touch(tmp_path / "unknown-0")
         disk.folder.rename(tmp_path / "events-0.0123-delete")
         uploader.disk.touch(disk.folder)
@@ -179,7 +179,7 @@ class Process:
         )
 
     def runs(self, seconds: float, share: float, step_s: float = 0.3) -> int:
-        """Run for the given time and share of a processor; return the number of workers that may ship then."""
+        """Run for some seconds with a share of a processor; return how many workers may ship then."""
         for _ in range(round(seconds / step_s)):
             self.now_s += step_s
             self.taken_s += step_s * share

@@ -1,4 +1,4 @@
-"""Two real brokers with an uploader each, whose leaderships move: one lineage, each record once, none of another."""
+"""Two real brokers, each with an uploader, whose leadership moves. The bucket has one log with each record once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONFIG: Final = {
 }
 LONG_S: Final = 600
 MOST_BEHIND: Final = 2000
-"""Offsets, about twenty segments: the writer waits for the uploader, or neither finishes on a busy machine."""
+"""About twenty segments, in offsets: the writer waits for the uploader, or a busy machine finishes neither."""
 
 
 KRAFT: Final = {"internal.segment.bytes": "20000"}
@@ -46,10 +46,10 @@ OLD: Final = {"segment.bytes": "20000"}
 
 
 class Run:
-    """The cluster, its bucket, and the records written to the topic's one partition.
+    """The cluster, its bucket, and the records written to the topic's only partition.
 
-    The uploaders ask ``zookeeper`` for leaders if they do not ask the brokers. ``first_s`` and ``last_s`` are seconds
-    from each change of leaders to the first watermark of the new one, and to the last one of the old one.
+    With ``zookeeper``, the uploaders ask it for leaders instead of the brokers. ``first_s`` and ``last_s`` are seconds
+    from each change of leaders: to the new leader's first watermark, and to the old leader's last one.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Run:
         settings = self.folder / f"uploader-{broker}.properties"
         settings.write_text("".join(f"{name}={text}\n" for name, text in lines.items()))
         with uploader_process(settings, self.folder / f"uploader-{broker}.log") as process:
-            # On a busy machine Python alone takes seconds to start, and no change of leaders waits for it.
+            # On a busy machine Python takes seconds to start. Wait for it before leaders change.
             opened = Path(f"/proc/{process.pid}/fd")
             until(LONG_S, lambda: node.log_dir in [file.resolve() for file in opened.iterdir()])
             yield
@@ -138,7 +138,7 @@ class Run:
         return -1
 
     def move_to(self, broker: int) -> None:
-        """Move the leadership while records are written, until that broker's uploader ships them."""
+        """Move leadership to a broker while records are written, and wait until its uploader ships them."""
         self.cluster.prefer(TOPIC, 0, broker)
         self.follow(broker)
 
@@ -174,7 +174,7 @@ class Run:
             print(f"change of leaders to the {name}: p50 {ordered[len(ordered) // 2]:.2f} s, most {ordered[-1]:.2f} s")
 
     def check(self, active: int) -> None:
-        """Check that each record of the log is there once, in either order of the segments, and none of another."""
+        """Check that each record of the log is stored once, whichever segment is read first, and no other record."""
         settings = settings_from(
             {"storage.backend.class": "filesystem", "storage.root": "unused", "chunk.size": "4096"}
         )
@@ -210,8 +210,8 @@ def test_leadership_that_moves_fifty_times_leaves_one_lineage(tmp_path: Path) ->
 
 
 def test_what_a_leader_that_dies_had_not_shipped_is_shipped_by_the_next_though_no_disk_has_it(tmp_path: Path) -> None:
-    """The leader has no uploader; retention has deleted the segments from both disks, and the follower's uploader
-    holds them.
+    """The leader has no uploader. Retention deletes the segments from both disks, and the follower's uploader holds
+    them.
     """
     with start_kafka_cluster() as cluster:
         run = Run(cluster, tmp_path, delay_ms=20_000)
@@ -259,7 +259,7 @@ def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(t
             run.write()
             until(LONG_S, lambda: run.is_shipped(1))
             cluster.brokers[2].kill()
-            # Only the first broker has these, and it uploads them: it leads alone.
+            # Only the first broker has these records. It leads alone and its uploader ships them.
             run.write(3)
             until(LONG_S, lambda: run.is_shipped(1))
         before = watermark_of(run.store, run.partition)
@@ -278,7 +278,7 @@ def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(t
         values = run.written.values[TOPIC, 0]
         for offset in [offset for offset in values if offset >= cut]:
             del values[offset]
-        # A new producer, whose sequence numbers the new leader does not take for duplicates.
+        # A new producer: the new leader would take the old one's sequence numbers for duplicates.
         run.producer = Producer(
             {"bootstrap.servers": cluster.bootstrap_servers, "batch.size": "4000", "log_level": "0"}
         )

@@ -1,4 +1,4 @@
-"""Two uploaders that both believe to lead, at once on one store, their operations in any order: no harm."""
+"""Two uploaders that both believe to lead, on one store. Their operations, in any order, do no harm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Turns:
-    """Random order of operations; an uploader that has finished lets the other one continue."""
+    """Lets two uploaders take turns at random. If one has finished, the other continues."""
 
     def __init__(self, seed: int) -> None:
         self._source = random.Random(seed)
@@ -34,7 +34,7 @@ class Turns:
         self._next = self._source.randrange(2)
 
     def wait(self, who: int) -> bool:
-        """Wait for this uploader's turn; return False, as the predicate of a store that fails."""
+        """Wait for this uploader's turn. Return False, because a failing store calls this to decide if it fails."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._next == who or 1 - who in self._ended, _DEADLINE_S)
             self._next = self._source.randrange(2)
@@ -91,7 +91,7 @@ def ship_at_once(folder: Path, second_log: Callable[[BrokerDisk], None], seed: i
     second_log(second)
     inner = MemoryObjectStore()
     at_once((first, second), inner, seed)
-    # The leader finishes, whatever the other one did.
+    # The leader finishes, whatever the other uploader did.
     assert run_once(second.log_dir, inner) == []
     watermark = watermark_of(inner)
     assert (watermark.next_offset, watermark.holes) == (second.bases[-1], ())

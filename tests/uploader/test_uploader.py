@@ -1,4 +1,4 @@
-"""Shipped segments, their order, and those not shipped yet: one run after the other over a changing disk."""
+"""Which segments are shipped, in what order, and which wait: single runs over a changing disk."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_epochs_that_retention_has_cut_are_those_that_were_there(tmp_path: Path,
     other = MemoryObjectStore()
     disk.grow(2)
     disk.mark_deleted(2)
-    # Seen for the first time after they were marked: only the batches show their epochs.
+    # The segments were first seen after they were marked deleted, so only their batches show the epochs.
     run_once(tmp_path, other)
     assert [segment.metadata.segment_leader_epochs for segment in stored(other)] == [((5, 30),), ((5, 40),)]
 
@@ -179,7 +179,7 @@ def test_an_unclean_election_moves_the_watermark_back(
     assert (back.from_offset, back.to_offset, back.leader_epoch) == (30, 20, 4)
     assert (watermark.next_offset, watermark.leader_epoch) == (40, 4)
     assert "unclean" in caplog.text
-    # Once, and not again by the next one.
+    # The watermark moves back once; the next run does not repeat it.
     assert run_once(disk.log_dir, store) == []
     assert len(watermark_of(store).moved_back) == 1
 
@@ -187,7 +187,7 @@ def test_an_unclean_election_moves_the_watermark_back(
 def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_an_earlier_leaders(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:
-    """The first broker's epochs end before the second led; its checkpoint begins after that."""
+    """The first broker's epochs end before the second led, and its checkpoint begins after that."""
     first, second = BrokerDisk(tmp_path / "first"), BrokerDisk(tmp_path / "second")
     first.grow(3)
     with uploader_of(first.log_dir, store) as uploader:
@@ -196,7 +196,7 @@ def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_
         second.lead(1)
         second.grow(5)
         assert run_once(second.log_dir, store) == []
-        # The first broker leads again: by now the leader's log begins after the end of the first broker's old one.
+        # The first broker leads again. Meanwhile the leader's log begins after the end of the first broker's old log.
         shutil.rmtree(first.folder)
         first.bases, first.end, first.epochs = [], 60, ((1, 60),)
         first.grow(2)
@@ -222,7 +222,7 @@ def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_
 def test_an_unclean_election_whose_beginning_retention_has_taken_is_found_in_the_batches(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:
-    """In the checkpoint the new leader's epoch begins at the current log start, far after it took over."""
+    """By the checkpoint, the new leader's epoch begins at the log's present start, long after it took over."""
     old, new = BrokerDisk(tmp_path / "old"), BrokerDisk(tmp_path / "new")
     old.grow(5)
     run_once(old.log_dir, store)

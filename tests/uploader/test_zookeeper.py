@@ -1,4 +1,4 @@
-"""Leaders from a real ZooKeeper: watches, changes, topics created and deleted, and outages."""
+"""Leadership from a real ZooKeeper: watches, changes, topics created and deleted, and outages."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_only_what_has_changed_is_read_again(zookeeper: ZooKeeperServer, monkeyp
         cluster.lead(places[7], 2)
         until_led(leadership, set(places) - {places[7]})
         assert read == [places[7]]
-        # Periodically all of them are read, whatever the watches have reported.
+        # All states are read again periodically, even if no watch reported a change.
         read.clear()
         monkeypatch.setattr(module, "_AGAIN_S", -1.0)
         leadership.led()
@@ -161,7 +161,7 @@ def test_an_outage_is_told_and_what_changed_meanwhile_is_read(tmp_path: Path, mo
     with start_zookeeper(data, port) as server, zookeeper_client(server.hosts) as client:
         Cluster(client).lead(ONE, 1)
         Cluster(client).lead(TWO, 2)
-    # No watches: these died with the server.
+    # The watches died with the server.
     with leadership_of(f"127.0.0.1:{port}") as leadership:
         leadership.watch([ONE, TWO])
         with pytest.raises(BrokerUnavailableError, match="not connected"):
@@ -212,7 +212,7 @@ def test_what_is_no_list_of_hosts_is_a_wrong_setting() -> None:
 
 @contextmanager
 def by_tls(folder: Path, port: int, to_port: int) -> Generator[None]:
-    """Run TLS in front of a port; it requires the client's certificate too."""
+    """Put TLS in front of a port. It requires a client's certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem")
     context.load_verify_locations(folder / "authority.pem")
@@ -259,7 +259,7 @@ def by_tls(folder: Path, port: int, to_port: int) -> Generator[None]:
 def test_the_brokers_own_names_of_tls_are_honoured(
     zookeeper: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's certificate, from the broker's file, is required. A plain client gets no answer."""
+    """The server requires the client's certificate, which the broker's file names. A plain client gets no answer."""
     monkeypatch.setattr(module, "_ANSWER_S", 10.0)
     authority, port = make_authority(), free_port()
     (tmp_path / "authority.pem").write_text(authority.certificate_pem)
@@ -311,7 +311,7 @@ def test_tls_that_cannot_be_done_as_the_broker_does_it_is_refused_by_name(tmp_pa
     ):
         with pytest.raises(ConfigError, match=reason):
             environment_of(**refused)
-    # If the broker's TLS cannot be used at all, an explicit address without TLS still can.
+    # If the broker's TLS settings cannot be used, an explicit address without TLS still works.
     own["uploader.zookeeper.connect"] = "c:3"
     plain = environment_of(keystore_location=f"{tmp_path}/a.jks")
     assert (plain.zookeeper, plain.zookeeper_tls) == ("c:3", None)

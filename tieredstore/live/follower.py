@@ -19,16 +19,11 @@ from tieredstore.errors import AlreadyClosedError, BatchCorruptError, ResourceNo
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.clients import LiveConsumer, reading_configuration
 from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translate_errors
-from tieredstore.live.messages import MessageColumns, epoch_of, last_offset, pieces, size_of
+from tieredstore.live.messages import FIRST_MESSAGES, MessageColumns, epoch_of, last_offset, next_count, pieces, size_of
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition
 from tieredstore.process.closing import Closing
-
-_ROWS: Final = 10_000
-_TARGET_BYTES: Final = 4 * 1024 * 1024
-_FIRST_ROWS: Final = 256
-"""Messages to request at first, while their size is unknown."""
 
 _WAIT_S: Final = 0.1
 _LOOK_S: Final = 5.0
@@ -106,7 +101,7 @@ class LiveFollower(Closing):
         self._followed: dict[TopicPartition, _Followed] = {}
         self._ready: deque[LiveEvent] = deque()
         self._is_closed = False
-        self._rows = _FIRST_ROWS
+        self._rows = FIRST_MESSAGES
         self._answered_at = time.monotonic()
         self._watch = TopicWatch(self._consumer, timeout_s)
         self._watched = ""
@@ -225,12 +220,11 @@ class LiveFollower(Closing):
             self._release(where, runs)
         if messages:
             size = size_of([message for message in messages if message.error() is None])
-            # Choose the next number of messages by the size of these.
-            self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
+            self._rows = next_count(len(messages), size)
 
     def _release(self, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:
         """Convert the messages of one partition into record batches."""
-        for piece in pieces(runs.pop(where), _TARGET_BYTES):
+        for piece in pieces(runs.pop(where)):
             try:
                 records = self._columns.build(piece)
             except BatchCorruptError as error:
@@ -320,12 +314,9 @@ class LiveFollower(Closing):
     def _look_for_broker(self) -> None:
         try:
             # Ask about one topic: any answer proves a broker, and the metadata of all topics may be large.
-            self._consumer.list_topics(self._any_topic(), timeout=min(_LOOK_S, self._timeout_s))
+            self._consumer.list_topics(next(iter(self._followed))[0], timeout=min(_LOOK_S, self._timeout_s))
         except KafkaException as error:
             raise self._consumer.trouble.unavailable(self._doing, self._timeout_s) from error
-
-    def _any_topic(self) -> str:
-        return next(iter(self._followed))[0]
 
 
 def _partition_of(message: Message) -> TopicPartition:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -12,6 +12,11 @@ from confluent_kafka import Message
 from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.records.columns import RecordColumns
+
+MOST_MESSAGES: Final = 10_000
+TARGET_BYTES: Final = 4 * 1024 * 1024
+FIRST_MESSAGES: Final = 256
+"""Messages to request at first, while their size is unknown."""
 
 
 class MessageColumns:
@@ -30,9 +35,9 @@ class MessageColumns:
 
 def before(messages: Sequence[Message], stop: int) -> Sequence[Message]:
     """Return the messages with offsets below ``stop``. They must be in offset order."""
-    if not messages or _offset(messages[-1]) < stop:
+    if not messages or offset_of(messages[-1]) < stop:
         return messages
-    return messages[: bisect_left(messages, stop, key=_offset)]
+    return messages[: bisect_left(messages, stop, key=offset_of)]
 
 
 def size_of(messages: Sequence[Message]) -> int:
@@ -44,12 +49,17 @@ def _fields(schema: Any) -> list[Any]:
     return list(schema)
 
 
-def pieces(messages: Sequence[Message], target_bytes: int) -> Iterator[Sequence[Message]]:
-    """Yield the messages in runs of at most ``target_bytes``. A larger message is a run by itself."""
+def next_count(count: int, size: int) -> int:
+    """Return how many messages to request, after ``count`` messages of ``size`` bytes."""
+    return max(1, min(MOST_MESSAGES, TARGET_BYTES * count // max(1, size)))
+
+
+def pieces(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    """Yield the messages in runs of at most ``TARGET_BYTES``. A larger message is a run by itself."""
     first, held = 0, 0
     for at, message in enumerate(messages):
         size = size_of((message,))
-        if held + size > target_bytes and at > first:
+        if held + size > TARGET_BYTES and at > first:
             yield messages[first:at]
             first, held = at, 0
         held += size
@@ -58,7 +68,7 @@ def pieces(messages: Sequence[Message], target_bytes: int) -> Iterator[Sequence[
 
 def last_offset(messages: Sequence[Message]) -> int:
     """Return the offset of the last message."""
-    return _offset(messages[-1])
+    return offset_of(messages[-1])
 
 
 def epoch_of(message: Message) -> int | None:
@@ -67,7 +77,8 @@ def epoch_of(message: Message) -> int | None:
     return None if epoch is None or epoch < 0 else epoch
 
 
-def _offset(message: Message) -> int:
+def offset_of(message: Message) -> int:
+    """Return the offset of a record, or of an error in a partition."""
     offset: Any = message.offset()
     return int(offset)
 

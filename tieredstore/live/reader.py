@@ -18,7 +18,18 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.live.clients import ConsumerPool, LiveConsumer, bounded_configuration
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translate_errors
-from tieredstore.live.messages import MessageColumns, before, last_offset, pieces, size_of
+from tieredstore.live.messages import (
+    FIRST_MESSAGES,
+    MOST_MESSAGES,
+    TARGET_BYTES,
+    MessageColumns,
+    before,
+    last_offset,
+    next_count,
+    offset_of,
+    pieces,
+    size_of,
+)
 from tieredstore.live.properties import client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, Uuid
@@ -122,11 +133,6 @@ def _read_and_close(
         yield from batches
 
 
-_ROWS: Final = 10_000
-_TARGET_BYTES: Final = 4 * 1024 * 1024
-_FIRST_ROWS: Final = 256
-"""Messages to request at first, while their size is unknown."""
-
 _WAIT_S: Final = 0.1
 
 
@@ -158,7 +164,7 @@ class BoundedRead:
         self._fetch_position = -1
         self._pending: list[Message] = []
         self._pending_bytes = 0
-        self._rows = _FIRST_ROWS
+        self._rows = FIRST_MESSAGES
         self._error: TieredStoreError | None = None
         # The end of the log, if reached, else -1. Nothing arrives after it until the log grows.
         self._end = -1
@@ -174,7 +180,7 @@ class BoundedRead:
         while not self._is_done():
             self._take(self._receive())
             if self._pending and (
-                self._is_done() or self._pending_bytes >= _TARGET_BYTES or len(self._pending) >= _ROWS
+                self._is_done() or self._pending_bytes >= TARGET_BYTES or len(self._pending) >= MOST_MESSAGES
             ):
                 yield from self._flush()
                 # Restart the timeout: the caller's time between batches does not count.
@@ -207,8 +213,7 @@ class BoundedRead:
             self._pending += kept
             size = size_of(kept)
             self._pending_bytes += size
-            # Choose the next number of messages by the size of these.
-            self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
+            self._rows = next_count(len(messages), size)
         elif nothing:
             self._error = self._silence()
 
@@ -216,7 +221,7 @@ class BoundedRead:
         messages, size = self._pending, self._pending_bytes
         self._pending, self._pending_bytes = [], 0
         # Split if the messages are much larger than the earlier ones, by which their number was chosen.
-        for run in pieces(messages, _TARGET_BYTES) if size > 2 * _TARGET_BYTES else (messages,):
+        for run in pieces(messages) if size > 2 * TARGET_BYTES else (messages,):
             yield self._columns.build(run)
 
     def _without_errors(self, messages: list[Message]) -> list[Message]:
@@ -226,7 +231,7 @@ class BoundedRead:
             error = message.error()
             if error is None:
                 records.append(message)
-                self._position = _offset(message) + 1
+                self._position = offset_of(message) + 1
             elif (ends := self._judge(error, message)) is not None:
                 self._error = ends
                 break
@@ -235,7 +240,7 @@ class BoundedRead:
     def _judge(self, error: KafkaError, message: Message) -> TieredStoreError | None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
-            self._end = _offset(message)
+            self._end = offset_of(message)
             self._progress()
             return None
         if code in OF_GROUPS | OF_HOLES:
@@ -295,8 +300,3 @@ class BoundedRead:
         self._watch.begin()
         if self._position > self._range.start or self._end >= 0:
             self._consumer.trouble.forget()
-
-
-def _offset(message: Message) -> int:
-    offset = message.offset()
-    return -1 if offset is None else offset

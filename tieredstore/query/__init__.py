@@ -1,4 +1,4 @@
-"""Topics where people compute: streams of Arrow, tables of DuckDB, frames of Polars. Needs ``tieredstore[arrow]``."""
+"""Topics for computations: Arrow streams, and tables for DuckDB and Polars. Needs ``tieredstore[arrow]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TOPIC_COLUMNS", "ColumnTypes", "ReadPlan", "TopicRead", "read_topic"
 
 
 def __getattr__(name: str) -> object:
-    """Import the module of a name on first use: the help of commands needs only the formats, without pyarrow."""
+    """Import a name's module at its first use: the commands' help needs only the names of formats, without pyarrow."""
     match name:
         case "TOPIC_COLUMNS" | "ColumnTypes" | "topic_schema":
             from tieredstore.query import topic_columns  # noqa: PLC0415  see above

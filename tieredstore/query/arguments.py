@@ -1,6 +1,6 @@
-"""Arguments of callers without a type checker: one sentence that names an argument of a wrong kind.
+"""Checks arguments of callers without a type checker. An argument of a wrong type gets one sentence with its name.
 
-No message shows the value, which may contain a password.
+No message shows the value, which may be a password.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _A_MANAGER: Final = "a RemoteStorageManager that is open"
 
 
 def wrong_kind(name: str, given: object, wanted: str) -> ConfigError:
-    """Return the error for an argument of a wrong kind."""
+    """Return the error for an argument of a wrong type."""
     return ConfigError(f"{name} is of the type {type(given).__name__}; it must be {wanted}")
 
 
 def path_of(name: str, given: Any) -> Path:
-    """Return the path; raise ConfigError for anything else."""
+    """Convert an argument to a path. Raise ConfigError if that is impossible."""
     try:
         return Path(os.fsdecode(given))
     except TypeError:
@@ -29,36 +29,36 @@ def path_of(name: str, given: Any) -> Path:
 
 
 def check_callback(name: str, given: object) -> None:
-    """Raise ConfigError unless it can be called, or is left out."""
+    """Raise ConfigError unless the argument is a function or None."""
     if given is not None and not callable(given):
         raise wrong_kind(name, given, "a function")
 
 
 def check_topic(topic: object) -> None:
-    """Raise ConfigError unless it is a name."""
+    """Raise ConfigError unless the topic is a text."""
     if not isinstance(topic, str):
         raise wrong_kind("topic", topic, "a topic's name")
 
 
 def check_source(source: object) -> None:
-    """Raise ConfigError for a source that cannot be read from, such as settings and their file, which others accept."""
+    """Raise ConfigError for a source that has no segments to read, such as settings, which other functions accept."""
     if not hasattr(source, "fetch_log_segment"):
         raise wrong_kind("source", source, _A_MANAGER)
 
 
 def check_map(name: str, given: object, wanted: str) -> None:
-    """Raise ConfigError unless it is a map or left out."""
+    """Raise ConfigError unless the argument is a mapping or None."""
     if given is not None and not isinstance(given, Mapping):
         raise wrong_kind(name, given, wanted)
 
 
 def check_client(client: object) -> None:
-    """Raise ConfigError unless these are a client's properties."""
+    """Raise ConfigError unless these are a Kafka client's properties, or None."""
     check_map("client", client, 'a map of properties, as {"bootstrap.servers": "localhost:9092"}')
 
 
 def check_count(name: str, count: object) -> None:
-    """Raise ConfigError unless it is a number of at least one."""
+    """Raise ConfigError unless the argument is a whole number of at least one."""
     if not isinstance(count, int):
         raise wrong_kind(name, count, "a whole number")
     if count < 1:
@@ -66,8 +66,9 @@ def check_count(name: str, count: object) -> None:
 
 
 def several_of(name: str, given: Any, kind: type, wanted: str) -> tuple[Any, ...]:
-    """Return the values, each of this kind; raise ConfigError for others, and for a single text, which would be its
-    letters.
+    """Return the values as a tuple. Raise ConfigError if one has another type.
+
+    Also raise it for a single text, which Python would take as a sequence of letters.
     """
     if not _are_several(given):
         raise wrong_kind(name, given, f"a list of {wanted}")

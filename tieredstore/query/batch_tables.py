@@ -1,4 +1,4 @@
-"""Topics of batches as tables; their wing attaches them by an entry point of ``tieredstore.tables``."""
+"""Interface to topics of batches as tables. Their wing implements it by an entry point of ``tieredstore.tables``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BatchScan(Scan, Protocol):
-    """One scan, iterated once."""
+    """One scan of a topic of batches. Iterate over it once."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the records."""
@@ -31,15 +31,15 @@ class BatchScan(Scan, Protocol):
 
 
 class BatchTable(ScannedTable, Protocol):
-    """A topic of batches that can be scanned often, until it is closed."""
+    """A topic of batches that can be scanned repeatedly until it is closed."""
 
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None) -> BatchScan:
-        """Scan the records with these columns for which the filter holds."""
+        """Scan the records for which the filter holds, with these columns."""
         ...
 
     @property
     def is_closed(self) -> bool:
-        """True if it was closed."""
+        """True after ``close``."""
         ...
 
     @property
@@ -48,11 +48,11 @@ class BatchTable(ScannedTable, Protocol):
         ...
 
     def check_interruption(self) -> None:
-        """Raise the interruption of a scan, if there was one."""
+        """If a signal interrupted a scan, raise that interruption."""
         ...
 
     def close(self) -> None:
-        """End all scans, and begin no other."""
+        """End all scans, and refuse new ones."""
         ...
 
 
@@ -61,37 +61,38 @@ class BatchTables(Protocol):
 
     @classmethod
     def beside(cls, store: ObjectStore, settings: Settings) -> Self | None:
-        """Return the topics of this store; None if it cannot have any."""
+        """Return the batch topics of this store; None if it cannot have any."""
         ...
 
     @staticmethod
     def schema(key: ValueType, value: ValueType) -> pa.Schema:
-        """Return the columns of each, with keys and values of these types."""
+        """Return the columns of every batch topic, with keys and values of these types."""
         ...
 
     def names(self) -> Iterable[str]:
-        """Return the names of all topics."""
+        """Return the names of all batch topics."""
         ...
 
     def has(self, name: str) -> bool:
-        """Return True if there is a topic of that name, which may be an invalid one."""
+        """Return True if there is a batch topic of that name. The name may be invalid."""
         ...
 
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
-        """Return a topic; with ``keeps_snapshot``, always up to its first end. Raise TopicNotFoundError if there is
-        none.
+        """Return a batch topic as a table. Raise TopicNotFoundError if it does not exist.
+
+        With ``keeps_snapshot``, every scan ends where the first one ended.
         """
         ...
 
 
 @functools.cache
 def batch_tables() -> type[BatchTables] | None:
-    """Return the wing's class; None if the wing is absent."""
+    """Return the class that the wing attaches; None if the wing is not installed."""
     parts: list[type[BatchTables]] = attached_parts("tieredstore.tables")
     return parts[0] if parts else None
 
 
 def batches_beside(store: ObjectStore, settings: Settings) -> BatchTables | None:
-    """Return the topics of batches in a store; None if it cannot have any."""
+    """Return the batch topics of a store; None if it cannot have any."""
     tables = batch_tables()
     return None if tables is None else tables.beside(store, settings)

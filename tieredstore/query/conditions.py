@@ -1,6 +1,6 @@
-"""Proofs that a filter gives about unread records: partitions, offsets and times that it excludes.
+"""Proves by a filter which unread records are not wanted: partitions, offsets and times that it excludes.
 
-Kept apart from the scan, its only user: it knows expressions of Arrow, and neither logs nor readers.
+This module, which ``topic_scan`` alone imports, knows Arrow's expressions, and neither logs nor readers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LATEST_MS: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpan:
-    """Records of a partition with offsets ``start`` up to ``stop`` (half-open), none later than ``latest_ms``."""
+    """Records of a partition with offsets from ``start`` up to ``stop`` (exclusive), none later than ``latest_ms``."""
 
     where: TopicPartition
     start: int
@@ -35,11 +35,10 @@ class PartitionSpan:
 
 
 class Condition:
-    """A filter, an expression of pyarrow, over the columns of ``schema``. It proves, and never guesses.
+    """A filter (a pyarrow expression) over the columns of ``schema``. What it excludes is proven, never guessed.
 
-    Arrow itself decides if the expression can hold for a known partition, range of offsets or greatest timestamp: in
-    the way it skips files of a dataset by their known values. Raise ConfigError for an expression over unknown columns,
-    or with an invalid comparison.
+    Arrow itself decides if the expression can hold for a known partition, range of offsets or greatest timestamp. It
+    does the same to skip files of a dataset. Raise ConfigError for unknown columns or an invalid comparison.
     """
 
     def __init__(self, expression: Any, schema: pa.Schema) -> None:
@@ -53,18 +52,18 @@ class Condition:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns in the expression, in the schema's order."""
+        """The columns that the expression uses, in the order of the schema."""
         return tuple(name for name in self._schema.names if not self._binds_without(name))
 
     def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows for which the condition holds; raise ConfigError if it cannot be evaluated, for example a
-        sum that overflows.
+        """Return the rows for which the filter holds. Raise ConfigError if it cannot be computed, as when a sum
+        overflows.
         """
         untyped: Any = batch
         try:
             rows: pa.RecordBatch = untyped.filter(self._expression)
         except pa.ArrowException:
-            # Arrow's sentence may contain the record's data, which our messages never show.
+            # Arrow's message may contain a record's data, which our messages never show.
             raise ConfigError(
                 f"the filter {excerpt(self._expression)} cannot be computed for a record: a number is too large, or a "
                 "text is not of the type that it is taken for"
@@ -72,15 +71,15 @@ class Condition:
         return rows
 
     def possible(self, spans: Iterable[PartitionSpan]) -> list[PartitionSpan]:
-        """Return the spans that may have records for which the condition holds, in their order."""
+        """Return the spans that may have records for which the filter holds, in order."""
         asked = list(spans)
         kept = self._may_hold([_of_span(span) for span in asked]) if asked else []
         return [span for span, is_kept in zip(asked, kept, strict=True) if is_kept]
 
     def hull(self, spans: Sequence[PartitionSpan]) -> tuple[int, int]:
-        """Return the offsets (half-open) from the first to the last that may be wanted in consecutive spans.
+        """Return the range of offsets (the end is exclusive) that may be wanted in consecutive spans.
 
-        Each span must be one that :meth:`possible` returns.
+        The spans must be results of :meth:`possible`.
         """
         first, last = spans[0], spans[-1]
         start = _least(
@@ -94,18 +93,18 @@ class Condition:
         return start, max(start, stop)
 
     def since_ms(self) -> int | None:
-        """Return the time before which no record is wanted; None without one."""
+        """Return the time before which no record is wanted; None if there is no such time."""
         if self._may_hold_before(0):
             return None
         return _least(0, _LATEST_MS, self._may_hold_before)
 
     def holds_for_all(self, span: PartitionSpan) -> bool:
-        """Return True if every record of the span is certainly wanted, so that none needs to be checked."""
+        """Return True if every record of the span is certainly wanted, so that the filter need not be applied."""
         return not self._complement._may_hold_in(span)
 
     @property
     def _complement(self) -> Condition:
-        """The complement: the filter is false or null."""
+        """The filter for all other rows: those for which this one is false or null."""
         return Condition(~self._expression | self._expression.is_null(), self._schema)
 
     def _may_hold_in(self, span: PartitionSpan) -> bool:
@@ -133,8 +132,9 @@ class Condition:
 
 
 def _fragments(schema: Any, guarantees: Sequence[Any], expression: Any) -> set[str]:
-    """Return which of the files, named by their numbers, Arrow would open with these guarantees. None is ever
-    opened.
+    """Return which of some files Arrow would read, if each file has one of ``guarantees``.
+
+    The files' names are numbers. None of them exists or is opened.
     """
     names = [str(number) for number in range(len(guarantees))]
     files = ds.FileSystemDataset.from_paths(
@@ -161,8 +161,9 @@ def _field(name: str) -> Any:
 
 
 def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the smallest number from ``low`` to ``high`` for which ``holds``; it holds for all later ones, and for
-    ``high``.
+    """Return the smallest number from ``low`` to ``high`` for which ``holds``, by bisection.
+
+    ``holds`` must be true for ``high``, and for every number after the first for which it is true.
     """
     if holds(low):
         return low

@@ -1,5 +1,6 @@
-"""A topic into files for other programs: by partition and offsets, each file complete or absent, and continued
-later.
+"""Exports a topic into files for other programs. Each file covers a range of a partition's offsets.
+
+A file is complete or absent. A later export continues after the existing files.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 
 
 FILE_BYTES: Final = 256 * 1024 * 1024
-"""The approximate bytes of a log in one file: borders of segments are kept."""
+"""About the bytes of log in one file. A file ends where a segment does."""
 
 _DIGITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class ExportFile:
-    """The records of a partition with offsets ``start`` up to ``stop`` (half-open), and their file."""
+    """A file to write: the records of a partition with offsets from ``start`` up to ``stop`` (exclusive)."""
 
     partition: int
     start: int
@@ -46,7 +47,7 @@ class ExportFile:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A written file."""
+    """A file that was written, with the number of records and its size."""
 
     file: ExportFile
     records: int
@@ -61,10 +62,11 @@ def plan_export(
     windows: Mapping[TopicPartition, OffsetWindow] | None = None,
     file_bytes: int = FILE_BYTES,
 ) -> list[ExportFile]:
-    """Return the files still to be written for all records of the logs, or of these windows.
+    """Return the files to write for all records of the logs, or for ``windows``.
 
-    A file is named ``<topic>-<partition>-<first offset>-<last offset>.<ending>``, after the offsets that it covers,
-    records or not. Offsets of existing files are not exported again. Raise ConfigError for an unknown format.
+    A file is named ``<topic>-<partition>-<first offset>-<last offset>.<ending>`` by the range that it covers, even if
+    the range has no records at its ends. Offsets in existing files are not exported again. Raise ConfigError for an
+    unknown format.
     """
     if ending not in WRITERS:
         raise ConfigError(f"{ending!r} is no format of an export: there are {', '.join(WRITERS)}")
@@ -80,13 +82,13 @@ def plan_export(
 def export_files(
     reader: TopicReader, snapshot: LogSnapshot, files: Sequence[ExportFile], plan: ReadPlan, *, at_once: int
 ) -> Generator[Exported]:
-    """Write the files, several in parallel, each with the plan's columns and types; yield each when it is done.
+    """Write the files, several in parallel, with the plan's columns and types. Yield each file when it is complete.
 
-    A file appears when it is complete. Errors are those of reading, and OSError of the folder; finished files stay. The
-    caller holds the folder with ``export_folder``.
+    Raise errors of reading, and OSError of the folder. Complete files stay. The caller must be within
+    ``export_folder``.
     """
     with ThreadPool(at_once, "tieredstore-export") as pool:
-        # Closed by hand, to avoid waiting for a running read that is no longer wanted.
+        # The caller closes the generator, so that a read that is no longer wanted delays nothing.
         yield from in_parallel(pool, partial(_export, reader, snapshot, plan), files, at_once=at_once, ordered=False)
 
 
@@ -105,7 +107,7 @@ def _export(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, file: Ex
             size = target.tell()
         draft.replace(file.path)
     except BaseException:
-        # On a full disk it would take the space that a person needs to clean up.
+        # If the disk is full, the incomplete file would take the space that the user needs.
         draft.unlink(missing_ok=True)
         raise
     return Exported(file, records, size)
@@ -118,7 +120,7 @@ def _file(folder: Path, log: PartitionLog, window: OffsetWindow, ending: str) ->
 
 
 def _cover(folder: Path, log: PartitionLog, ending: str) -> list[OffsetWindow]:
-    """Return the offsets of the existing files, ascending."""
+    """Return the ranges of offsets that existing files cover, ascending."""
     name = re.compile(rf"{re.escape(f'{log.topic}-{log.partition}')}-(\d{{20}})-(\d{{20}})\.{re.escape(ending)}")
     names = (name.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted((int(match[1]), int(match[2]) + 1) for match in names if match is not None)
@@ -134,7 +136,7 @@ def _missing(start: int, stop: int, there: Sequence[OffsetWindow]) -> Iterator[O
 
 
 def _pieces(log: PartitionLog, window: OffsetWindow, file_bytes: int) -> Iterator[OffsetWindow]:
-    """Yield the window in pieces that end where segments do."""
+    """Divide the window at ends of segments."""
     start, stop = window
     spans = () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam))
     for span in spans:

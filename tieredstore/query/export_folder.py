@@ -1,4 +1,4 @@
-"""The folder of an export: one export of a topic at a time, and files of one kind, now and later."""
+"""Protects an export's folder: one export of a topic at a time, and only files of one kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 _HOME: Final = "_tieredstore"
-"""Spark, Hive and Arrow skip names with this start."""
+"""Spark, Hive and Arrow skip names that begin with an underscore."""
 
 _NOTE: Final = TypeAdapter(dict[str, object])
 _LOSS: Final = "on_data_loss"
@@ -34,13 +34,15 @@ _WAY_OUT: Final = "export into another folder, or delete them"
 
 @contextmanager
 def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan, ending: str) -> Generator[None]:
-    """Hold the folder for one export of a topic in one format, and remove leftovers of killed exports.
+    """Hold the folder for one export of a topic in one format, and remove incomplete files of killed exports.
 
-    ``_tieredstore/export/`` records the meaning of the files before the first is written: existing offsets are not
-    exported again, so they must be the same records, read in the same way. Raise ConfigError if another export of the
-    topic is running, or if the files are of a deleted topic, of other types of keys and values, or of another
-    isolation; and if all records are requested (``on_data_loss`` is ``fail``) beside files that may lack some, because
-    an export that only reports losses wrote them. OSError of the folder passes through.
+    Offsets in existing files are not exported again, so all files must come from the same records, read in the same
+    way. ``_tieredstore/export/`` records the way before the first file is written.
+
+    Raise ConfigError if another export of the topic is running. Raise it too if the files are of a deleted topic, of
+    other types of keys and values, or of another isolation. If this export requires all records (``on_data_loss`` is
+    ``fail``), raise it if an earlier export only reported losses: its files may lack records. OSError of the folder
+    passes through.
     """
     kind = _kind(query, snapshot, plan)
     note = folder / _HOME / "export" / f"{query.topic}.{ending}.json"
@@ -79,12 +81,12 @@ def _kind(query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan) -> dict[str, s
 
 
 def _type_name(kind: Any) -> str:
-    """Describe a type briefly: a schema's fields may change between exports, as in files of one table."""
+    """Describe a type for the record. Fields of a schema may change between exports, so they are not in it."""
     return "columns" if pa.types.is_struct(kind) else str(kind)
 
 
 def _lock(file: BinaryIO, folder: Path, topic: str) -> None:
-    """Lock until the file is closed, in any end of the process."""
+    """Lock the file until it is closed or the process ends."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

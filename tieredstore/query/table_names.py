@@ -1,4 +1,4 @@
-"""The meaning of table names in a query: topics, and tables of their contents."""
+"""What table names in a query mean: topics, and tables of their segments, partitions or batches."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Any, Final, cast
 from tieredstore.errors import ConfigError
 
 BATCHES: Final = "$batches"
-"""The ending of the table of a topic of batches, if another topic has its name."""
+"""Suffix for the table of a batch topic, if a topic of segments has the same name."""
 
 _NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})(?:\$(?P<part>segments|partitions|batches))?")
 
 
 def parse_table_name(name: str) -> tuple[str, str | None] | None:
-    """Split a table's name into the topic and its catalog's table; None for other names."""
+    """Split a table name into a topic and the part after ``$``; None for other names."""
     match = _NAME.fullmatch(name)
     return None if match is None else (match["topic"], match["part"])
 
 
 def tables_in(node: Any) -> Iterator[str]:
-    """Yield the names of tables in the tree of a query, including those of its WITH, which take precedence anyway."""
+    """Yield the table names in a query's syntax tree. Names defined by WITH are included; they take precedence
+    anyway.
+    """
     if isinstance(node, list):
         for part in cast("Sequence[Any]", node):
             yield from tables_in(part)
@@ -33,7 +35,7 @@ def tables_in(node: Any) -> Iterator[str]:
 
 
 def tables_mentioned(sql: str, topics: Sequence[str]) -> list[str]:
-    """Return every table that a query may mean if only its text is known: those whose names are in it."""
+    """Return every table whose name occurs in the text of a query that cannot be parsed."""
     names = [topic + part for topic in topics for part in ("", "$segments", "$partitions", "$batches")]
     exact = [name for name in names if name in sql]
     taken, text = {name.lower() for name in exact}, sql.lower()
@@ -41,7 +43,7 @@ def tables_mentioned(sql: str, topics: Sequence[str]) -> list[str]:
 
 
 def topic_of(name: str, topics: Sequence[str], *, asks_broker: bool) -> str | None:
-    """Return the topic of a table's name; SQL ignores case if that is unambiguous."""
+    """Return the topic that a table name means. Case is ignored if only one topic fits."""
     if name in topics:
         return name
     alike = [topic for topic in topics if topic.lower() == name.lower()]
@@ -53,7 +55,7 @@ def topic_of(name: str, topics: Sequence[str], *, asks_broker: bool) -> str | No
 
 
 def check_distinct(names: Sequence[str], way_out: str) -> None:
-    """Raise ConfigError, with the way out, for names of two topics that SQL treats as one."""
+    """Raise ConfigError, with the advice ``way_out``, for two names that differ only in case."""
     lower: dict[str, str] = {}
     for name in names:
         other = lower.setdefault(name.lower(), name)
@@ -62,9 +64,9 @@ def check_distinct(names: Sequence[str], way_out: str) -> None:
 
 
 def quotes_missing(sql: str, topics: Sequence[str], words: Collection[str]) -> str:
-    """Suggest quotes for a topic in a query whose unquoted name SQL takes for something else, such as its ``words``.
+    """Return advice to quote a topic's name that SQL takes for something else, such as one of its ``words``.
 
-    Empty if there is none.
+    Return an empty text if no topic needs quotes.
     """
     odd = [name for name in topics if not name.isidentifier() and name in sql]
     odd += [

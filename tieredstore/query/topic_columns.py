@@ -1,4 +1,4 @@
-"""The columns of a topic's records for computations."""
+"""The columns of a topic's records, as computations see them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOPIC: Final = pa.dictionary(pa.int32(), pa.string())
 _PARTITION: Final = pa.dictionary(pa.int32(), pa.int32())
 _BINARY: Final = Binary()
 _SPARE: Final = 4
-"""One spare row per this many: the sizes of batches drift."""
+"""Make arrays a quarter longer than needed, because the next batch may be larger."""
 
 TOPIC_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch",
@@ -29,12 +29,12 @@ TOPIC_COLUMNS: Final = (
 
 
 _DECODED: Final = {"timestamp_type": "timestampType", "leader_epoch": "leaderEpoch"}
-"""The decoder's names, which are those of Spark's Kafka source."""
+"""The decoder uses the names of Spark's Kafka source."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnTypes:
-    """The types of keys and values."""
+    """The types of a topic's keys and values."""
 
     key: ValueType = field(default=_BINARY)
     value: ValueType = field(default=_BINARY)
@@ -45,7 +45,7 @@ class ColumnTypes:
                 raise ConfigError(f"{name} is {kind!r}; it must be Binary(), Text(), Json(schema) or Avro(schema)")
 
     def of(self, column: str) -> ValueType | None:
-        """Return a column's type; None for one that is neither."""
+        """Return the type of the column ``key`` or ``value``; None for other columns."""
         return {"key": self.key, "value": self.value}.get(column)
 
 
@@ -53,7 +53,7 @@ _BYTES: Final = ColumnTypes()
 
 
 def topic_schema(columns: Sequence[str] = TOPIC_COLUMNS, types: ColumnTypes = _BYTES) -> pa.Schema:
-    """Return the schema of these columns; raise ConfigError for an unknown or repeated one."""
+    """Return the schema of these columns. Raise ConfigError for an unknown or repeated column."""
     if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(TOPIC_COLUMNS):
         raise ConfigError(f"columns {list(columns)} are not some of {', '.join(TOPIC_COLUMNS)}, each once")
     decoded: Any = ReadSettings(columns=COLUMNS).schema
@@ -68,9 +68,9 @@ def topic_schema(columns: Sequence[str] = TOPIC_COLUMNS, types: ColumnTypes = _B
 
 
 class TopicColumns:
-    """Converts decoded records into batches of ``columns``. Safe from several threads.
+    """Converts decoded records into batches with ``columns``. Thread-safe.
 
-    ``topic`` and ``partition`` are dictionaries, the same in all batches of a read.
+    ``topic`` and ``partition`` are dictionary columns. Their dictionaries are the same in all batches of a read.
     """
 
     def __init__(self, columns: Sequence[str], types: ColumnTypes, topic: str, partitions: Sequence[int]) -> None:
@@ -84,13 +84,13 @@ class TopicColumns:
 
     @property
     def decoded(self) -> tuple[str, ...]:
-        """The columns to decode: at least the offsets, which errors name."""
+        """The columns to decode. Offsets are always included, because errors name them."""
         decoded = (_DECODED.get(name, name) for name in self._columns)
         return tuple(dict.fromkeys((*(name for name in decoded if name in COLUMNS), "offset")))
 
     def convert(self, records: pa.RecordBatch, where: TopicPartition) -> pa.RecordBatch:
-        """Return the same records with these columns. Raise InvalidValueError for a key or value of another type, by
-        its policy.
+        """Return the records with these columns. Raise InvalidValueError for an invalid key or value, if the type's
+        policy is to fail.
         """
         arrays = [self._array(name, records, where) for name in self._columns]
         batch: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -115,8 +115,8 @@ class TopicColumns:
                 return records.column(_DECODED.get(name, name))
 
     def _constant(self, number: int, dictionary: Any, count: int) -> Any:
-        # Kept, because most batches that follow are of the same partition and no larger: making them again took a
-        # fiftieth of a read. Replaced atomically, for other threads.
+        # Reuse the array: most following batches are of the same partition and no larger. Making it again took a
+        # fiftieth of a read. The assignment is atomic, so other threads may use it.
         kept, indices = self._indices
         if kept != number or len(indices) < count:
             indices = pa.repeat(pa.scalar(number, pa.int32()), count + count // _SPARE)

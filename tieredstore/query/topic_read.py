@@ -1,4 +1,4 @@
-"""The records of a topic as one stream of Arrow's record batches."""
+"""The records of a topic as one stream of record batches."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 
 GivenPlaces: TypeAlias = "Place | Mapping[int, Place] | None"
-"""The start or end of a read: for all partitions, or by number; None for the log's own end."""
+"""Where a read starts or stops: for all partitions, or by partition number. None means the log's own start or end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The content of a read, and its options: :func:`read_topic` describes each."""
+    """What to read, and how. :func:`read_topic` describes each field."""
 
     start: GivenPlaces = None
     stop: GivenPlaces = None
@@ -51,7 +51,7 @@ class ReadPlan:
 
 
 class StreamedScan(Protocol):
-    """The source of a read: consecutive streams, several of them read in parallel."""
+    """The source of a read: streams that follow each other, of which several are read in parallel."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -64,21 +64,23 @@ class StreamedScan(Protocol):
         ...
 
     def streams(self) -> Iterator[Callable[[], Iterator[pa.RecordBatch]]]:
-        """Yield the streams, each begun by calling it."""
+        """Yield the streams. Calling one begins it."""
         ...
 
 
 class TopicRead(ArrowStream):
-    """The records of a topic; no record batch is empty. For one reader. Exhaust it, or close it.
+    """The records of a topic. No record batch is empty. For one thread. Exhaust it, or close it.
 
-    An unreferenced one ends too, within about a second. Closed early, it raises AlreadyClosedError, not an end; after a
-    failure it raises its error again. It is also an Arrow stream (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and
-    DataFusion accept it, once, and pandas by ``pyarrow.table(read).to_pandas()``. Their errors have the class and the
-    sentence of ours in their text. Used as a context manager it raises ours in their place, and ``error`` has it.
+    If nothing refers to it any more, it ends within about a second. After an early close it raises AlreadyClosedError,
+    so that it never seems complete; after a failure it raises the same error again.
+
+    It is an Arrow stream too (``__arrow_c_stream__``), which pyarrow, Polars, DuckDB and DataFusion can read once; for
+    pandas, use ``pyarrow.table(read).to_pandas()``. Errors of these libraries contain the class and sentence of the
+    original error. A ``with`` block raises the original error instead, and ``error`` has it.
     """
 
     def __init__(self, topic: str, plan: ReadPlan, scan: StreamedScan, *, owned: Closing | None = None) -> None:
-        """Begin the read; ``owned`` is closed with it."""
+        """Begin the read. Closing it closes ``owned`` too."""
         self.topic = topic
         self.schema: Any = scan.schema
         self.error: TieredStoreError | None = None
@@ -100,7 +102,7 @@ class TopicRead(ArrowStream):
             self.close()
             raise
         except (Interrupted, KeyboardInterrupt) as interruption:
-            # A reader through C only learns that something failed.
+            # Keep it: a library that reads through C only learns that something failed.
             self.interruption = interruption
             raise
         if batch is None:
@@ -109,7 +111,9 @@ class TopicRead(ArrowStream):
         return batch
 
     def _end(self) -> None:
-        """End the read; raise its error if it was closed early, which a reader must not take for the end of records."""
+        """End the read. After an early close, raise an error, which the caller cannot take for the end of the
+        records.
+        """
         if self.is_closed and not self._is_over:
             if self.error is None:
                 self.error = AlreadyClosedError(
@@ -120,13 +124,13 @@ class TopicRead(ArrowStream):
         self.close()
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the same read as a stream of pyarrow; raise AlreadyClosedError if its records were already read."""
+        """Return the same read as a pyarrow stream. Raise AlreadyClosedError if its records were read already."""
         if self.is_closed:
             raise AlreadyClosedError(f"this read of {self.topic} was exhausted or closed before; start another read")
         return super().reader()
 
     def close(self) -> None:
-        """End the read; running work ends by itself."""
+        """End the read without waiting for running work."""
         self.is_closed = True
         self._batches.close()
         if self._owned is not None:

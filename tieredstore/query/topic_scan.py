@@ -1,4 +1,4 @@
-"""From a topic's name to its records: splits read in parallel, without those that a filter excludes."""
+"""Reads a topic by its name: splits in parallel, without those that a filter excludes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _LEAST_SPLIT: Final = 2 * _MIB
-# Four chunks of 4 MiB, and the rest of the batch that the last one cuts.
+# Four chunks of 4 MiB, and the rest of a batch that continues in the next chunk.
 _MOST_SPLIT: Final = 17 * _MIB
 _SPLITS_A_READER: Final = 4
 _MOST_READERS: Final = 8
 _FIRST_SEGMENTS: Final = 2
 _UNIT_SEGMENTS: Final = 16
-"""Segments planned together, enough for parallel requests. All readers wait for the first ones, so these are only
-``_FIRST_SEGMENTS``.
+"""Segments to plan together, enough for parallel requests. The first plan has only ``_FIRST_SEGMENTS``, because all
+readers wait for it.
 """
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
@@ -51,11 +51,11 @@ _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class TopicScan:
-    """The records of some windows of one topic as batches of ``columns``, from bucket and broker.
+    """A scan of some windows of a topic, in bucket and broker, which yields batches with the columns of ``schema``.
 
-    ``condition`` holds for returned records, ``reading`` are the columns to decode for both. With ``readers`` splits in
-    parallel, the splits are small enough to share the work, and for each of them to wait decoded, within ``max_bytes``
-    together.
+    ``condition`` must hold for the returned records. ``reading`` decodes all columns that schema and condition need.
+    ``readers`` splits are read in parallel. Splits are small enough to share the work evenly, and so that decoded
+    splits of all readers fit into ``max_bytes``.
     """
 
     reader: TopicReader
@@ -70,16 +70,14 @@ class TopicScan:
     left_out: LeftOut | None = None
 
     def narrowed(self, windows: Mapping[TopicPartition, OffsetWindow]) -> Self:
-        """Return the scan of the parts of these windows that the condition leaves: one window of each, several, or
-        none.
-        """
+        """Return a scan of those parts of the windows that the condition does not exclude."""
         left = {
             where: self._narrow_log(self.snapshot.logs[where], *window) for where, window in sorted(windows.items())
         }
         return replace(self, windows=left)
 
     def streams(self) -> Iterator[Callable[[], _Batches]]:
-        """Yield reads of the windows piece by piece, by partition and offset; planned on demand."""
+        """Yield reads of parts of the windows, by partition and offset. They are planned when needed."""
         windows = self.windows
         total = sum(
             self.snapshot.bytes_between(where, *window) for where, of_log in windows.items() for window in of_log
@@ -105,7 +103,7 @@ class TopicScan:
         where = split.partition.topic, split.partition.partition
         if self.left_out is not None and isinstance(split, RecordSplit):
             self.left_out.meet(where[1], (entry for section in split.sections for entry in section.aborted))
-        # With a reader for each processor, none is left to decode ahead.
+        # If there is a reader for each processor, no processor is free to decode ahead.
         decode_ahead = self.settings.decode_ahead and self.readers < len(os.sched_getaffinity(0))
         settings = replace(self.settings, columns=self.reading.decoded, decode_ahead=decode_ahead)
         wanted = self._filter(split)
@@ -135,7 +133,7 @@ class TopicScan:
 
 
 def default_parallelism() -> int:
-    """Return the number of this process's cores, at most eight."""
+    """Return the number of processors that this process may use, at most eight."""
     return max(1, min(_MOST_READERS, len(os.sched_getaffinity(0))))
 
 
@@ -147,16 +145,15 @@ def begin_read(
     owns_reader: bool = True,
     left_out: LeftOut | None = None,
 ) -> TopicRead:
-    """Read the plan's part of the topic; with ``owns_reader`` the reader is closed with the read.
+    """Read the topic by ``plan``. With ``owns_reader``, closing the read closes the reader.
 
-    ``left_out`` collects the windows, and the uncommitted records met in them.
-
-    Raise DataLossError for requested offsets that the plan's filter does not exclude and that exist nowhere.
+    ``left_out`` collects the windows and their aborted transactions. Raise DataLossError by the query's policy for
+    requested offsets that do not exist and that the plan's filter does not exclude.
     """
     topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)
     condition = None if plan.filter is None else Condition(plan.filter, topic_schema(types=plan.types))
-    # Columns that only the filter uses are decoded too, but not returned.
+    # Decode columns that only the filter uses, but do not return them.
     columns = tuple(dict.fromkeys((*plan.columns, *(() if condition is None else condition.columns))))
     numbers = sorted(number for _, number in snapshot.logs)
     starts, stops = _places(topic, plan.start, Earliest()), _places(topic, plan.stop, Latest())
@@ -171,11 +168,11 @@ def begin_read(
         left_out=left_out,
     ).narrowed(windows)  # fmt: skip
     wanted = {where: (of_log[0][0], of_log[-1][1]) for where, of_log in scan.windows.items() if of_log}
-    # If the condition ends a window, the request extends no further.
+    # If the condition shortens a window, the request ends there too.
     ends = {where: stop if stop < windows[where][1] else place_of(stops, where) for where, (_, stop) in wanted.items()}
     lookup.check_readable(wanted, starts, ends)
     if reader.query.fails_on_loss:
-        # By the other policy each piece reports it when planned.
+        # If losses are accepted, planning reports the loss of each part.
         Losses(reader.query).accept_missing(
             loss
             for where, of_log in scan.windows.items()
@@ -192,7 +189,7 @@ def _places(topic: str, given: GivenPlaces, default: Place) -> Places:
 
 
 def _spans(log: PartitionLog, start: int, stop: int) -> Iterator[PartitionSpan]:
-    """Yield the window as segments and the parts between and after them: lost or not, a filter may want it."""
+    """Yield the window as segments and the ranges between and after them, which the filter may want even if lost."""
     at = start
     for span in () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam)):
         first, last = max(start, span.start), min(stop, log.seam, span.stop)
@@ -206,7 +203,7 @@ def _spans(log: PartitionLog, start: int, stop: int) -> Iterator[PartitionSpan]:
 
 
 def _units(log: PartitionLog, start: int, stop: int) -> Iterator[OffsetWindow]:
-    """Yield the window in pieces of a few segments; the broker's part is in the last one."""
+    """Divide the window into ranges of a few segments each. The last range has the broker's part."""
     stored = () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam))
     cuts = [span.start for span in stored[_FIRST_SEGMENTS::_UNIT_SEGMENTS]]
     edges = [start, *cuts, stop]
@@ -250,21 +247,21 @@ def read_topic(
     topic_id: Uuid | None = None,
     settings: ReadSettings | None = None,
 ) -> TopicRead:
-    """Read a topic, bucket and broker as one log, as it is now.
+    """Read a topic as it is now, bucket and broker as one log.
 
-    ``partitions`` are some of them, or all. ``start`` and ``stop`` (exclusive) are an offset, an ``AtTime``, or None
-    for the first record and for the end: for each partition, or by its number. ``filter`` is an expression of pyarrow
-    over any columns; its conditions on ``partition``, ``offset`` and ``timestamp`` prevent excluded records from being
-    fetched. ``key`` and ``value`` are their types.
+    ``partitions`` are the partition numbers to read, by default all. ``start`` and ``stop`` (exclusive) are an offset,
+    an ``AtTime``, or None for the first record or the end. Each is for all partitions, or a mapping from partition
+    numbers. ``filter`` is a pyarrow expression over any columns. Records that its conditions on ``partition``,
+    ``offset`` and ``timestamp`` exclude are not fetched. ``key`` and ``value`` are the types of keys and values.
 
-    Splits are read ``parallelism`` at a time (default: the number of cores): by partition and offset, or with
-    ``ordered=False`` as they come, with batches in any order. Decoded and waiting records take at most ``max_bytes``,
-    and one record batch more.
+    ``parallelism`` splits are read at once, by default as many as there are cores. Records come by partition and
+    offset; with ``ordered=False``, batches come in any order. Decoded records that wait take at most ``max_bytes`` and
+    one batch.
 
-    ``client`` are the properties of the Kafka client that continues after the bucket's end. Requested offsets that the
-    filter does not exclude and that exist nowhere raise DataLossError, before the first record; with
-    ``on_data_loss="report"`` a warning is logged for each gap. Raise ResourceNotFoundError for an absent topic or
-    partition, ConfigError for invalid arguments. Errors of reading are raised in place of the records.
+    ``client`` has the properties of a Kafka client, which reads on after the bucket's end. Requested offsets that do
+    not exist, unless the filter excludes them, raise DataLossError before the first record. With
+    ``on_data_loss="report"``, each gap is logged as a warning instead. Raise ResourceNotFoundError for an absent topic
+    or partition, and ConfigError for invalid arguments. Errors of reading are raised while iterating.
     """
     check_source(source)
     check_topic(topic)

@@ -1,4 +1,4 @@
-"""A topic as a table: scanned any number of times, each time as the topic is then."""
+"""A topic as a table. It can be scanned repeatedly; each scan reads the topic as it is then."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.remote.source import SegmentSource
 
-# The type stubs of datasets and tables are partial.
+# pyarrow's type stubs of datasets and tables are incomplete.
 _Dataset: Final[Any] = ds.Dataset
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """The options of topics read as tables, in the words of :func:`read_topic`."""
+    """Options of topics as tables. :func:`read_topic` describes them."""
 
     types: ColumnTypes = field(default_factory=ColumnTypes)
     isolation: Isolation = DEFAULT_ISOLATION
@@ -44,9 +44,9 @@ class TableOptions:
 
 
 class TopicTable:
-    """A topic that can be scanned many times. Safe from several threads; ``error`` is the first that ended a scan.
+    """A topic that can be scanned repeatedly. Thread-safe.
 
-    With ``keeps_snapshot`` all scans are of the topic as it was at the first one.
+    With ``keeps_snapshot``, all scans read the topic as it was at the first scan.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class TopicTable:
         return self._failure or next((read.error for read in self.reads if read.error is not None), None)
 
     def check_interruption(self) -> None:
-        """Raise the interruption of a scan, if there was one: engines turn it into their own error."""
+        """If a signal interrupted a scan, raise that interruption: query engines turn it into errors of their own."""
         for interruption in (self._interruption, *(read.interruption for read in self.reads)):
             if interruption is not None:
                 raise interruption
 
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None, *, ordered: bool = True) -> TopicRead:
-        """Scan the records with these columns for which the filter holds."""
+        """Scan the records for which the filter holds, with these columns."""
         plan = ReadPlan(
             columns=TOPIC_COLUMNS if columns is None else tuple(columns), filter=filter, types=self._options.types,
             ordered=ordered, parallelism=self._options.parallelism, max_bytes=self._options.max_bytes,
@@ -99,7 +99,7 @@ class TopicTable:
         return read
 
     def segments(self) -> pa.Table:
-        """Return the segments with the topic's records."""
+        """Return a table of the segments with the topic's records."""
         rows = [
             {
                 "topic": log.topic, "topic_id": str(log.topic_id), "partition": log.partition,
@@ -114,7 +114,7 @@ class TopicTable:
         return table
 
     def partitions(self) -> pa.Table:
-        """Return the topic's partitions: their first offset, the bucket's end, and the log's end."""
+        """Return a table of the topic's partitions: first offset, the end of the bucket's part, and the log's end."""
         rows = [
             {
                 "topic": log.topic, "topic_id": str(log.topic_id), "partition": log.partition,
@@ -127,7 +127,7 @@ class TopicTable:
         return table
 
     def close(self) -> None:
-        """End all scans, and begin no other."""
+        """End all scans, and refuse new ones."""
         self.is_closed = True
         for read in self.reads:
             read.close()
@@ -174,15 +174,15 @@ _PARTITIONS: Final = pa.schema(
 
 
 class ScannedTable(Protocol):
-    """The interface of a table that can be scanned."""
+    """A table that query engines can scan."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns."""
+        """The table's columns."""
         ...
 
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None) -> Scan:
-        """Scan the records with these columns for which the filter holds."""
+        """Scan the records for which the filter holds, with these columns."""
         ...
 
 
@@ -195,14 +195,13 @@ class Scan(Protocol):
 
 
 class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which its stubs say nothing here
-    """A topic in the form of a dataset: query engines request a scan of some columns under a filter.
+    """A topic that query engines take for a pyarrow dataset. They scan it with some columns and a filter.
 
-    It has a dataset's name and type, and of its methods ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head``
-    and ``count_rows``.
+    Of a dataset's methods it has ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and ``count_rows``.
     """
 
     def __init__(self, table: ScannedTable) -> None:
-        # Pyarrow's own constructor always raises; nothing that it would set is used below.
+        # Do not call pyarrow's constructor, which always raises. Nothing below needs what it would set.
         self._table = table
 
     @property
@@ -211,7 +210,7 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
         return self._table.schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> TopicScanner:
-        """Return a scanner of these columns of the records for which the filter holds."""
+        """Return a scanner with these columns, of the records for which the filter holds."""
         return TopicScanner(self._table, columns, filter)
 
     def to_batches(self, *arguments: Any, **named: Any) -> Iterator[pa.RecordBatch]:
@@ -237,7 +236,7 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
 
 
 class TopicScanner:
-    """One scan of a topic, begun when its records are requested."""
+    """One scan of a topic, which begins when its records are requested."""
 
     def __init__(self, table: ScannedTable, columns: Sequence[str] | None, filter: Any) -> None:
         self._table = table
@@ -246,12 +245,12 @@ class TopicScanner:
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the records as a stream."""
-        # An engine that wants no column counts rows.
+        # An engine that asks for no columns counts rows.
         columns = self._columns if self._columns is None or len(self._columns) else ["offset"]
         return self._table.scan(columns, self._filter).reader()
 
     def to_table(self) -> pa.Table:
-        """Return all records in memory."""
+        """Return all records as a table in memory."""
         return self.to_reader().read_all()
 
     def head(self, num_rows: int) -> pa.Table:

@@ -1,6 +1,6 @@
-"""Rows of Arrow as files and lines: Parquet, Arrow, CSV, JSON lines.
+"""Writes Arrow rows to files: Parquet, Arrow, CSV and JSON lines.
 
-The help of commands names the formats, so importing this module loads neither pyarrow nor any other slow library.
+The commands' help names the formats, so importing this module loads neither pyarrow nor other slow libraries.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _A_SECOND: Final[Mapping[str | None, int]] = {"s": 1, "ms": 1000, "us": 10**6, "
 
 
 class BatchRows(Protocol):
-    """Rows in batches of one schema, read once: a reader of pyarrow's, or a stream of ours.
+    """Rows in batches of one schema, to be read once: a pyarrow reader, or a stream of this package.
 
-    Topics and partitions are columns of dictionary type, JSON of an extension type: cast what a format lacks.
+    Topic and partition are dictionary columns, and JSON is an extension type. A format that lacks them must cast.
     """
 
     @property
@@ -40,7 +40,7 @@ class BatchRows(Protocol):
 
 
 Writer: TypeAlias = Callable[[BatchRows, BinaryIO], int]
-"""Writes all rows of a reader, and returns their number."""
+"""Writes all rows of a reader; returns their number."""
 
 
 def write_parquet(reader: BatchRows, file: BinaryIO) -> int:
@@ -73,7 +73,7 @@ def _without_type(parquet: Any, reader: BatchRows) -> ConfigError:
 
 
 def write_arrow(reader: BatchRows, file: BinaryIO) -> int:
-    """Write a file of Arrow (Feather, version 2), compressed by zstd."""
+    """Write an Arrow file (Feather, version 2), compressed by zstd."""
     ipc: Any = importlib.import_module("pyarrow.ipc")
     rows = 0
     with ipc.new_file(file, reader.schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
@@ -84,7 +84,7 @@ def write_arrow(reader: BatchRows, file: BinaryIO) -> int:
 
 
 def write_csv(reader: BatchRows, file: BinaryIO) -> int:
-    """Write a line of names, and one per row; null is empty, and nested values are JSON."""
+    """Write a line of column names, and a line per row. Null becomes empty text, and nested values JSON."""
     import csv  # noqa: PLC0415  see above
 
     untyped: Any = reader
@@ -98,9 +98,10 @@ def write_csv(reader: BatchRows, file: BinaryIO) -> int:
 
 
 def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
-    """Write one object per row: times and durations as ISO 8601, bytes as text, or ``0x…`` if they are not UTF-8.
+    """Write one object per row.
 
-    NaN and infinities are text, and a map is an object if its keys are text or whole numbers. JSON values are embedded.
+    Times and durations are ISO 8601. Bytes are text, or ``0x…`` if they are not UTF-8. NaN and infinities are text. A
+    map is an object if its keys are text or whole numbers. JSON values are embedded.
     """
     untyped: Any = reader
     names: list[str] = untyped.schema.names
@@ -113,15 +114,15 @@ def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """A row of ``WRITERS``: how rows are written, and what the commands need to know about the bytes."""
+    """A file format: how to write rows, and what the commands need to know about the file."""
 
     write: Writer
     is_binary: bool
-    """A terminal gets it only if the user asks with ``-o -``."""
+    """True if it is written to a terminal only with ``-o -``."""
     takes_equal_names: bool = False
-    """Two columns of the same name both appear."""
+    """True if two columns of the same name both appear."""
     other_endings: tuple[str, ...] = ()
-    """Further endings of file names for this format, beside its own name."""
+    """More file name suffixes for the format, besides its name."""
 
 
 WRITERS: Final[Mapping[str, RowFormat]] = {
@@ -130,17 +131,17 @@ WRITERS: Final[Mapping[str, RowFormat]] = {
     "csv": RowFormat(write_csv, is_binary=False, takes_equal_names=True),
     "jsonl": RowFormat(write_json_lines, is_binary=False, other_endings=(".json",)),
 }
-"""All formats of files, by the name that is also the ending of a file's name. A new one is its function and a row."""
+"""All file formats by name, which is also the suffix of file names. To add one, add its function and a row."""
 
 
 def format_of(path: Path) -> str | None:
-    """Return the name of the format that the file's name ends with, in any case; None if there is no such format."""
+    """Return the format that the file name's suffix means, in any case; None if it means none."""
     ending = path.suffix.lower()
     return next((name for name, row in WRITERS.items() if ending in (f".{name}", *row.other_endings)), None)
 
 
 def writer_for(path: Path) -> Writer:
-    """Return the writer of the format that the file's name ends with; raise ConfigError for an unknown one."""
+    """Return the writer for the file name's suffix. Raise ConfigError for an unknown suffix."""
     name = format_of(path)
     if name is None:
         raise ConfigError(f"{str(path)!r:.120} has no known ending: name it {endings_text()}")
@@ -148,12 +149,12 @@ def writer_for(path: Path) -> Writer:
 
 
 def formats_text() -> str:
-    """Return the names of all formats as a list in words."""
+    """Return the names of all formats as a phrase: "parquet, ... or jsonl"."""
     return _one_of(WRITERS)
 
 
 def endings_text() -> str:
-    """Return the endings of all formats as a list in words."""
+    """Return the suffixes of all formats as a phrase."""
     return _one_of(f".{name}" for name in WRITERS)
 
 
@@ -163,10 +164,10 @@ def _one_of(names: Iterable[str]) -> str:
 
 
 def cells_of(reader: BatchRows, *, parses_json: bool = False) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of each row. JSON is its text, or with ``parses_json`` its value."""
+    """Yield the values of each row. A JSON value is its text; with ``parses_json``, its parsed value."""
     for batch in reader:
         untyped: Any = batch
-        # By column and not by name: two columns of a query may have one name.
+        # Take columns by position: two columns of a query may have one name.
         yield from zip(*(_cells(column, parses_json) for column in untyped.columns), strict=True)
 
 
@@ -177,7 +178,7 @@ def _cells(column: Any, parses_json: bool) -> list[Any]:
         return json_values(column)
     types: Any = importlib.import_module("pyarrow.types")
     maps = [kind for kind in _types_in(column.type) if types.is_map(kind)]
-    # Valid names of a JSON object; other keys stay pairs.
+    # Text and whole numbers can be names in a JSON object. Maps with other keys become lists of pairs.
     is_plain = maps and all(types.is_string(kind.key_type) or types.is_integer(kind.key_type) for kind in maps)
     cells = _python(column, "strict" if is_plain else None)
     if any(types.is_interval(kind) for kind in _types_in(column.type)):
@@ -195,15 +196,15 @@ def _python(column: Any, maps: str | None) -> list[Any]:
     try:
         cells: list[Any] = column.to_pylist(maps_as_pydicts=maps)
     except KeyError:
-        return _python(column, None)  # a repeated name
+        return _python(column, None)  # a map has a key twice
     except (OverflowError, ValueError):
-        # A time beyond Python's calendar, which producers may set.
+        # A time is beyond Python's calendar. Producers may set any time.
         cells = [_cell(scalar) for scalar in column]
     return cells
 
 
 def _cell(scalar: Any) -> Any:
-    """Return the value; for a time without a date in Python its milliseconds, and for a date its days."""
+    """Return the value. Return milliseconds for a time beyond Python's calendar, and days for such a date."""
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):
@@ -215,7 +216,7 @@ def _cell(scalar: Any) -> Any:
 
 
 def _with_durations(value: Any) -> Any:
-    """Return the value with texts in place of intervals, which are tuples of months, days and nanoseconds."""
+    """Replace intervals (tuples of months, days and nanoseconds) in the value by texts."""
     match value:
         case tuple() if hasattr(cast("object", value), "nanoseconds"):
             return _duration(*cast("tuple[int, int, int]", value))
@@ -228,7 +229,7 @@ def _with_durations(value: Any) -> Any:
 
 
 def _duration(months: int, days: int, nanoseconds: int) -> str:
-    """Format as ISO 8601, ``P1M2DT3H4M5.5S``; each part has its own sign."""
+    """Format an interval as ISO 8601, ``P1M2DT3H4M5.5S``. Each part has its own sign."""
     minus, left = "-" * (nanoseconds < 0), abs(nanoseconds)
     hours, left = divmod(left, 3_600 * _NS)
     minutes, left = divmod(left, 60 * _NS)
@@ -269,11 +270,11 @@ def _plain(value: Any) -> Any:
 
 
 def json_line(row: Mapping[str, Any]) -> str:
-    """Format a row as a line of JSON, with the line's end."""
+    """Format a row as a line of JSON, with the newline."""
     try:
         line = json.dumps(row, default=_plain, allow_nan=False)
     except ValueError:
-        # JSON has only finite numbers; others become Spark's texts.
+        # JSON has only finite numbers. Write others as Spark's texts ("NaN", "Infinity").
         plain: Any = json.loads(json.dumps(row, default=_plain), parse_constant=str)
         line = json.dumps(plain)
     return line + "\n"
@@ -287,14 +288,14 @@ def _bytes_text(data: bytes) -> str:
 
 
 def _write(file: BinaryIO, data: bytes) -> None:
-    """Write all of it: an unbuffered file may take a part at a time."""
+    """Write all bytes: an unbuffered file may accept only some of them at a time."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]
 
 
 class _Text:
-    """Text into a binary file, for the writer of CSV."""
+    """Accepts text for a binary file, as the CSV writer needs it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

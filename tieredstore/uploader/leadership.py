@@ -86,23 +86,15 @@ class LeadershipView:
     """The last answer of a `Leadership`, and its age. Thread-safe."""
 
     def __init__(self, leadership: Leadership, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._leadership = leadership
+        self.source = leadership
         self._monotonic = monotonic
         self._lock = ForkSafeLock()
         self._led: Collection[TopicPartition] | None = ()
         self._answered_s: float | None = None
 
-    def watch(self, partitions: Collection[TopicPartition]) -> None:
-        """Forward the local partitions to the leadership."""
-        self._leadership.watch(partitions)
-
-    def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
-        """Forward the request to the leadership."""
-        return self._leadership.topic_ids(topics)
-
     def refresh(self) -> None:
         """Ask again. If the leadership raises an error, keep the last answer and pass the error on."""
-        led = self._leadership.led()
+        led = self.source.led()
         with self._lock:
             self._led, self._answered_s = led, self._monotonic()
 

@@ -108,7 +108,7 @@ class Roles:
         if not topics:
             return {}
         try:
-            ids = self._leadership.topic_ids(topics)
+            ids = self._leadership.source.topic_ids(topics)
             if ids is None and self._broker is not None:
                 ids = self._broker.topic_ids(topics)
         except TieredStoreError as error:

@@ -1,7 +1,7 @@
 """A closed segment on the broker's disk that is still to upload, and its pins (open files or hard links).
 
-``Segment.state`` is derived from three facts: the broker's folder has a file of that name, the name ends in
-``.deleted``, and the segment is pinned.
+Its state follows from three facts: the broker's folder has a file of that name, the name ends in ``.deleted``, and the
+segment is pinned.
 
 ========== ======= ======== ====== =============================================================================
 state      named   deleted  pinned next
@@ -25,7 +25,6 @@ nearly full.
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import time
 from collections.abc import Iterable
@@ -37,17 +36,6 @@ from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.kafka.held_segment import OpenSegment, open_segment, reopen_segment
 from tieredstore.kafka.logdir import FoundSegment, LogSegment
 from tieredstore.uploader.links import Link
-
-
-class SegmentState(enum.Enum):
-    """The state of a segment, by the table above."""
-
-    SEEN = "seen"
-    HELD = "held"
-    DOOMED = "doomed"
-    ONLY_OURS = "only ours"
-    GONE = "gone"
-    LOST = "lost"
 
 
 @dataclass(slots=True, eq=False)
@@ -97,19 +85,6 @@ class Segment:
         Two listings must agree, because a listing may miss a file that is being renamed.
         """
         return not self.is_pinned and self.absences > 1
-
-    @property
-    def state(self) -> SegmentState:
-        """The present state, derived from the fields."""
-        if self.lost is not None:
-            return SegmentState.LOST
-        if self.is_gone:
-            return SegmentState.GONE
-        if self.absences and self.is_pinned:
-            return SegmentState.ONLY_OURS
-        if self.place.is_deleted:
-            return SegmentState.DOOMED
-        return SegmentState.HELD if self.is_pinned else SegmentState.SEEN
 
     def may_be_cut(self, now: LeaderEpochs) -> bool:
         """Return True if the log may have been truncated before the segment's end: the log now begins with a later

@@ -264,8 +264,9 @@ class _Work:
 
     def _where_it_begins(self) -> int:
         first = self.partition.first
-        latest = self.shipper.start == "latest" or first is None
-        return (self.partition.first_active or 0) if latest or first is None else first.base_offset
+        if first is None or self.shipper.start == "latest":
+            return self.partition.first_active or 0
+        return first.base_offset
 
     def _first_watermark(self) -> Watermark:
         """Return a watermark for a partition that has no stored segments."""

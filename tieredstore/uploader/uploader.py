@@ -140,7 +140,7 @@ class Uploader(Closing):
     def sweep(self, *, only_touched: bool = False) -> Held:
         """Check all folders, or only those with events. Assign roles and pin closed segments."""
         self.disk.sweep(only_touched=only_touched)
-        self.leadership.watch({partition.name for partition in self.disk.partitions})
+        self.leadership.source.watch({partition.name for partition in self.disk.partitions})
         self.roles.assign()
         self.held = self._pins.renew(self.disk.partitions, self._monotonic())
         if self.disk.failed:
@@ -340,7 +340,7 @@ class Uploader(Closing):
         """Check disks, leadership and topics once. Raise errors of these requests."""
         # Find the local partitions first, because leadership is asked only for these.
         self.disk.sweep()
-        self.leadership.watch({partition.name for partition in self.disk.partitions})
+        self.leadership.source.watch({partition.name for partition in self.disk.partitions})
         self.leadership.refresh()
         self.health.holds("leadership")
         end_s = time.monotonic() + INCOMPLETE_S

@@ -30,9 +30,6 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
 from tieredstore.transform.keyring import KeyRing
 
-FAILURES: Final = frozenset({Outcome.UNKNOWN_KEY, Outcome.WRONG_KEY, Outcome.DAMAGED})
-"""Outcomes that another run does not change: these segments still need another pair than the active one."""
-
 
 @dataclass(frozen=True, slots=True)
 class RotationStep(Step[SegmentObjects]):
