@@ -48,14 +48,14 @@ def test_leaders_ends_and_settings_of_a_topic(kafka: KafkaServer) -> None:
         def stable_end() -> int:
             return state.ends(places, stable=True)[places[0]].offset
 
-        # Mostly 2; the consumer's view decides.
+        # This end is 2 in most runs. The test compares it with what a consumer sees.
         assert wait_until(lambda: stable_end() == last_stable(kafka, topic)), (stable_end(), last_stable(kafka, topic))
         transaction.end("abort")
         assert wait_until(lambda: stable_end() == 4), stable_end()
         settings = state.topic_settings([topic])
         assert settings[topic]["retention.ms"] == "123456"
         assert settings[topic]["cleanup.policy"] == "delete"
-        # Missing topics are left out; the others are returned.
+        # The answer omits topics that do not exist and has all others.
         assert set(state.topic_settings([topic, "not-there"])) == {topic}
         assert set(state.ends([places[0], ("not-there", 0)], stable=False)) == {places[0]}
         assert state.ends([], stable=True) == {}
@@ -121,7 +121,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(asked: list[bool]) -> None:
-    """The library keeps its known leader epoch for a quarter of an hour, though brokers refuse it."""
+    """librdkafka keeps a leader epoch that it knows for 15 minutes, even if brokers reject it."""
     place = ("events", 0)
     with mock_kafka(2) as cluster, BrokerState({"bootstrap.servers": cluster.bootstrap_servers}) as state:
         cluster.make_topic("events")
@@ -137,7 +137,7 @@ def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(asked: list[bool]
 
 
 def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_controller(asked: list[bool]) -> None:
-    # The mock does not know this request, like a controller that does not answer.
+    # The mock broker does not support this request, so it acts like a controller that does not answer.
     with mock_kafka() as mocked, BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=1) as state:
         mocked.make_topic("events")
         for before in range(3):
@@ -147,7 +147,7 @@ def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_contro
 
 
 def test_what_is_said_of_a_partition_whose_broker_is_dead_is_no_answer() -> None:
-    """The library then returns offset -1001 without an error, which must not count as an end or a time's offset."""
+    """For such a partition librdkafka returns offset -1001 and no error. It must not be taken for an offset."""
     place = ("events", 0)
     with mock_kafka(2) as mocked:
         properties = {"bootstrap.servers": mocked.bootstrap_servers}
@@ -174,7 +174,7 @@ def test_who_is_told_that_leaders_have_changed_asks_none_of_those_before() -> No
     with mock_kafka(2) as mocked:
         mocked.make_topic("events")
         mocked.set_leader(*place, 1)
-        # A long timeout, which must not be used up.
+        # The call must end long before this timeout.
         with BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=60) as state:
             assert state.ends([place], stable=False)[place].offset == 0
             mocked.set_leader(*place, 2)

@@ -28,7 +28,9 @@ def only_ours(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def sentences(caplog: pytest.LogCaptureFixture, address: str = "") -> list[str]:
-    """Return the logged sentences; with ``address`` those of one broker, since clients of other tests may log too."""
+    """Return the logged sentences. ``address`` selects those about one broker, because clients of other tests may
+    log too.
+    """
     texts = [one.getMessage() for one in caplog.records if one.levelno > logging.INFO]
     return [text for text in texts if address in text]
 

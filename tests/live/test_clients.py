@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_interrupt_is_one_whenever_it_comes() -> None:
-    """In a separate process, which gets the signal. There is no broker: a consumer waits anyway."""
+    """The signal is sent to a separate process. That process has no broker, so its consumer waits."""
     printed = run_fresh("""
 import os
 import signal

@@ -115,7 +115,7 @@ def test_what_is_not_there_is_said(kafka: KafkaServer, monkeypatch: pytest.Monke
 
 
 def test_a_controller_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka waits for it, even for the whole timeout, until another request is answered."""
+    """librdkafka waits for a dead controller until it gets an answer to another request, or until the timeout."""
     properties = {"bootstrap.servers": "127.0.0.1:1"}
     monkeypatch.setattr("tieredstore.live.cluster.LiveAdmin", DeadController)
     with LiveCluster(properties, isolation="read_committed", timeout_s=60) as cluster:

@@ -1,4 +1,4 @@
-"""Connections to a broker: logins, TLS, missing brokers; and clients that are sent to other processes."""
+"""Tests of connections to a broker: logins, TLS, brokers that do not answer, and clients that are pickled or forked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def topic(kafka: KafkaServer) -> str:
 
 
 def rows_through(properties: Properties, topic: str, timeout_s: float = 60) -> int:
-    """Return the number of records by both ways: offsets from the cluster, and a consumer's read."""
+    """Read all records twice, by offsets from the cluster and with a consumer; return their number."""
     with LiveCluster(properties, isolation="read_committed", timeout_s=timeout_s) as cluster:
         stop = cluster.end_offsets([(topic, 0)])[topic, 0]
     batches = read_live(properties, topic, 0, 0, stop, isolation="read_committed", timeout_s=timeout_s)
@@ -53,7 +53,9 @@ WRONG: Final = "not-that-one"
 
 
 def listener_of(kafka: KafkaServer, protocol: str) -> Properties:
-    """Return the properties of a listener; ``elsewhere`` is TLS under a name that is not the broker's."""
+    """Return the client properties for a listener. The listener ``elsewhere`` uses TLS and a host name that is not
+    in the broker's certificate.
+    """
     servers = {
         "SASL_PLAINTEXT": kafka.sasl_servers,
         "SASL_SSL": kafka.sasl_tls_servers,
@@ -70,7 +72,7 @@ def login(mechanism: str, password: str) -> Properties:
 
 
 def refusal(properties: Properties, topic: str) -> str:
-    """Return the common sentence of both ways, which differ only in the beginning."""
+    """Return the error message. Both ways to read give the same one, except for its first words."""
     cluster = LiveCluster(properties, isolation="read_committed", timeout_s=60)
     with cluster, pytest.raises(BrokerDeniedError) as looked_up:
         cluster.topic(topic)
@@ -86,7 +88,7 @@ def refusal(properties: Properties, topic: str) -> str:
 
 
 def trusted(kafka: KafkaServer, folder: Path, kind: str = "pem") -> Properties:
-    """Return the broker's authority in a form that Java clients and librdkafka accept."""
+    """Return properties that trust the broker's certificate authority, in a form that Java and librdkafka accept."""
     pem, store = folder / "authority.pem", folder / "authority.p12"
     pem.write_text(kafka.authority.certificate_pem)
     entry = PKCS12Certificate(kafka.authority.certificate, b"authority")
@@ -170,14 +172,14 @@ def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer)
         produce(guarded, topic, [Produced(None, b"")] * 3)
     allow_to_read(guarded, USER, allowed)
     listener = listener_of(guarded, "SASL_PLAINTEXT") | login("PLAIN", PASSWORD)
-    # Without access to any group.
+    # The user has no access to any group.
     assert rows_through(listener, allowed) == 3
     with LiveCluster(listener, isolation="read_committed", timeout_s=60) as cluster:
         assert cluster.topics() == (allowed,)
         for ask in (lambda: cluster.topic(forbidden), lambda: cluster.end_offsets([(forbidden, 0)])):
             with pytest.raises(BrokerDeniedError, match="authorization failed"):
                 ask()
-    # Long before the timeout.
+    # The error must come long before the timeout.
     with pytest.raises(BrokerDeniedError, match="authorization failed"):
         next(read_live(listener, forbidden, 0, 0, 3, isolation="read_committed", timeout_s=500))
     with LiveFollower(listener, isolation="read_committed", timeout_s=500) as follower:
@@ -187,7 +189,7 @@ def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer)
 
 
 def test_nothing_that_is_asked_for_creates_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even on a broker that creates every requested topic, which is Kafka's default."""
+    """The mock broker creates each topic that a client requests, as Kafka does by default."""
     monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     with mock_kafka() as broker:
         properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": "true"}
@@ -220,7 +222,9 @@ def test_a_client_shows_its_certificate(choosy: KafkaServer, tmp_path: Path) -> 
 
 
 def refusal_of_nobody(ask: Callable[[float], object]) -> str:
-    """Return the error once the client had time to notice that no broker listens; it may need more than one try."""
+    """Return the error message about an address where no broker listens. librdkafka may need several calls to notice
+    it.
+    """
     for timeout_s in (0.5, 5, 50):
         with pytest.raises(BrokerUnavailableError) as raised:
             ask(timeout_s)
@@ -251,7 +255,7 @@ def test_a_broker_that_is_not_there_can_be_tried_again(caplog: pytest.LogCapture
             lambda timeout_s: next(read_live(nobody, "t", 0, 0, 1, isolation="read_committed", timeout_s=timeout_s))
         )
         assert re.match(r"t-0 at .* cannot be read: .*Connection refused", read)
-        # One per client and try, though a client reports about thirty times per second.
+        # A client logs this once per call, although librdkafka reports it about 30 times per second.
         assert len([one for one in caplog.records if one.name.startswith("tieredstore.live")]) <= 3
 
 
@@ -266,7 +270,7 @@ def test_a_listener_of_another_protocol_is_told_by_its_silence(kafka: KafkaServe
 def test_a_broker_that_dies_in_the_middle_can_be_tried_again() -> None:
     with start_kafka() as server:
         topic, properties = make_topic(server), {"bootstrap.servers": server.bootstrap_servers}
-        # More than the read-ahead.
+        # The records exceed the read-ahead, so the reader must fetch again after its first batch.
         for _ in range(3):
             produce(server, topic, [Produced(None, os.urandom(990_000)) for _ in range(20)])
         batches = read_live(properties, topic, 0, 0, 60, isolation="read_committed", timeout_s=10)
@@ -300,7 +304,7 @@ def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kaf
         try:
             fine = cluster.topic(topic) == known
             cluster.close()
-            # The child must not end the parent's read.
+            # Reading in the child must not affect the read in the parent.
             batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed", timeout_s=30)
             fine = fine and sum(batch.num_rows for batch in batches) == 3
         except BrokerUnavailableError as error:
@@ -317,7 +321,9 @@ def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kaf
 
 
 UNLUCKY: Final = 75
-"""Exit code if librdkafka held a lock at the fork, which stays locked in the child: once in hundreds."""
+"""Exit code of a child that cannot use librdkafka: a thread of the parent held one of its locks during the fork, and
+nothing unlocks it in the child. This happens about once in some hundred forks.
+"""
 
 
 def exit_code_of_fork(target: Callable[[], None]) -> int | None:

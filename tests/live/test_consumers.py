@@ -1,4 +1,4 @@
-"""Lent consumers: each for one read at a time, with concurrent lending and returning, and none is left open."""
+"""Tests of lent consumers: each serves one read at a time, threads lend and return them at once, and all are closed."""
 
 from __future__ import annotations
 

@@ -76,7 +76,9 @@ def records_of(follower: LiveFollower, where: TopicPartition) -> LiveEvent:
 
 @pytest.mark.parametrize(("epoch", "is_in_log"), [(0, True), (7, False), (None, True)])
 def test_a_place_is_checked_by_its_epoch_before_anything_of_it_is_given(epoch: int | None, is_in_log: bool) -> None:
-    """Also if the client already knows the topic's leader, as for a followed partition."""
+    """The check must also happen if the client knows the leader already, as it does while it follows another
+    partition.
+    """
     first, second = ("orders", 0), ("orders", 1)
     with mock_kafka() as mock:
         filled(mock, 10, partitions=(0, 1))

@@ -1,6 +1,6 @@
-"""Lasting errors end a call long before its timeout, with an error of their class; temporary ones are waited for.
+"""Tests of errors: a lasting one ends a call long before its timeout, and the client waits for a temporary one to pass.
 
-The mock brokers answer with the given errors.
+A mock broker returns the errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tieredstore.model import TopicPartition
 pytestmark = pytest.mark.slow
 
 LONG_S = 100.0
-"""A timeout longer than any test waits: a call that ends must have another reason."""
+"""This timeout is longer than any test runs, so a call that ends has another reason."""
 
 RECORDS = 5
 Call = Callable[[MockKafka, TopicPartition, float], object]
@@ -59,7 +59,7 @@ def look_up(broker: MockKafka, where: TopicPartition, timeout_s: float) -> objec
 
 
 def follow(broker: MockKafka, where: TopicPartition, timeout_s: float) -> object:
-    """Return the number of records, None if the follower gives the partition up."""
+    """Return the number of records, or None if the follower gives the partition up."""
     rows = 0
     with LiveFollower(
         {"bootstrap.servers": broker.bootstrap_servers}, isolation="read_uncommitted", timeout_s=timeout_s
@@ -121,7 +121,7 @@ def test_what_passes_is_waited_for(broker: MockKafka, call: Call) -> None:
 @pytest.mark.parametrize("call", CALLS)
 def test_what_does_not_pass_in_time_is_unavailable_and_says_why(broker: MockKafka, call: Call) -> None:
     broker.set_topic_error("t", KafkaError.LEADER_NOT_AVAILABLE)
-    # On a busy machine the first timeout may pass before the broker was asked.
+    # On a busy machine the first timeout may pass before librdkafka has sent a request.
     for timeout_s in (0.4, 4, 40):
         with pytest.raises(BrokerUnavailableError) as raised:
             call(broker, ("t", 0), timeout_s)
@@ -134,7 +134,7 @@ def test_what_does_not_pass_in_time_is_unavailable_and_says_why(broker: MockKafk
 def test_what_is_absent_is_so_after_a_part_of_the_time(
     broker: MockKafka, where: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a quarter of the timeout, or five seconds, which are shorter here."""
+    """A topic counts as absent after a quarter of the timeout, but at most after 5 s. The test shortens these 5 s."""
     monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     for call in (read, look_up):
         begun = time.monotonic()

@@ -43,7 +43,7 @@ def expected_kind(code: int) -> type[TieredStoreError]:
         return BrokerDeniedError
     if code == KafkaError.INVALID_MSG:
         return BatchCorruptError
-    # Java no longer has the first, and its clients restart from bootstrap.servers after the second.
+    # Java's clients no longer know the first code. They start again from ``bootstrap.servers`` after the second.
     passes = code in JAVA_RETRIES | {KafkaError.BROKER_NOT_AVAILABLE, 129}
     return BrokerUnavailableError if passes else BrokerError
 

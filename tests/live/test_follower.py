@@ -1,4 +1,4 @@
-"""A follower loses nothing after an error: records before it are returned, and the others come again."""
+"""Tests of a follower after errors: it returns the records before the error, and fetches the others again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ FIRST, SECOND = ("orders", 0), ("orders", 1)
 
 
 class ScriptedConsumer:
-    """A substitute for librdkafka's: each partition's messages from its assigned offset, all in one answer."""
+    """A substitute for librdkafka's consumer: it returns all messages of each partition from the assigned offset at
+    once.
+    """
 
     logs: dict[TopicPartition, list[Message]]
 
@@ -71,7 +73,7 @@ def refusal(where: TopicPartition, offset: int, code: int) -> Message:
 def follow_all(
     polls: int, *partitions: TopicPartition
 ) -> tuple[dict[TopicPartition, list[int]], list[TieredStoreError]]:
-    """Return the partitions' records and errors for a caller that continues after errors."""
+    """Poll, and poll again after each error; return the records and errors by partition."""
     offsets: dict[TopicPartition, list[int]] = {where: [] for where in partitions}
     errors: list[TieredStoreError] = []
     make: Any = ScriptedConsumer
@@ -109,7 +111,7 @@ def test_records_that_came_with_an_error_are_given(
     logs[failing] = [message(failing, 0), message(failing, 1), refusal(failing, 2, code)]
     offsets, errors = follow_all(6, FIRST, SECOND)
     assert offsets == {well: [0, 1, 2, 3, 4], failing: [0, 1]}
-    # The error repeats: nothing continues silently after it.
+    # The same error comes again: the follower never skips the record.
     assert len(errors) > 1
     assert {type(error) for error in errors} == {kind}
 
@@ -135,7 +137,9 @@ def test_a_record_that_cannot_be_given_is_not_skipped(
 
 
 def test_what_librdkafka_says_of_holes_is_no_error(logs: dict[TopicPartition, list[Message]]) -> None:
-    """It calls a record too large if compaction left nothing of a batch at a segment's end; then it continues."""
+    """librdkafka reports a too large record if compaction has emptied a batch at the end of a segment. It then
+    continues.
+    """
     hole = refusal(FIRST, 2, KafkaError.MSG_SIZE_TOO_LARGE)
     logs[FIRST] = [message(FIRST, 0), message(FIRST, 1), hole, message(FIRST, 5), message(FIRST, 6)]
     assert follow_all(6, FIRST) == ({FIRST: [0, 1, 5, 6]}, [])
@@ -144,7 +148,7 @@ def test_what_librdkafka_says_of_holes_is_no_error(logs: dict[TopicPartition, li
 def test_a_partition_that_begins_again_after_an_error_is_checked_for_a_cut(
     logs: dict[TopicPartition, list[Message]],
 ) -> None:
-    """A new leader's log may then have other records below the offset."""
+    """The log of a new leader may have other records below the offset."""
     refused = refusal(FIRST, 2, KafkaError.INVALID_REQUEST)
     logs[FIRST] = [message(FIRST, 0, leader_epoch=3), message(FIRST, 1, leader_epoch=4), refused]
     made: list[ScriptedConsumer] = []
@@ -161,4 +165,4 @@ def test_a_partition_that_begins_again_after_an_error_is_checked_for_a_cut(
         assert made[0].checked[:2] == [(FIRST, 0, 2), (FIRST, 2, 4)]
         live.add({FIRST: 7})
         live.wait(0)
-        assert (FIRST, 7, 4) not in made[0].checked  # another place than after the last record
+        assert (FIRST, 7, 4) not in made[0].checked  # this offset does not follow the last record

@@ -1,6 +1,6 @@
-"""Committed offsets with every answer of coordinators, by the library's mock in this process.
+"""Tests of committed offsets with every answer of a coordinator. librdkafka's mock broker runs in this process.
 
-librdkafka's administrative client crashes the process if a coordinator answers that it is no longer one.
+librdkafka's administrative client crashes the process if a broker answers that it is no longer the coordinator.
 """
 
 from __future__ import annotations

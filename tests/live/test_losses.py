@@ -1,4 +1,4 @@
-"""Reads from a broker if records are gone, the topic was recreated, or the log was damaged."""
+"""Tests of reads from a broker that deleted records, recreated the topic, or has a damaged log."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_offsets_before_the_log_are_data_loss(kafka: KafkaServer, start: int, st
 
 def test_retention_that_passes_by_during_the_read_is_data_loss_behind_what_had_come(kafka: KafkaServer) -> None:
     topic = make_topic(kafka)
-    # More than the read-ahead.
+    # The records exceed the read-ahead, so the reader must fetch again after its first batch.
     for _ in range(3):
         produce(kafka, topic, records(20, 1_000_000 - 1000))
     batches = reading(kafka, topic, 0, 60)
@@ -91,7 +91,7 @@ def test_a_log_that_ends_too_early_is_data_loss_after_its_records(kafka: KafkaSe
     topic = make_topic(kafka)
     produce(kafka, topic, records(10))
     said, rows = "", list[object]()
-    # With too short a timeout the broker has not answered at all.
+    # The first timeout may pass before the broker answers.
     for timeout_s in (2, 10, 50):
         rows.clear()
         with pytest.raises((DataLossError, BrokerUnavailableError)) as raised:
@@ -158,7 +158,7 @@ def test_a_topic_or_partition_that_is_not_there_is_said(kafka: KafkaServer, monk
 
 
 def change_log(server: KafkaServer, topic: str, change: Callable[[bytes], bytes]) -> None:
-    """Change a log in place on the broker's disk; the broker sends it without a check."""
+    """Change a log in place on the broker's disk. The broker sends it without a check."""
     (log,) = server.folder(topic).glob("*.log")
     with log.open("r+b") as file:
         content = file.read()

@@ -23,7 +23,7 @@ def configured(**properties: str) -> dict[str, str]:
 
 
 def check_refusal(properties: dict[str, str], said: str) -> None:
-    """Check the same sentence at both entry points, before any connection, without a secret."""
+    """Check that both entry points raise this error before they connect, and that the message contains no secret."""
     sentences: set[str] = set()
     for door in (
         lambda: LiveCluster({**SERVERS, **properties}, isolation="read_committed"),

@@ -1,4 +1,4 @@
-"""Bounded reads from a real broker, compared row by row with a consumer in pure Python."""
+"""Tests of bounded reads from a real broker. Each row is compared with that of a consumer in pure Python."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def end_of(server: KafkaServer, topic: str, isolation: Isolation) -> int:
 
 @pytest.fixture(scope="module")
 def mixed(kafka: KafkaServer) -> str:
-    """Return a topic with every codec, transactions with each outcome, an open one, and records after it."""
+    """Return a topic with records in every codec, transactions with every outcome, an open transaction, and later
+    records.
+    """
     topic, source = make_topic(kafka), random.Random(1)
     for codec in CODECS:
         produce(kafka, topic, random_produced(source, 30), codec=codec)
@@ -74,7 +76,8 @@ def test_rows_are_those_of_another_consumer(kafka: KafkaServer, mixed: str, isol
     rows = read(kafka, mixed, 0, end, isolation)
     assert without_epoch(rows) == consumed(kafka, mixed, 0, end, isolation=isolation)
     assert {row["leaderEpoch"] for row in rows} == {0}
-    # 150 records, 4 transactions of 7 and a marker, 5, and 10 that read_committed does not see yet.
+    # The topic has 150 records, 4 transactions of 7 records and a marker each, 5 records, and 10 that read_committed
+    # does not see yet.
     assert (end, len(rows)) == ((197, 193) if isolation == "read_uncommitted" else (187, 169))
 
 
@@ -82,7 +85,7 @@ def test_rows_are_those_of_another_consumer(kafka: KafkaServer, mixed: str, isol
 def test_any_window_is_that_part_of_the_whole(kafka: KafkaServer, mixed: str, isolation: Isolation) -> None:
     end, source = end_of(kafka, mixed, isolation), random.Random(2)
     whole = read(kafka, mixed, 0, end, isolation)
-    # From each kind of offset to each: records, markers, aborted records, and the end.
+    # Start and stop are on records, markers, aborted records, and the end.
     for _ in range(25):
         start, stop = sorted(source.randrange(end + 1) for _ in range(2))
         expected = [row for row in whole if start <= row["offset"] < stop]
@@ -176,7 +179,7 @@ def end_beyond(server: KafkaServer, topic: str, isolation: Isolation, start: int
 
 @contextmanager
 def producing(server: KafkaServer, topic: str) -> Generator[None]:
-    """Write records continuously, also in transactions of each outcome."""
+    """Write records continuously, some in transactions that commit, abort or stay open."""
     done = threading.Event()
 
     def run() -> None:
@@ -216,7 +219,7 @@ def test_batches_are_bounded_in_rows_and_bytes(kafka: KafkaServer) -> None:
     batches = list(read_live(properties(kafka), topic, 0, 0, 25_040, isolation="read_uncommitted"))
     assert sum(batch.num_rows for batch in batches) == 25_040
     assert max(batch.num_rows for batch in batches) < 20_000
-    # Twice the target, plus the other columns.
+    # The limit is twice the target size plus the other columns.
     assert max(batch.nbytes for batch in batches) < 9 * 2**20
 
 

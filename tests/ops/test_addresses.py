@@ -1,4 +1,4 @@
-"""Topic, partition and base offset: one segment, none, or several."""
+"""Tests of addresses: a topic, a partition and a base offset have one segment, none, or several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tools that delete, and the brokers' records: rm leaves recorded segments, gc takes those they have forgotten."""
+"""Tests of ``rm`` and ``gc`` with the brokers' records. ``rm`` keeps recorded segments, and ``gc`` takes those that
+the brokers have forgotten.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ STATES = [
     SegmentState.COPY_SEGMENT_STARTED,
     SegmentState.DELETE_SEGMENT_STARTED,
 ]
-"""Records of the first four segments; the last one has none."""
+"""The states of the first four segments. The brokers have no record of the last one."""
 
 
 def record_of(segment: MadeSegment, state: SegmentState) -> bytes:
@@ -43,7 +45,7 @@ def records() -> list[bytes]:
 
 
 class Topic:
-    """A metadata topic that is read on; ``values`` come at the next reading."""
+    """A metadata topic. The next reading returns ``values``."""
 
     def __init__(self, values: Iterable[bytes]) -> None:
         self.values = list(values)
@@ -104,7 +106,9 @@ def test_of_a_deleted_topic_nothing_is_listed(topic: Topic) -> None:
 def test_what_is_copied_while_the_store_is_listed_stays(
     tool: str, copied_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker writes its record, copies, and finishes between any two segments of the listing; ages do not help."""
+    """A broker writes its record, copies, and finishes while the listing runs. The new objects are old enough to be
+    garbage.
+    """
     monkeypatch.setattr("tieredstore.ops.brokers._AT_ONCE", 2)
     many = run_of(20, partition_of())
     store, topic = aged(segments=many), Topic(record_of(segment, SegmentState.COPY_SEGMENT_STARTED) for segment in many)
@@ -136,7 +140,7 @@ def test_what_is_copied_while_the_store_is_listed_stays(
 
 @pytest.mark.parametrize("hours", [0, 23, 25])
 def test_what_no_record_names_goes_once_it_is_old(hours: int) -> None:
-    """Also if the queried topic lags, or belongs to another cluster."""
+    """The topic that was read may be behind, or belong to another cluster. So young segments without a record stay."""
     store, silent = aged(hours), Topic([])
     assert set(outcomes(remove(store, silent, Before()))) == {"young" if hours < 24 else "removed"}
     assert len(list(list_segments(store))) == (len(MADE) if hours < 24 else 0)
@@ -217,7 +221,7 @@ def test_gc_leaves_forgotten_segments_that_are_young_or_held_and_in_a_dry_run(to
 
 
 def test_what_another_clusters_brokers_say_deletes_nothing() -> None:
-    """A wrong address: none of its records is of this bucket."""
+    """With a wrong address, no record is about a segment of this bucket."""
     store = aged()
     other = run_of(1, partition_of("other"))[0]
     values = [record_of(other, SegmentState.COPY_SEGMENT_STARTED)]

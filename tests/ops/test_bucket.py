@@ -1,4 +1,4 @@
-"""A bucket is opened without keys, and closed with its store."""
+"""Tests of a bucket: it opens without keys, and closing it closes its store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects of a segment, as values."""
+"""Tests of the objects of a segment as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listings with manifests: order, missing or damaged objects, sums."""
+"""Tests of listings with manifests: order, missing or damaged objects, and sums."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_what_does_not_tell_its_end_may_be_in_the_window() -> None:
 
 
 def test_an_older_time_in_a_later_segment_does_not_end_a_window() -> None:
-    """As Kafka finds a time: the first record of it or later, whatever follows."""
+    """As in Kafka, a time is found at the first record with that time or a later one, whatever follows."""
     store = MemoryObjectStore()
     late = dataclasses.replace(MadeSegment(partition_of(), 0, 9), newest_ms=50)
     for segment in (late, *run_of(3, partition_of())[1:]):

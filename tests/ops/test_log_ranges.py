@@ -1,4 +1,4 @@
-"""Ranges of a log: the reads they take, and the bytes they return."""
+"""Tests of ranges of a log: which reads they take, and which bytes they return."""
 
 from __future__ import annotations
 

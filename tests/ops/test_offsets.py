@@ -1,4 +1,4 @@
-"""Offsets of a partition in bucket and broker, and those in neither."""
+"""Tests of the offsets of a partition: those in the bucket, on the broker, and in neither."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_neither_holds_is_lost(stored: Extents, broker: Extent | None, lost
         (((5, 20),), 25, ((20, 25),)),
         (((5, 10), (12, 20)), 11, ((10, 11),)),
         (((5, 10), (12, 20)), 10, ()),
-        (((9, 20),), 15, ((8, 9),)),  # the broker still has it; it was never stored, or was deleted
+        (((9, 20),), 15, ((8, 9),)),  # the broker still has it: it was never copied, or was deleted from the bucket
         ((), 8, ()),
         ((), 12, ((8, 12),)),
         (((0, 5),), 12, ((5, 12),)),

@@ -1,4 +1,4 @@
-"""Topics of one name in bucket and broker: some are read together, some are not one log."""
+"""Tests of topics of one name in bucket and broker: some are one log, others are not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.reading.survey import survey_logs
 
 
 class Broker:
-    """Has ``orders`` under one id, with the offsets 5 to 49."""
+    """A broker that has ``orders`` under one id, with the offsets 5 to 49."""
 
     def __init__(self, topic_id: Uuid | None) -> None:
         self._topic_id = topic_id

@@ -1,4 +1,4 @@
-"""The position of a reader after its log changed, by offsets and leader epochs."""
+"""Tests of a reader's position after its log changed, from offsets and leader epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.testing.segments import PARTITION
 
 @dataclass(frozen=True)
 class Log:
-    """Offsets 100 to 999."""
+    """A log with the offsets 100 to 999."""
 
     lineage: Lineage | None = None
     cut: Cut | None = None
@@ -43,12 +43,12 @@ CUT = Log(cut=Cut(250, 5, "broker"))
 @pytest.mark.parametrize(
     ("position", "log", "answer", "standing"),
     [
-        # Without epochs, only offsets matter.
+        # Positions and logs without epochs: only offsets count.
         (Position(600), Log(), None, Standing("stands", 600)),
         (Position(99), Log(), None, Standing("before", 100)),
         (Position(1000), Log(), None, Standing("stands", 1000)),
         (Position(1001), Log(), None, Standing("beyond", 1000)),
-        # The bucket has later epochs: they are the log, whichever broker leads.
+        # The bucket has later epochs than the position, so the bucket shows the log, whichever broker leads.
         (Position(600, 5), stored((5, 0), (6, 250)), None, Standing("cut", 250)),
         (Position(600, 5), stored((5, 0), (6, 600)), None, Standing("stands", 600)),
         (Position(600, 5), stored((5, 0), (6, 50)), None, Standing("cut", 100)),
@@ -56,21 +56,22 @@ CUT = Log(cut=Cut(250, 5, "broker"))
         (Position(600), stored((5, 0), (6, 250)), None, Standing("stands", 600)),
         (Position(2000, 5), stored((5, 0), (6, 250)), None, Standing("cut", 250)),
         (Position(600, 3), stored((2, 0), (4, 300), (6, 400)), None, Standing("cut", 300)),
-        # The broker's answer.
+        # Only the broker's answer shows the log.
         (Position(600, 5), Log(), EpochEnd(5, 250), Standing("cut", 250)),
         (Position(600, 5), Log(), EpochEnd(5, 600), Standing("stands", 600)),
         (Position(600, 5), Log(), EpochEnd(3, 700), Standing("stands", 600)),
         (Position(600, 5), Log(), EpochEnd(3, 120), Standing("cut", 120)),
-        # The whole epoch is deleted, and the answer is the start of the log.
+        # The broker deleted all records of the epoch, and answers with the start of its log.
         (Position(90, 5), Log(), EpochEnd(5, 100), Standing("before", 100)),
-        # The log diverged from the bucket's: a reader without an epoch may have read the abandoned part.
+        # The broker's log differs from the bucket's. A reader without an epoch may have read the abandoned records.
         (Position(600), CUT, None, Standing("cut", 250)),
         (Position(250), CUT, None, Standing("stands", 250)),
         (Position(600, 5), CUT, None, Standing("cut", 250)),
         (Position(600, 6), CUT, None, Standing("stands", 600)),
         (Position(600, 4), CUT, EpochEnd(4, 700), Standing("stands", 600)),
         (Position(600, 5), CUT, EpochEnd(4, 700), Standing("cut", 250)),
-        # Without a broker the bucket may lag the log that was read: its records there are another leader's.
+        # Without a broker, the bucket may be behind the log that was read. It then has records of an earlier leader
+        # there.
         (Position(600, 6), replace(stored((5, 0)), live_epoch=None), None, Standing("stale", 600)),
         (Position(600, 5), replace(stored((5, 0)), live_epoch=None), None, Standing("stands", 600)),
         (Position(600), replace(stored((5, 0)), live_epoch=None), None, Standing("stands", 600)),

@@ -1,4 +1,4 @@
-"""Topics of batches as tables of a query: all columns, batches excluded by conditions, joins with topics of
+"""Tests of topics of batches as tables: all columns, batches that a condition excludes, and joins with topics of
 segments.
 """
 
@@ -36,7 +36,7 @@ BATCHES = 4
 
 
 class Gets(DelegatingObjectStore):
-    """Records which batches are fetched."""
+    """A store that records which batches are fetched."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -55,7 +55,9 @@ def store() -> Gets:
 
 @pytest.fixture
 def topics(store: Gets) -> Topics:
-    """Fill ``orders``: batch n of one read partition has two records of the second n, ``n.0`` and ``n.1``."""
+    """Fill ``orders``: batch n of a partition has two records with the time of second n and the values ``n.0`` and
+    ``n.1``.
+    """
     topics = topics_on(store)
     topics.create("orders")
     for batch in range(BATCHES):
@@ -142,7 +144,7 @@ SETTINGS = {"storage.backend.class": "filesystem", "chunk.size": "4096"}
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> dict[str, str]:
-    """Return the properties of a folder with ``orders`` of batches, two batches of a record each."""
+    """Return the properties of a folder that has ``orders`` as two batches of one record each."""
     properties = {**SETTINGS, "storage.root": str(tmp_path)}
     topics = topics_in(tmp_path)
     topics.create("orders")

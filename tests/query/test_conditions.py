@@ -1,4 +1,4 @@
-"""Segments that a filter excludes by metadata: never a record that it matches."""
+"""Tests of segments that a filter excludes by metadata: none has a record that the filter matches."""
 
 from __future__ import annotations
 

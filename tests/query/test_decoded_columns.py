@@ -1,4 +1,4 @@
-"""Unrequested columns are not decoded, by any reader."""
+"""Tests that no reader decodes a column that was not requested."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(topic: StoredTopic) -> StoredTopic:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Return the growing set of decoded columns."""
+    """Return a set that grows: the decoded columns."""
     names: set[str] = set()
     read = QuerySources.read_record_split
 
@@ -74,7 +74,7 @@ QUERIES: dict[str, tuple[Query, set[str]]] = {
     "read_topic of offsets": (by_read("offset"), {"offset"}),
     "read_topic of values": (by_read("value"), {"offset", "value"}),
     "read_topic of partitions": (by_read("partition"), {"offset"}),
-    # Neither of the two segments matches it as a whole.
+    # The filter matches only some records of each segment, so the value must be decoded too.
     "read_topic with a filter": (by_read("key", filter=ds.field("value") != b"x"), {"offset", "key", "value"}),
     "read_topic of all": (by_read(*TOPIC_COLUMNS[2:]), {*COLUMNS}),
     "SQL that counts": (by_sql("SELECT count(*) FROM events"), {"offset"}),

@@ -1,4 +1,6 @@
-"""Topics as tables of DuckDB: its conditions prune, its errors have our messages, and one query sees one moment."""
+"""Tests of topics as DuckDB's tables: conditions exclude segments, errors have our messages, and all of a query sees
+the topics at one time.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,7 @@ def test_a_table_of_ones_own_is_not_replaced_by_a_topic(
     with attach(connection, bucket.manager, topics=["payments"]) as attached:
         assert attached.topics == ("payments",)
     assert connection.execute("SELECT * FROM orders").fetchall() == [(1,)]
-    # Neither a table in another schema nor a Python variable conflicts.
+    # A table of the same name in another schema, and a Python variable of that name, do not conflict.
     connection.execute("CREATE SCHEMA old; CREATE TABLE old.payments AS SELECT 1 AS mine")
     payments = pa.table({"x": [1]})
     with attach(connection, bucket.manager, topics=["payments"]):
@@ -135,7 +137,7 @@ def test_topics_are_not_attached_twice(connection: duckdb.DuckDBPyConnection, bu
         with attach(connection, bucket.manager, topics=["marked"]), attach(connection.cursor(), bucket.manager):
             pass
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (150,)
-    # Closing a second time removes no later table of the same name.
+    # Closing again must not remove a table of the same name that was made in the meantime.
     with attach(connection, bucket.manager, topics=["orders"]):
         first.close()
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (150,)
@@ -189,7 +191,7 @@ def test_a_result_that_is_not_read_to_its_end_is_an_error_behind_the_detaching(t
     topic.catalog()
     connection: Any = duckdb.connect()
     with attach(connection, topic.manager, parallelism=1) as attached:
-        # The end of a block must not raise an error of an abandoned result.
+        # A result is abandoned. The end of the block must not raise the error of that result.
         reader = connection.sql("SELECT value FROM events").to_arrow_reader(10)
         assert reader.read_next_batch().num_rows == 10
     attached.close()
@@ -210,7 +212,7 @@ def test_conditions_keep_what_they_exclude_from_being_fetched(
         topic.copy_plain(base, 1000, size=1000)
     topic.catalog()
     with attach(connection, topic.manager):
-        # A segment has a megabyte: a range within it costs its chunks, manifest and indexes.
+        # Each segment has a megabyte. A range within one costs some chunks, the manifest, and the indexes.
         def asked(condition: str, *, most_bytes: int = 100_000) -> tuple[Any, int]:
             topic.store.reset()
             counted = connection.execute(f"SELECT count(*) FROM events WHERE {condition}").fetchone()
@@ -223,9 +225,9 @@ def test_conditions_keep_what_they_exclude_from_being_fetched(
         assert asked('"offset" < 10 OR "offset" >= 9990') == ((20,), 2)
         assert asked("timestamp >= make_timestamptz(9995000)") == ((5,), 1)
         assert asked("partition = 7", most_bytes=10_000) == ((0,), 0)
-        # Kafka stores no minimum time of a segment, so an upper bound excludes none: docs/how-to/query.md.
+        # Kafka stores no minimum time of a segment, so an upper bound excludes no segment: docs/how-to/query.md.
         assert asked("timestamp < make_timestamptz(1000000)", most_bytes=20_000_000) == ((1000,), 10)
-        # A column missing from the output is read for a condition on it.
+        # The condition needs a column that is not in the result.
         assert asked("value LIKE '77%' AND \"offset\" < 1000", most_bytes=1_100_000) == ((11,), 1)
 
 
@@ -263,7 +265,7 @@ def test_names_that_sql_takes_for_one_are_refused(tmp_path: Path, connection: du
             assert rows(tables, sql) == [(expected,)]
     with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ConfigError, match="Orders or orders"):
         tables.run("SELECT count(*) FROM ORDERS")
-    # DuckDB would use one of them for both.
+    # DuckDB ignores case, so it would use one of the two tables for both names.
     for both in ('SELECT * FROM "Orders", "orders"', 'FROM "Orders$segments", "orders$segments"'):
         with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ConfigError, match="one name in SQL"):
             tables.run(both)

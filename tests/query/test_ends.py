@@ -1,4 +1,4 @@
-"""Stopped queries and exports, and the effect of lost and damaged segments on each reader."""
+"""Tests of queries and exports that are stopped, and of each reader with lost or damaged segments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEGMENT, SEGMENTS = 200, 6
 
 
 def filled(folder: Path, *, without: int | None = None) -> Path:
-    """Return the settings of a store with a topic of some segments."""
+    """Return the settings of a store that has a topic of some segments."""
     settings = write_settings(folder)
     with RemoteStorageManager(load_settings(settings)) as manager:
         for number in range(SEGMENTS):
@@ -61,7 +61,7 @@ def test_an_interrupt_ends_a_query_soon_whatever_it_does(commands: ForkedCommand
     settings = filled(tmp_path)
     (out := tmp_path / "rows.csv").touch()
     running = commands.start("query", sql, "--format", "csv", settings=settings, stdout=out)
-    # Rows arrive, or none ever will.
+    # The query is under way once it has written rows, or, if it has none to write yet, has computed for a second.
     wait_for(lambda: out.stat().st_size > 1 << 20 or cpu_seconds(running.process) > 1)
     running.send(signal.SIGINT)
     ended = running.wait(SOON_S)
@@ -165,7 +165,8 @@ def test_a_lost_or_damaged_segment_is_one_sentence_of_each_command_and_no_file(t
     for command in (
         ("query", "SELECT count(value) FROM events"),
         *(("query", sql, *form) for form in ((), ("--json",), ("--format", "csv"))),
-        # Rows arrive before the error, and the file is begun: the failure is not the file's.
+        # These commands have begun a file when the error comes. The message must be about the segment and not about the
+        # file.
         *(("query", sql, "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
         *(("cat", "events", "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
         ("query", 'SELECT "offset", timestamp FROM events', "--plot", out.with_suffix(".png")),

@@ -1,4 +1,4 @@
-"""``tieredstore cat -o``: every record once, in complete files, continued by later runs."""
+"""Tests of ``tieredstore cat -o``: later runs continue an export, each file is complete, and each record is in one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports into a folder that other programs, or earlier exports, have written into."""
+"""Tests of exports into a folder that has files of other programs or of earlier exports."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_files_of_other_kinds_are_not_mixed(bucket: Bucket, tmp_path: Path) -> N
     (out / NOTE).write_text("{")
     with pytest.raises(ConfigError, match="is damaged"):
         exported(bucket, out)
-    (out / NOTE).write_text("")  # left by a killed run
+    (out / NOTE).write_text("")  # a killed run left it
     assert exported(bucket, out) == 0
 
 
@@ -69,7 +69,7 @@ def test_files_that_may_lack_lost_records_are_not_taken_for_whole_ones(bucket: B
     with pytest.raises(ConfigError, match=r"may lack records that were lost, since .*: set on_data_loss="):
         exported(bucket, out)
     assert exported(bucket, out, on_data_loss="report") == 0
-    # Earlier files have all records; later ones may lack some.
+    # Files of earlier runs have all records. Only later ones may lack some.
     assert exported(bucket, whole, on_data_loss="report") == 0
     with pytest.raises(ConfigError, match="may lack records"):
         exported(bucket, whole)
@@ -114,5 +114,5 @@ def test_a_full_disk_leaves_nothing_of_a_file(bucket: Bucket, tmp_path: Path, mo
 
 
 def dict_of(module: Any) -> Any:
-    """Return the writers by file ending, which the types declare constant."""
+    """Return the writers by file ending, with a type that lets a test change them."""
     return module.WRITERS

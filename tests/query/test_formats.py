@@ -1,4 +1,4 @@
-"""The table of output formats: its rows are true, and the commands follow them."""
+"""Tests of the table of output formats: its rows are true, and the commands do what it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All golden topics through every query engine: the rows that the Java consumer read."""
+"""Tests of all golden topics in every query engine: the rows are those that the Java consumer read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def by_pandas(manager: RemoteStorageManager, topic: str) -> list[Row]:
 
 
 def by_datafusion(manager: RemoteStorageManager, topic: str) -> list[Row]:
-    # Installed with the tests' requirements; an older environment lacks it.
+    # The tests' requirements include it, but an older environment may lack it.
     datafusion: Any = pytest.importorskip("datafusion")
     frame = datafusion.SessionContext().from_arrow(read_topic(manager, topic))
     rows: list[Row] = frame.to_arrow_table().to_pylist()
@@ -66,7 +66,7 @@ ENGINES: dict[str, Callable[[RemoteStorageManager, str], list[Row]]] = {
 
 
 def plain(row: Row) -> Row:
-    """Return a row as in the consumer's files, with its topic and partition."""
+    """Return a row with its topic and partition, in the form of the consumer's files."""
     headers = row["headers"]
     return row | {
         "timestamp": round(row["timestamp"].timestamp() * 1000),

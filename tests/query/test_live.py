@@ -1,4 +1,4 @@
-"""Bucket and broker as one log in queries: every row is what a Kafka consumer reads, wherever the boundary is."""
+"""Tests of queries over bucket and broker as one log: the rows are those of a Kafka consumer, wherever the seam is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS = ("key", "value", "headers", "offset", "timestamp", "timestampType")
 
 
 class SeamTopic:
-    """A topic with its first part in a bucket and the rest on the broker; ``expected`` is a consumer's."""
+    """A topic whose first part is in a bucket and the rest on the broker. ``expected`` has the rows of a consumer."""
 
     def __init__(self, kafka: KafkaServer, folder: Path) -> None:
         self.tiered = TieredTopic(kafka, folder)
@@ -64,7 +64,7 @@ def topic(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def rows(table: Any) -> list[Row]:
-    """Return rows in the shape of ``consumed``."""
+    """Return rows in the form of ``consumed``."""
     milliseconds = table.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     plain = table.set_column(table.schema.get_field_index("timestamp"), "timestamp", milliseconds)
     plain = plain.rename_columns([{"timestamp_type": "timestampType"}.get(name, name) for name in plain.column_names])
@@ -119,7 +119,7 @@ def test_a_query_reads_across_the_seam(topic: SeamTopic, tmp_path: Path) -> None
 
 
 def test_the_catalog_tells_where_the_seam_is(topic: SeamTopic, tmp_path: Path) -> None:
-    # Committed reads end before a transaction whose outcome is past the bucket's end.
+    # A committed read ends before a transaction whose outcome is beyond the end of the bucket.
     sql = f'SELECT * FROM "{topic.name}$partitions"'
     shown = topic.command("query", sql, "--isolation", "read_uncommitted", "--json").json
     assert (shown["bucket_end_offset"], shown["end_offset"]) == (topic.seam, topic.end)

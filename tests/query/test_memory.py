@@ -1,4 +1,4 @@
-"""Memory of a topic's reader is bounded, however large the topic is."""
+"""Tests that reading a topic takes bounded memory, however large the topic is."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ for line in sys.stdin:
 
 @cache
 def filled(folder: Path, mib: int) -> tuple[Path, int]:
-    """Return the settings of a store with a topic of this many MiB, and its number of records."""
+    """Return the settings of a store that has a topic of this size, and the topic's number of records."""
     folder = folder / str(mib)
     folder.mkdir()
     settings = write_settings(folder, chunk_size=4 * MIB)
@@ -87,10 +87,10 @@ def filled(folder: Path, mib: int) -> tuple[Path, int]:
 
 
 class Readers:
-    """A process that has imported everything, and reads in children."""
+    """A process that has imported all modules, and starts a child for each read."""
 
     def __init__(self) -> None:
-        # The shell in between is needed: a child is charged its parent's peak.
+        # Without a shell in between, the system would count the parent's peak of memory as the child's.
         self._process = subprocess.Popen(
             ["sh", "-c", f"{shlex.join([sys.executable, '-c', CHILD])}; exit $?"],
             stdin=subprocess.PIPE,
@@ -133,8 +133,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mib", [256, pytest.param(4096, marks=pytest.mark.soak)])
 def test_peak_memory_is_bounded_and_does_not_grow_with_the_topic(folder: Path, readers: Readers, mib: int) -> None:
-    """For each reader: up to 64 MiB may be decoded and not consumed yet, which a topic of 64 MiB fills; chunks come
-    on top.
+    """A reader may decode up to 64 MiB ahead of its caller, which a topic of 64 MiB uses up, and it holds some
+    chunks.
     """
     peaks = {
         reader: [readers.peak_above_imports(reader, *filled(folder, size)) // MIB for size in (64, mib)]

@@ -1,4 +1,4 @@
-"""Topics as lazy frames of Polars: understood predicates prune, and none changes a result."""
+"""Tests of topics as Polars' lazy frames: predicates exclude segments where possible, and never change a result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 
 def time_of(offset: int) -> datetime:
-    """Return the time of a record in the bucket."""
+    """Return the time of the record at this offset in the bucket."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=100 * offset)
 
 
@@ -108,7 +108,7 @@ def test_predicates_keep_what_they_exclude_from_being_fetched(topic: StoredTopic
     topic.catalog()
     frame: Any = scan(topic.manager, "events")
 
-    # A segment has a megabyte: a range within it costs its chunks, manifest and indexes.
+    # Each segment has a megabyte. A range within one costs some chunks, the manifest, and the indexes.
     def asked(predicate: Any, *, most_bytes: int = 100_000) -> tuple[int, int]:
         topic.store.reset()
         rows = frame.filter(predicate).select("offset").collect().height
@@ -121,7 +121,7 @@ def test_predicates_keep_what_they_exclude_from_being_fetched(topic: StoredTopic
     assert asked(~col("offset").is_between(10, 9989)) == (20, 2)
     assert asked(col("timestamp") >= datetime(1970, 1, 1, 0, 0, 9, 995_000, tzinfo=UTC)) == (5, 1)
     assert asked(col("partition") == 7, most_bytes=10_000) == (0, 0)
-    # Kafka stores no minimum time of a segment, so an upper bound excludes none: docs/how-to/query.md.
+    # Kafka stores no minimum time of a segment, so an upper bound excludes no segment: docs/how-to/query.md.
     assert asked(col("timestamp") < datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), most_bytes=20_000_000) == (1000, 10)
 
 

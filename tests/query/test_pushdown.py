@@ -1,4 +1,4 @@
-"""Conditions that DuckDB and Polars push down: the same rows for each, and no fetch of excluded data."""
+"""Tests of conditions that DuckDB and Polars push down: the rows stay the same, and no excluded data is fetched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTITIONS, OFFSETS, SEGMENT, BATCH = 3, 60, 10, 2
 
 
 def time_of(number: int, offset: int) -> int:
-    """Return milliseconds that roughly ascend from segment to segment, but not within one."""
+    """Return a time in milliseconds. Times roughly ascend from segment to segment, but not within one."""
     return (offset // 20) * 20 + (offset * 7 + number * 5) % 23
 
 
@@ -35,7 +35,7 @@ RECORDS: list[Place] = [
 
 
 class Engines:
-    """The same topic in DuckDB and in Polars, over a counting store."""
+    """One topic in DuckDB and in Polars, in a store that counts requests."""
 
     def __init__(self, topic: StoredTopic, connection: Any) -> None:
         self.topic = topic
@@ -56,7 +56,7 @@ class Engines:
         return rows
 
     def asked(self, engine: str, predicate: Predicate) -> tuple[list[Place], set[str], int]:
-        """Return the places of the rows, the logs fetched from, and the bytes fetched from logs."""
+        """Return the places of the rows, the logs that were fetched from, and the bytes fetched from them."""
         self.topic.store.reset()
         before = self.topic.manager.fetch_stats.bytes_fetched
         rows = self.engines[engine](predicate)
@@ -66,12 +66,12 @@ class Engines:
         return [(partition, offset, ms) for partition, offset, ms, _ in rows], logs, size
 
     def stored(self, logs: set[str]) -> int:
-        """Return the bytes of these logs."""
+        """Return the size of these logs."""
         return sum(info.size for info in self.topic.store.list() if info.key in logs)
 
 
 def batch_at(number: int, start: int) -> bytes:
-    """Return a batch whose producer sent records in the order collected: no time matches its place."""
+    """Return a batch whose times do not ascend with its offsets."""
     offsets = range(start, start + BATCH)
     return build_batch(
         [Record(b"%d" % at + b"v" * 400, timestamp_ms=time_of(number, at)) for at in offsets], base_offset=start

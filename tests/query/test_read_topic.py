@@ -1,4 +1,4 @@
-"""A topic as one stream of Arrow: all partitions, any window and filter, and errors that name the problem."""
+"""Tests of a topic as one Arrow stream: all partitions, any window and filter, and errors that name the problem."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_all_who_take_arrow_get_the_same(bucket: Bucket) -> None:
     rows = duckdb.execute("SELECT * FROM stream").fetchall()
     assert sorted(rows) == sorted(tuple(row.values()) for row in expected)
     with pytest.raises(AlreadyClosedError):
-        stream.reader()  # it was handed over, and has no rows that could pass for a complete read
+        stream.reader()  # DuckDB took the rows: another reader must not get an empty result that looks complete
     with read_records(bucket.manager, "orders", 0, columns=("offset",)) as partition:
         assert table(partition).column("offset").to_pylist() == list(range(100))
 
@@ -184,7 +184,7 @@ def test_a_lower_bound_of_time_is_sought_and_an_upper_one_is_a_stop(topic: Store
     time = ds.field("timestamp")
     rows, size = fetched(filter=time >= pa.scalar(4_990, pa.timestamp("ms", "UTC")))
     assert (rows, size < a_segment / 4) == (10, True), size
-    # A segment with any greatest timestamp may contain earlier ones: see docs/how-to/query.md.
+    # Kafka stores no minimum time of a segment, so each segment may have earlier records: docs/how-to/query.md.
     rows, size = fetched(filter=time < pa.scalar(10, pa.timestamp("ms", "UTC")))
     assert (rows, size > 5 * a_segment) == (10, True), size
     rows, size = fetched(stop=AtTime(10))
@@ -236,10 +236,10 @@ def test_an_error_of_ours_is_a_sentence_in_each_of_them(trouble: StoredTopic, co
     assert not isinstance(caught.value, TieredStoreError)
     assert "Traceback" not in str(caught.value)
     assert isinstance(read.error, BatchCorruptError)
-    # Reading on raises the error again instead of ending.
+    # If a caller reads on, the error comes again.
     with pytest.raises(BatchCorruptError):
         list(read)
-    # As a context manager, a read raises its own error instead.
+    # A ``with`` block raises the read's own error instead of the library's.
     with pytest.raises(BatchCorruptError), read_topic(trouble.manager, "events", stop=200) as stream:
         CONSUMERS[consumer](stream)
 
@@ -249,7 +249,8 @@ def test_lost_offsets_are_an_error_before_the_first_record_or_a_warning(
 ) -> None:
     with pytest.raises(DataLossError, match="offsets 200 to 299 of events-0"):
         read_topic(trouble.manager, "events")
-    # Records excluded by a filter are not wanted; missing records have no times.
+    # A lost record counts unless the filter excludes its offset. A filter by time cannot exclude it: its time is
+    # unknown.
     assert table(read_topic(trouble.manager, "events", filter=ds.field("offset") < 200)).num_rows == 200
     with pytest.raises(DataLossError):
         read_topic(trouble.manager, "events", filter=ds.field("timestamp") > pa.scalar(0, pa.timestamp("ms", "UTC")))
@@ -270,7 +271,7 @@ def test_a_read_that_is_closed_in_the_middle_is_no_shorter_one(bucket: Bucket) -
         assert next(read).num_rows
     with pytest.raises(AlreadyClosedError, match="payments was closed before its end"):
         list(read)
-    # Read to the end, then again: no rows, and an error instead of an empty result.
+    # A second read of the same stream gives no rows. It must be an error and not an empty result.
     read = read_topic(bucket.manager, "payments")
     assert sum(batch.num_rows for batch in read) == 2000
     assert list(read) == []

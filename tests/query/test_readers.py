@@ -1,4 +1,4 @@
-"""Sharing of bytes and processors between the readers of one topic."""
+"""Tests of the readers of one topic, which share bytes and processors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Three real brokers and an unclean election, with segments of the deposed leader in the bucket.
+"""Tests with three real brokers and an unclean election. The bucket has segments of the deposed leader.
 
-250 records are on all replicas. Only the first leader has 300 more, which all readers read and most of which are
-copied. The second one lacks them, and writes others in their place until its log is longer than the bucket's.
+All replicas have the first 250 records. Only the first leader has 300 more. All readers read these, and most of them
+are copied to the bucket. The second leader lacks them. It writes others in their place until its log is longer than the
+bucket's.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ BEFORE: Final = [*NOW[:KEPT], *[f"lost {at}" for at in range(LOST)]]
 
 @dataclass
 class Readers:
-    """The topic, and its readers' positions before the election."""
+    """The topic and its readers. Each reader has a position from before the election."""
 
     log: Log
     places: Mapping[Where, Position] = field(default_factory=dict[Where, Position])
@@ -81,7 +82,7 @@ class Readers:
         return StreamReader(parse_options(self.options | more, streaming=True))
 
     def write_files(self, store: MemoryObjectStore) -> list[str]:
-        """Run a pipeline; return the values in its files."""
+        """Run a pipeline and return the values in its files."""
         own = pipeline_of(
             **texts(
                 {
@@ -115,7 +116,7 @@ def followed(tail: LogTail, count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readers]:
-    """Yield the readers after the election; one tail has read through it."""
+    """Yield the readers after the election. One tail was open during the election."""
     with start_kafka_cluster(3) as cluster:
         known = Readers(Log(cluster, tmp_path_factory.mktemp("unclean")))
         known.log.write("kept", KEPT)

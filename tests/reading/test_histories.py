@@ -1,4 +1,4 @@
-"""Bucket and broker after elections: one history or two, by the leader epochs of both."""
+"""Tests of bucket and broker after elections: their leader epochs show if both have the same log."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ ORDERS: TopicPartition = ("orders", 0)
 WHERE = TopicIdPartition(FIRST_ID, *ORDERS)
 
 LOST: LeaderEpochs = ((0, 0), (3, 20))
-"""Epochs of the bucket: epoch 3 began at 20, and its leader was deposed."""
+"""Leader epochs in the bucket: epoch 3 begins at offset 20. Its leader was deposed."""
 
 
 class Broker:
-    """Broker with one log; ``answer`` is its answer for a requested epoch's end."""
+    """A broker with one log. It answers each request for the end of an epoch with ``answer``."""
 
     def __init__(self, start: int, end: int, epoch: int | None, answer: EpochEnd | None = None) -> None:
         self.start, self.end, self.epoch, self.answer = start, end, epoch, answer
@@ -88,7 +88,7 @@ def extent(log: PartitionLog) -> tuple[int, int, int]:
 
 
 def lineage(epochs: LeaderEpochs, stop: int) -> Lineage:
-    # Epochs do not depend on the segments' places.
+    # The test compares only epochs, so the segment may be any.
     return Lineage(WHERE, epochs, (Span(new_metadata(100), 0, stop),))
 
 
@@ -102,7 +102,8 @@ def lineage(epochs: LeaderEpochs, stop: int) -> Lineage:
         (LOST, EpochEnd(0, 20), 20),
         (LOST, EpochEnd(0, 7), 7),
         (LOST, EpochEnd(2, 0), 0),
-        # The broker's leader of epoch 0 continued beyond the start of the bucket's epoch 3: another unclean election.
+        # The broker's leader of epoch 0 wrote beyond offset 20, where the bucket's epoch 3 begins: another unclean
+        # election.
         (LOST, EpochEnd(0, 30), 20),
         (LOST, EpochEnd(0, 99), 20),
         (((0, 0), (1, 10), (3, 20)), EpochEnd(0, 99), 10),
@@ -188,7 +189,7 @@ def test_the_broker_is_asked_again_only_if_something_has_changed(bucket: Bucket)
     broker.epoch, broker.answer = 5, EpochEnd(3, 23)
     third = taken(bucket, broker, before=second)
     assert (extent(third.logs[ORDERS]), broker.calls["epoch_ends"]) == ((0, 23, 200), 2)
-    # The later leader's first segment decides it in the bucket.
+    # The first segment of the later leader is now in the bucket, so the bucket alone shows the cut.
     bucket.ends["orders", 0, FIRST_ID] = 23
     bucket.write(40, epochs=((0, 0), (3, 20), (5, 23)))
     fourth = taken(bucket, broker, before=third)
@@ -196,7 +197,9 @@ def test_the_broker_is_asked_again_only_if_something_has_changed(bucket: Bucket)
 
 
 def test_outcomes_of_the_history_that_was_left_decide_nothing(tmp_path: Path) -> None:
-    """Within a segment the seam is at the segment's start: its producer snapshot belongs to another log's end."""
+    """A seam within a segment moves to the segment's start: the segment's producer snapshot belongs to the other
+    log.
+    """
     bucket = Bucket(tmp_path)
     bucket.write(20, epochs=LOST)
     bucket.write(40, epochs=LOST)
@@ -221,7 +224,7 @@ def test_without_a_broker_the_watermark_tells_where_a_later_epoch_rules(bucket: 
     assert (extent(log), log.cut) == ((0, 27, 27), Cut(27, 3, "watermark"))
     (problem,) = snapshot.problems
     assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are of leader epoch 3 or before")
-    # The later leader's first segment decides it.
+    # The first segment of the later leader shows the cut.
     bucket.ends["orders", 0, FIRST_ID] = 27
     bucket.write(40, epochs=((0, 0), (3, 20), (4, 27)))
     settled = alone(bucket)
@@ -271,7 +274,9 @@ def test_a_watermark_is_read_once_and_again_if_it_has_changed(bucket: Bucket) ->
 
 
 def test_a_transaction_that_is_open_at_a_cut_waits_for_the_log_that_goes_on(tmp_path: Path) -> None:
-    """Its outcome in the bucket is the deposed leader's; records decided before the cut are returned."""
+    """The bucket has the outcome that the deposed leader wrote. A reader gets only the records before the
+    transaction.
+    """
     bucket = Bucket(tmp_path)
     who = Producer(7, 0, 0, transactional=True)
     batches = [

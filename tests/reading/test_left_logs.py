@@ -1,6 +1,7 @@
-"""The bucket alone after an unclean election, before the new leader's first segment: a watermark shows its start.
+"""Tests of the bucket alone after an unclean election, before the new leader has copied a segment. A watermark shows
+where the new leader's log begins.
 
-Offsets 0 to 59 are stored, those from 20 on by a leader of epoch 3; a leader of epoch 6 continued at 25.
+Offsets 0 to 59 are stored. A leader of epoch 3 wrote those from 20 on. A leader of epoch 6 continued at 25.
 """
 
 from __future__ import annotations
@@ -135,8 +136,8 @@ def test_a_pipeline_that_has_written_it_is_told(bucket: Bucket) -> None:
 
 
 def read_elsewhere(bucket: Bucket) -> int:
-    """Upload the later leader's records from 25 on, which the readers have had from a broker so far; return their
-    end.
+    """Copy the later leader's records from offset 25 on to the bucket, and return their end. A reader had them from
+    a broker before.
     """
     bucket.ends["orders", 0, FIRST_ID] = CUT
     bucket.write(75, epochs=(*EPOCHS, (6, CUT)))

@@ -1,4 +1,4 @@
-"""A read of the broker overtaken by retention: without a server, for exact timing."""
+"""Tests of a read from a broker while retention deletes the records. A fake broker makes the timing exact."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OFFSETS = ReadSettings(columns=("offset",))
 
 
 class HurriedBroker:
-    """Reader and cluster of a broker that keeps deleting: up to 7 at a read, up to 9 at a look-up."""
+    """Reader and cluster of a broker that keeps deleting: it deletes up to offset 7 at a read, up to 9 at a look-up."""
 
     def __init__(self) -> None:
         self.cluster = self
@@ -83,7 +83,7 @@ def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monke
 
 
 class ElectedBroker(HurriedBroker):
-    """Its leader of epoch 6 truncated the log at 7, and has written up to 20 since."""
+    """Its leader of epoch 6 truncated the log at offset 7 and then wrote up to offset 20."""
 
     def read(self, topic: str, partition: int, start: int, stop: int, **more: Any) -> Iterator[pa.RecordBatch]:
         untyped: Any = pa
@@ -117,13 +117,13 @@ def test_a_log_that_was_cut_since_it_was_planned_is_told(
 
 
 def test_late_copies_of_a_log_that_was_left_are_none(bucket: Bucket) -> None:
-    """The broker's records were deleted, and the bucket's belong to the history before the cut."""
+    """The broker has deleted its records. The bucket's records at these offsets are from before the election."""
     bucket.write(12, epochs=((0, 0), (5, 2)))
     split = LiveSplit(ORDERS, 7, 12, cut=Cut(7, 5, "broker"))
     query = replace(QUERY, on_data_loss="fail")
     with pytest.raises(DataLossError, match="begins at offset 7 now"):
         list(TopicReader(lambda: bucket.manager, query, live=broker()).read_split(split))
-    # A later epoch in the bucket is the log itself.
+    # Now the bucket has the records of the later epoch.
     bucket.ends["orders", 0, FIRST_ID] = 7
     bucket.write(5, epochs=((0, 0), (5, 2), (6, 7)))
     batches = list(TopicReader(lambda: bucket.manager, query, OFFSETS, live=broker()).read_split(split))

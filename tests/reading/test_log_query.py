@@ -1,4 +1,4 @@
-"""The query: a value that is sent between processes without showing secrets."""
+"""Tests of the query: processes can send it to each other, and it shows no secrets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A tail returns every record once and in order, while it is polled: from the bucket, the broker, and the bucket
-again.
+"""Tests of a tail: while a caller polls it, it returns each record once and in order, from the bucket, from the
+broker, and from the bucket again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS = ReadSettings(columns=("value",))
 
 @pytest.fixture
 def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
-    """Yield a topic with two partitions, whose records have their offsets as values."""
+    """Yield a topic with two partitions. The value of each record is its offset."""
     topic = TieredTopic(kafka, tmp_path, partitions=2)
     for partition in range(2):
         topic.produce(numbered(0, COUNT), partition=partition)
@@ -54,7 +54,7 @@ def query_of(tiered: TieredTopic, **more: Any) -> LogQuery:
 
 
 class Followed:
-    """Records of a tail, by partition."""
+    """The records of a tail, by partition."""
 
     def __init__(self, tail: LogTail) -> None:
         self.tail = tail
@@ -123,7 +123,8 @@ def test_what_the_broker_deletes_under_the_tail_comes_from_the_bucket(tiered: Ti
     where = tiered.topic, 0
     with LogTail(tiered.manager, query_of(tiered), {where: 0}, settings=SETTINGS, look_s=0.2) as tail:
         followed = Followed(tail)
-        # The tail follows the broker from 0 on, and has no record yet when these are deleted there.
+        # The tail follows the broker from offset 0 on. The broker deletes these records before the tail has fetched
+        # one.
         tiered.tier()
         begins = max(m.end_offset for (number, _), m in tiered.copied.items() if number == 0) + 1
         delete_records(tiered.server, tiered.topic, begins)

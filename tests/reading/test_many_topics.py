@@ -1,4 +1,6 @@
-"""Many topics are looked up together: five hundred take the requests of one, and a few more pages."""
+"""Tests that topics are looked up together: 500 take as many requests as one, except for a few more pages of
+listings.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ TOPICS = [f"topic-{number:03d}" for number in range(MANY)]
 
 
 class CountingBroker:
-    """Broker with all topics, one partition each with the offsets 0 to 9, that counts requests."""
+    """A broker that has every topic, each with one partition of the offsets 0 to 9, and counts requests."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -98,5 +100,5 @@ def test_the_bucket_is_listed_as_often_for_many_as_for_one(store: CountingStore)
         store.reset()
         assert len(snapshot_of(store, topics, CountingBroker(), file).logs) == len(topics)
         requests.append((store.requests["list"], store.requests.total()))
-    # Known segments cost only their listing.
+    # Segments that a reader knows cost only their listing.
     assert requests == [(1, 1), (1, 1)]

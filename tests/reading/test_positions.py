@@ -15,7 +15,7 @@ from tieredstore.reading.query import LogQuery
 from tieredstore.reading.windows import PlaceLookup
 
 TIMES: Mapping[tuple[str, int], Mapping[int, int]] = {("t", 0): {100: 12, 200: 15}, ("t", 1): {100: 3}}
-"""Offset of the first record at this time or later."""
+"""For each time, the offset of the first record with that time or a later one."""
 
 
 def log(topic: str, partition: int, earliest: int, end: int) -> PartitionLog:

@@ -1,4 +1,4 @@
-"""Consecutive snapshots: unchangeable facts are not requested again."""
+"""Tests of consecutive snapshots: facts that cannot change are requested once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHO = Producer(7, 0, 0, transactional=True)
 
 @pytest.fixture
 def topic(topic: StoredTopic) -> StoredTopic:
-    """Return ten records, the last five in an open transaction; in partition 1 all are decided."""
+    """Return a topic with ten records, the last five in an open transaction. Partition 1 has no open transaction."""
     records = [Record(b"v") for _ in range(5)]
     is_open = ProducerState(7, 0, 4, 9, 4, 0, 0, 5)
     topic.copy(0, [build_batch(records, 0), build_batch(records, 5, producer=WHO)], producers=[is_open])
@@ -45,7 +45,9 @@ def ends(snapshots: LogSnapshots) -> list[int]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the partitions whose last segments are read, which costs requests if caches are full."""
+    """Return a list that grows: the partitions whose last segments are read. With full caches such a read costs
+    requests.
+    """
     partitions = list[int]()
 
     def noted(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:

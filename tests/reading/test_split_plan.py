@@ -1,4 +1,4 @@
-"""Cutting windows into splits; the broker's part needs no broker."""
+"""Tests of cutting windows into splits. No broker is needed, not even for the broker's part of a window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUERY = LogQuery(Subscribe(("orders",)))
 
 
 def live_splits(sizes: list[int], limits: SplitLimits) -> list[LiveSplit]:
-    """Return the splits of partitions with these numbers of offsets, on the broker only."""
+    """Return the splits of partitions that only the broker has, with these numbers of offsets."""
     logs = {
         ("orders", number): PartitionLog(
             "orders", number, Uuid.random(), None, seam=0, earliest=0, end=size, live_start=0

@@ -1,4 +1,4 @@
-"""Closing a tail or its bucket: each wait ends soon with a single error, and nothing stays open."""
+"""Tests of closing a tail or its bucket: each waiting call soon ends with one error, and nothing stays open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bucket(bucket: Bucket) -> Bucket:
 
 
 class Noted(Broker):
-    """Records which of its kinds were closed; closing the first one fails."""
+    """A part of a broker that records the name of its class when it is closed, and then fails."""
 
     closed: list[str]
 

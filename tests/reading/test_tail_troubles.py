@@ -1,4 +1,4 @@
-"""A tail's reports of losses and its handling of faults: without a server, for exact timing."""
+"""Tests of the losses that a tail reports, and of its faults. A fake broker makes the timing exact."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ALONE = LogQuery(Subscribe(("orders",)), on_data_loss="report")
 
 
 class Broker:
-    """Fake of a cluster: topics with ids, one partition each, and a consumer without new data."""
+    """A fake cluster with topics that have ids and one partition each, and with a consumer that has no new data."""
 
     topics_by_name: dict[str, Uuid]
     extents: dict[TopicPartition, tuple[int, int]]
     events: list[LiveEvent]
-    """Events fetched by the consumer."""
+    """Events that the consumer returns next."""
     leader_epoch: int | None = None
     epoch_end: EpochEnd | None = None
     """Answer to each epoch request."""
@@ -60,7 +60,7 @@ class Broker:
         return {} if self.epoch_end is None else dict.fromkeys(epochs, self.epoch_end)
 
     def add(self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> None:
-        """Assign like a client, which checks with a later leader whether a position is in its log."""
+        """Assign partitions. With a later leader, check first if its log has the position, as a client does."""
         self.positions.update(positions)
         for where, epoch in epochs.items():
             is_later = self.leader_epoch is not None and epoch < self.leader_epoch
@@ -93,7 +93,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> type[Broker]:
 
 
 class Clock:
-    """Seconds, advanced by a test."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -176,7 +176,7 @@ def test_what_goes_under_the_reader_is_among_the_losses(bucket: Bucket, monkeypa
 def test_a_topic_that_is_followed_no_longer_is_nobodys_loss(bucket: Bucket, broker: type[Broker]) -> None:
     bucket.write(10)
     bucket.write(10, topic="bills")
-    # The broker has lost the topic of bills.
+    # The broker no longer has the topic ``bills``.
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 10)}
     query = LogQuery(Subscribe(("orders", "bills")), client={"bootstrap.servers": "localhost:1"})
     with LogTail(bucket.manager, query, {ORDERS: 0, BILLS: 0}, settings=SETTINGS, look_s=0) as tail:
@@ -263,7 +263,7 @@ def test_a_problem_that_comes_and_goes_is_told_once(
     logs = LogSnapshots(lambda: bucket.manager, ALONE, fresh_s=0)
     for _ in range(7):
         logs.current()
-    # A report that has dropped out of the list of logged ones is logged again.
+    # The tail remembers only some reports. It logs a forgotten one again.
     assert [record.message for record in caplog.records] == ["a", "b", "c", "a"]
 
 
@@ -272,7 +272,7 @@ WRITTEN = ((0, 0), (5, 20))
 
 
 def test_an_election_that_cut_the_log_below_a_tail_is_told(bucket: Bucket, broker: type[Broker]) -> None:
-    """The new leader's log is longer than the read offsets, so offsets alone do not reveal the cut."""
+    """The new leader's log ends beyond the read offsets. So offsets alone do not show that the log was cut."""
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 60)}
     broker.leader_epoch, broker.epoch_end = 5, EpochEnd(5, 60)
@@ -291,7 +291,7 @@ def test_an_election_that_cut_the_log_below_a_tail_is_told(bucket: Bucket, broke
 
 
 def test_an_election_while_a_tail_comes_to_the_seam_is_told(bucket: Bucket, broker: type[Broker]) -> None:
-    """The broker was looked up a moment before; its records behind the seam now belong to another log."""
+    """The look-up of the broker was before the election. The broker's records at the seam now belong to another log."""
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 60)}
     broker.leader_epoch, broker.epoch_end = 5, EpochEnd(5, 60)
@@ -309,7 +309,9 @@ def test_an_election_while_a_tail_comes_to_the_seam_is_told(bucket: Bucket, brok
 
 
 def test_a_place_that_only_the_client_doubts_is_followed_unchecked(bucket: Bucket, broker: type[Broker]) -> None:
-    """A look-up finds it in the leader's log; otherwise the tail would look it up forever."""
+    """A look-up finds the position in the leader's log. If the tail asked the client again, it would look up
+    forever.
+    """
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 62)}
     broker.leader_epoch = 5
@@ -325,7 +327,7 @@ def test_a_place_that_only_the_client_doubts_is_followed_unchecked(bucket: Bucke
 def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(
     bucket: Bucket, broker: type[Broker], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Simulate another process, with the stored position and its epoch."""
+    """The tail starts from a stored position with its epoch, like one in another process."""
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 900)}
     broker.leader_epoch, broker.epoch_end = 6, EpochEnd(5, 25)
@@ -335,7 +337,7 @@ def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(
         LogTail(bucket.manager, lenient, {ORDERS: Position(60, 5)}, settings=SETTINGS) as tail,
     ):
         assert all_of(tail) == []
-        # The cut is within the bucket's segment, so the broker serves the records from there on.
+        # The cut is within a segment of the bucket, so the tail reads on from the broker.
         assert tail.places == {ORDERS: Position(25, 6)}
     assert caplog.text.count("an election truncated the log at offset 25") == 1
 
@@ -344,7 +346,7 @@ def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(
 def test_a_place_of_the_log_as_it_is_now_is_cut_off_by_nothing_before(
     bucket: Bucket, broker: type[Broker], position: Position | int, is_cut: bool
 ) -> None:
-    """A bare offset beyond a cut could belong to either log."""
+    """An offset beyond a cut, if it has no epoch, may be of either log."""
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 900)}
     broker.leader_epoch, broker.epoch_end = 6, EpochEnd(5, 25)
@@ -373,7 +375,7 @@ def test_a_bucket_that_has_the_later_epoch_by_now_tells_it_without_a_broker(buck
 
 
 def test_a_watermark_that_was_moved_back_tells_it_before_that(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
-    """The records after the cut follow with the later leader's first segment."""
+    """The tail returns the records after the cut once the bucket has the later leader's first segment."""
     bucket.write(60, epochs=WRITTEN)
     clock, where = Clock(), TopicIdPartition(FIRST_ID, *ORDERS)
     with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS, clock=clock) as tail:

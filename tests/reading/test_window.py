@@ -1,4 +1,4 @@
-"""A window of a log is read across the seam: the bucket's records, then the broker's, each once."""
+"""Tests of windows across the seam: a reader gets the bucket's records and then the broker's, each once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = ReadSettings(columns=("offset", "value"))
 
 @pytest.fixture
 def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
-    """Yield a topic whose records have their offsets as values."""
+    """Yield a topic. The value of each record is its offset."""
     topic = TieredTopic(kafka, tmp_path)
     topic.produce([Produced(b"k" * 100, b"%d" % at) for at in range(COUNT)])
     yield topic
@@ -46,7 +46,7 @@ def reader_of(topics: TieredTopic | Bucket, query: LogQuery) -> TopicReader:
 
 
 def offsets(batches: Iterator[Any], values: bool = True) -> list[int]:
-    """Return the offsets, asserting that each value matches."""
+    """Return the offsets after comparing them with the values."""
     read: list[int] = []
     for batch in batches:
         assert batch.num_rows
@@ -104,7 +104,7 @@ def test_a_hole_at_the_seam_by_the_querys_policy(tiered: TieredTopic, caplog: py
 def test_aborted_transactions_on_both_sides(tiered: TieredTopic, isolation: Any) -> None:
     aborted = [Produced(b"k" * 100, b"aborted") for _ in range(150)]
     plain = [Produced(b"k" * 100, b"plain") for _ in range(400)]
-    # The bucket has the first transaction's outcome, only the broker the second's.
+    # The bucket has the outcome of the first transaction. Only the broker has that of the second.
     produce_transaction(tiered.server, tiered.topic, aborted, "abort")
     tiered.produce(plain)
     tiered.tier()

@@ -1,4 +1,4 @@
-"""A topic of small segments is downloaded once: each segment's reader uses the bytes that were read ahead."""
+"""Tests that a topic of small segments is downloaded once: each segment's reader uses bytes that were read ahead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tieredstore.testing.segments import PARTITION, Record, build_batch
 KIB: Final = 1024
 SEGMENTS: Final = 12
 RECORDS: Final = 96
-"""Per segment, of 2 KiB, in batches of four: the log is cut into chunks of 16 KiB anywhere within a batch."""
+"""Records of a segment. Each has 2 KiB, and four are a batch, so chunks of 16 KiB may end anywhere in a batch."""
 
 
 @pytest.fixture(params=MODES)

@@ -1,4 +1,6 @@
-"""Transactions that end in segments of a broker whose log begins in the middle of them: its indexes lack them."""
+"""Tests of transactions that end in another broker's segments. That broker's log began in the middle of them, so its
+indexes lack them.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_committed_records_stay_where_the_broker_of_their_marker_has_not_seen_th
 
 
 def test_of_an_overlap_the_marker_is_paired_with_what_is_open_at_its_end(topic: StoredTopic) -> None:
-    """The later leader's segment begins within the previous one, as do its own files."""
+    """The later leader's log begins within the previous segment, and so do its transaction index and producer
+    snapshot.
+    """
     partition, first, second = Partition(), Segment(0), Segment(0)
     steps: list[Step] = [*OPEN, ("plain", 0, 2), ("send", 1, 1)]
     for step in steps:
@@ -83,14 +87,14 @@ def test_of_an_overlap_the_marker_is_paired_with_what_is_open_at_its_end(topic: 
     rest: list[Step] = [("abort", 1, 1), ("plain", 0, 1)]
     for step in rest:
         partition.play(step, second)
-    entry = AbortedTransaction(1, 7, 8, 9)  # its log begins at offset 5
+    entry = AbortedTransaction(1, 7, 8, 9)  # the log of this leader begins at offset 5
     topic.copy(5, second.batches, aborted=[entry], leader_epochs=((0, 5),), broker_id=2)
     assert topic.offsets(COMMITTED) == [0, 1, 5, 6, 9]
     assert offsets_of_splits(topic) == [0, 1, 5, 6, 9]
 
 
 def test_where_a_history_was_cut_off_its_batches_tell_what_is_open(topic: StoredTopic) -> None:
-    """An unclean election: the old leader's segment continues with an abort that the log lacks."""
+    """After an unclean election, the old leader's segment ends with an abort that is not in the log."""
     partition, old = Partition(), Segment(0)
     for step in OPEN:
         partition.play(step, old)
@@ -109,7 +113,9 @@ def test_where_a_history_was_cut_off_its_batches_tell_what_is_open(topic: Stored
 
 
 def test_a_marker_that_another_broker_wrote_last_counts_for_a_read_from_the_middle(topic: StoredTopic) -> None:
-    """Its first segment looks for transactions open at the end of all, before any outcome is needed."""
+    """The first segment of a read looks for all transactions that are open at the end, even before it needs an
+    outcome.
+    """
     plan: list[list[Step]] = [
         [("send", 1, 1), ("send", 4, 1)],
         [("send", 1, 1), ("abort", 1, 1)],
@@ -145,7 +151,9 @@ def test_indexes_are_asked_for_only_where_another_brokers_segments_begin(
 
 
 def test_a_broker_whose_log_reaches_back_is_believed(topic: StoredTopic) -> None:
-    """Like a replica of the same age, or one that took over from remote storage: the log is not read for it."""
+    """Such a broker is a replica of the same age, or one that restored its state from remote storage. Its indexes
+    are enough, so the log is not read again.
+    """
     plan: list[list[Step]] = [OPEN, [*PLAIN, ("commit", 1, 1)], PLAIN]
     store(topic, plan)
     segments = [segment.start_offset for segment in topic.copied]
@@ -157,7 +165,7 @@ def test_a_broker_whose_log_reaches_back_is_believed(topic: StoredTopic) -> None
                 partition.play(step, segment)
             others.copy(segment.base, segment.batches, producers=partition.snapshot(), broker_id=number)
         assert others.offsets(COMMITTED) == topic.offsets(COMMITTED)
-        assert others.requests(".indexes") == len(segments) - 1  # no snapshot of the first one
+        assert others.requests(".indexes") == len(segments) - 1  # the first segment's snapshot is not needed
         assert others.requests(".log") == len(segments)
 
 

@@ -1,4 +1,4 @@
-"""Records of the golden topics: complete, by windows of offsets and of times, in tiny and in huge pieces."""
+"""Tests of the golden topics' records: all of them, in windows of offsets and of times, in tiny and in huge pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holes between segments and jumps inside of them, boundaries, and damaged logs and indexes."""
+"""Tests of holes between segments, missing offsets within them, boundaries, and damaged logs and indexes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_borders_and_compacted_offsets_lose_and_repeat_nothing(
         base = 0
         for place, size in enumerate(sizes):
             batches = [range(at, min(at + batch, base + size)) for at in range(base, base + size, batch)]
-            # Only the last batch of the last segment shows where it ends.
+            # The last batch of the last segment is never compacted, because only that batch shows where the log ends.
             last = len(batches) - 1 if place == len(sizes) - 1 else -1
             kept = [offsets for number, offsets in enumerate(batches) if number not in compacted or number == last]
             topic.copy(base, [plain_batch(offsets, 300) for offsets in kept], end_offset=base + size - 1)
@@ -92,7 +92,7 @@ def test_borders_and_compacted_offsets_lose_and_repeat_nothing(
 
 
 def rewrite_index(topic: StoredTopic, entries: list[tuple[int, int]]) -> None:
-    """Replace the only segment's offset index by one of equally many entries."""
+    """Replace the offset index of the only segment. The number of entries must stay the same."""
     entry = topic.manager.fetch_manifest(topic.copied[0]).segment_indexes.offset
     assert entry.size == 8 * len(entries)
     topic.overwrite(".indexes", b"".join(struct.pack(">ii", *pair) for pair in entries), entry.position)
@@ -124,7 +124,7 @@ def test_an_offset_index_that_points_into_a_batch_or_past_the_log_is_an_error(
     place = 0 if position == 2 else len(entries) - 1
     entries[place] = (entries[place][0], position if place else entries[0][1] + position)
     rewrite_index(topic, entries)
-    # After the entry's own batch: a read begins at an entry before the requested records.
+    # A read that begins after the entry's own batch uses the entry, because it starts at an entry before its records.
     first = entries[place][0] + (place == 0)
     with pytest.raises(CorruptDataError, match="events-0"):
         topic.offsets(ReadSettings(), first, first + 1)
@@ -138,7 +138,7 @@ def test_an_offset_index_that_points_into_a_batch_or_past_the_log_is_an_error(
 def test_records_that_are_not_the_segments_own_are_an_error(
     topic: StoredTopic, base: int, at: int, sentence: str
 ) -> None:
-    """The CRC does not cover base offsets."""
+    """The CRC of a batch does not cover its base offset."""
     topic.copy_plain(100, 20)
     topic.overwrite(".log", base.to_bytes(8, "big"), at * topic.copied[0].segment_size_in_bytes // 2)
     with pytest.raises(BatchCorruptError, match=sentence):
@@ -174,7 +174,7 @@ def test_a_damaged_batch_fails_or_is_left_out_and_reported(
 
 @pytest.mark.parametrize("bit", [0, 2, 4, 7, 8])
 def test_a_wrong_base_offset_never_ends_a_read_early(topic: StoredTopic, bit: int) -> None:
-    """No checksum covers it, and an offset past the end of the read looks like that end."""
+    """No checksum covers the base offset. If it is past the end of the read, it looks like that end."""
     topic.copy_plain(0, 200, batch=5)
     catalog = topic.catalog()
     (log_key,) = topic.keys(".log")

@@ -1,4 +1,4 @@
-"""Splits of golden and generated topics: every record once, for any window and sizes."""
+"""Tests of splits of golden and generated topics: every record once, for any window and sizes."""
 
 from __future__ import annotations
 

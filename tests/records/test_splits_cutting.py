@@ -1,4 +1,4 @@
-"""Cuts within logs, packing of splits, and costs of planning and reading."""
+"""Tests of cuts within logs, of packing splits, and of the costs of planning and reading."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_splits_begin_where_chunks_do_so_that_none_is_decompressed_twice(
             for _ in read_split(manager, one, PLAIN):
                 pass
     size = metadata.segment_size_in_bytes
-    # Adjacent splits both decompress the batch that reaches into the later one's first chunk.
+    # A batch may reach into the first chunk of the next split. Both splits then decompress it.
     assert size <= sum(decompressed) <= size + len(plan.splits) * 40 * KIB
     assert len(plan.splits) <= 1.5 * size / (split * KIB)
     assert max(one.size_in_bytes for one in plan.splits) <= split * KIB
@@ -167,7 +167,7 @@ def test_only_the_stretch_of_an_index_without_entries_is_read_at_planning(tmp_pa
         copy_with_index(topic, batches, kept)
         lineage = lineage_of(topic)
         plan = plan_splits(topic.manager, lineage, 0, 2000, PLAIN, max_split_bytes=30_000)
-        # The stretch, with its read-ahead, rounded to chunks; manifest and index.
+        # The read fetches its part of the log, rounded to chunks and with read-ahead, the manifest, and the index.
         assert topic.store.bytes_down < 100_000 + 4 * 4096 + 20_000
         assert max(split.size_in_bytes for split in plan.splits) <= 30_000
         whole(topic, lineage, 30_000)

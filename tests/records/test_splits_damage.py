@@ -1,4 +1,4 @@
-"""Damaged indexes and logs: records are right or there is an error, never fewer or duplicates."""
+"""Tests of damaged indexes and logs: a reader gets the right records or an error, never fewer records or some twice."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def offsets_in_splits(
 
 @st.composite
 def wrong_entries(draw: st.DrawFn) -> Entries:
-    """Draw a sorted index with entries moved, shifted or dropped, or pointing to other batch boundaries or between
-    them.
+    """Draw a sorted index that has wrong entries: moved, shifted or dropped ones, or ones that point to other
+    places.
     """
     positions, offsets = st.one_of(st.sampled_from(BORDERS), st.integers(0, LOG_SIZE + 10)), st.integers(0, 310)
     kept = list(ENTRIES)
@@ -77,7 +77,7 @@ def test_whatever_an_index_says_the_records_are_right_or_there_is_an_error(
 
 
 def middle_entry(offset: int = 0, border: int = 0, byte: int = 0) -> Entries:
-    """Return the broker's index with one entry of another offset, of another batch boundary, or of a byte within a
+    """Return the broker's index with one changed entry. It has another offset, is of another batch, or points into a
     batch.
     """
     changed = list(ENTRIES)
@@ -112,7 +112,7 @@ def test_each_of_two_parts_that_meet_at_a_wrong_offset_fails_by_itself(topic: St
         except IndexesCorruptError:
             failed.append(number)
     place = len(ENTRIES) // 2 + 1
-    # The statement about the entry's own batch is wrong too, but harmless: that one begins before the offset.
+    # The entry is also wrong about its own batch. That is harmless, because a read begins before that batch.
     assert failed == [place, place + 1]
 
 
@@ -187,7 +187,7 @@ def test_zeros_within_a_log_do_not_pass_for_its_end(topic: StoredTopic, batches:
 
 @pytest.mark.parametrize("batches", [0, 1, 30, 59])
 def test_zeros_at_the_end_of_a_log_that_others_follow_lose_nothing_in_silence(topic: StoredTopic, batches: int) -> None:
-    """The disk lost the end of a log, or all of it: nothing that its manifest claims may pass for compacted."""
+    """The disk lost the end of a log, or all of it. Lost records must not pass for compacted ones."""
     topic.copy(0, BATCHES)
     topic.overwrite(".log", bytes(LOG_SIZE - BORDERS[batches]), BORDERS[batches])
     topic.copy(300, [plain_batch(range(300, 310), 40)])
@@ -223,7 +223,9 @@ def test_a_damaged_batch_fails_or_is_left_out_and_logged(
 
 def test_headers_that_do_not_hold_keep_a_log_whole_where_damage_is_to_be_left_out(topic: StoredTopic) -> None:
     copy_with_index(topic, BATCHES, [])
-    topic.overwrite(".log", (1000).to_bytes(4, "big"), BORDERS[30] + 57)  # more records than offsets
+    topic.overwrite(
+        ".log", (1000).to_bytes(4, "big"), BORDERS[30] + 57
+    )  # the batch now claims more records than offsets
     skipping = ReadSettings(isolation="read_uncommitted", on_corrupt="skip")
     offsets = offsets_in_splits(topic, (0, 300), 9000, chosen=skipping)
     assert offsets == [offset for offset in range(300) if offset not in range(150, 155)]

@@ -1,4 +1,4 @@
-"""Transactions across splits, and logs with contradicting leaders: the same as one read of the partition."""
+"""Tests of transactions across splits, and of logs from leaders that disagree: splits give what one read gives."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_outcome_behind_a_hole_lowers_the_stop_to_before_it(topic: StoredTopi
 
 
 def store_copies(topic: StoredTopic, copies: Sequence[Copy]) -> None:
-    """Store the segments that leaders copied, each record with its identity as value."""
+    """Store the segments that leaders copied. The value of each record names the record."""
     for number, copy in enumerate(copies):
         start, epochs = copy.segment.start_offset, copy.segment.segment_leader_epochs
         batches = [

@@ -1,7 +1,8 @@
-"""Every bit of manifests and batch headers, flipped: right records, an error, or an outcome listed in the table.
+"""Tests that flip each bit of manifests and batch headers. The result is the right records, an error, or what the table
+allows.
 
-``NOTICED`` is a table of docs/reference/format.md. `make soak` flips every bit, and reads everything in one more way,
-by turns; here are samples of each place, read in every way.
+``NOTICED`` is a table of docs/reference/format.md. These tests flip some bits of each place and read in every way.
+`make soak` flips every bit, reads all records in one more way, and takes the ways in turn.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ HEADERS: Final = ("01-none", "06-codec-gzip-createtime", "07-txn", "11-single-re
 MANIFESTS: Final = ("01-none", "02-zstd-onechunk", "07-txn", "11-single-record")
 
 MOST_IN_SOAK: Final = 4200
-"""Bits of one place in one segment: all, except in segments of hundreds of batches and under a checksum."""
+"""How many bits of one place in one segment `make soak` flips. Only segments of hundreds of batches have more, and
+bits that a checksum covers.
+"""
 
 FORMAT: Final = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
 
 
 class Row(NamedTuple):
-    """A place, and the possible outcomes of its flips: for reads other than by time, and for reads by time."""
+    """A place, and what may result from a flip there: in reads by time, and in other reads."""
 
     place: str
     outcomes: frozenset[str]
@@ -95,7 +98,7 @@ def manifest_bits(segment: GoldenSegment) -> list[int]:
 
 
 def time_bits(segment: GoldenSegment) -> list[int]:
-    """Return the bits of the greatest timestamp, by which lookups by time choose segments."""
+    """Return the bits of the greatest timestamp, which a look-up by time compares."""
     match = re.search(rb'"maxTimestampMs":(\d+)', segment.stored("rsm-manifest").read_bytes())
     assert match is not None
     return list(range(8 * match.start(1), 8 * match.end(1)))
@@ -128,7 +131,7 @@ def test_flipped_bits_of_manifests_lose_nothing_in_silence(buckets: dict[str, Da
 @pytest.mark.parametrize("segment", [segment for case in HEADERS for segment in segments(case)], ids=str)
 def test_every_bit_of_the_batch_headers(buckets: dict[str, DamagedBucket], segment: GoldenSegment, place: str) -> None:
     bits = sample(list(header_bits(segment, place)), place, MOST_IN_SOAK)
-    # Seven ways to read and eight bits per byte: each way meets each bit position, if not each byte.
+    # Eight bits take turns in seven ways to read, so each way meets each bit of a byte, but not of every byte.
     check(buckets[segment.case], segment, "log", bits, ROWS[place], by_turns=True)
 
 
@@ -149,13 +152,13 @@ def test_every_bit_of_every_manifest(buckets: dict[str, DamagedBucket], segment:
 def test_many_bits_of_the_manifests_of_encrypted_segments(
     buckets: dict[str, DamagedBucket], segment: GoldenSegment
 ) -> None:
-    """Their private keys make each attempt slow."""
+    """Each attempt decrypts a data key with the private key, which is slow. So these tests take fewer bits."""
     bits = sample(manifest_bits(segment), segment, 2000)
     check(buckets[segment.case], segment, "rsm-manifest", bits, ROWS["all of the manifest"], by_turns=True)
 
 
 class Folder:
-    """A golden bucket in a folder, for front ends that open their own store."""
+    """A golden bucket in a folder, for commands and connectors that open the store themselves."""
 
     def __init__(self, case: str, folder: Path) -> None:
         self.topic = segments(case)[0].topic
@@ -168,7 +171,7 @@ class Folder:
                 target.write_bytes(path.read_bytes())
 
     def flips(self, count: int) -> Iterator[None]:
-        """Yield flipped bits of base offsets and of manifests, one after the other; always the same."""
+        """Flip one bit at a time, in a base offset and in a manifest by turns. The bits are the same in each run."""
         source = random.Random(7)
         for number in range(count):
             segment = source.choice(self.segments)
@@ -203,7 +206,7 @@ def test_cat_shows_all_records_or_fails(tmp_path: Path, count: int) -> None:
 
 
 def test_spark_gives_all_records_or_fails(tmp_path: Path) -> None:
-    """Check twenty flips, as Spark's Python processes read them, without a JVM."""
+    """Read after each of 20 flips, in the way that Spark's Python processes do. No JVM runs."""
     folder = Folder("07-txn", tmp_path)
     options = {"subscribe": folder.topic, "storage.backend.class": "filesystem", "storage.root": str(folder.root)}
     whole = rows_of_reader(reader_of(options))
@@ -222,9 +225,9 @@ OLD_SET: Final = "offset of the compressed message set (magic 0, 1) that a log b
 def test_an_old_message_set_that_counts_from_nothing_is_known_where_its_segment_begins_later(
     tmp_path: Path, base: int, outcome: str
 ) -> None:
-    """No checksum covers the offset, and clients sent 0: the messages then count from 0, as in Java."""
+    """No checksum covers the offset. Old clients sent 0 there, so messages then count from 0, as in Java's consumer."""
     inner = b"".join(message(1, at, b"value", timestamp=at) for at in range(5))
-    # As after compaction: the first offsets of the segment have no message.
+    # The first offsets of the segment have no message, as after compaction.
     batches = [message_set(1, base + 16, inner, CompressionType.GZIP), build_batch([Record(b"v")], base + 17)]
     with closing(StoredTopic(tmp_path)) as topic:
         topic.copy(base, batches)

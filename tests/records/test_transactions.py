@@ -1,4 +1,6 @@
-"""read_committed: aborted transactions are left out, and a read ends if an outcome is not in the bucket."""
+"""Tests of read_committed: it omits aborted records, and ends before a transaction whose outcome is not in the
+bucket.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ SHORTENED = [(case, left) for case in TXN_CASES for left in range(1, len(segment
 
 
 def first_open(case: str, left: int) -> int | None:
-    """Return the start of the earliest open transaction of the first segments, by the broker's batch headers."""
+    """Return the start of the earliest transaction that is open after the first segments, from the broker's batch
+    headers.
+    """
     begun: dict[int, int] = {}
     for segment in segments(case)[:left]:
         for header in read_batch_headers(segment.original("log").read_bytes()):
@@ -133,7 +137,7 @@ def test_following_transaction_indexes_are_read_until_the_last_stable_offset_pas
     assert rows_of(reader.read("events", 0, 0, 4)) == []
     asked = {key.rpartition("/")[2][:20] for key in topic.store.keys_of("get") if key.endswith(".indexes")}
     starts = [f"{segment.start_offset:020}" for segment in topic.copied]
-    # Neither the index of the segment without aborts, nor those after the outcome.
+    # No index is read of a segment without aborts, or of one after the outcome.
     assert asked == {starts[0], starts[2], starts[3]}
 
 

@@ -1,4 +1,4 @@
-"""Unreadable segments: a reader of their offsets, or of the adjacent end, gets an error, by one rule."""
+"""Tests of unreadable segments: one rule decides which readers get an error."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FAIL = ReadSettings(columns=["offset"])
 
 
 def four_segments(topic: StoredTopic, *damaged: int) -> None:
-    """Store offsets 0 to 399, each also the record's timestamp; the ``damaged`` ones of the four segments have
-    invalid manifests.
+    """Store offsets 0 to 399 in four segments. The timestamp of each record is its offset. The manifests of the
+    ``damaged`` segments are invalid.
     """
     for base in (0, 100, 200, 300):
         topic.copy_plain(base, 100, size=10)
@@ -149,7 +149,7 @@ def test_a_topic_of_which_nothing_can_be_read_is_lost_and_not_absent(topic: Stor
 
 
 def test_an_end_beyond_a_log_whose_last_segment_nobody_can_read_is_a_loss(topic: StoredTopic) -> None:
-    """Another partition reaches the offset, so it is not a mistake; this one's records up to it may exist."""
+    """Another partition has offset 400, so 400 is a valid end. This partition may have lost records before it."""
     four_segments(topic, 3)
     topic.copy(0, [plain_batch(range(400), 10)], partition=replace(PARTITION, partition=1))
     for filter_, loss in ((None, True), (ds.field("offset") < 250, False)):

@@ -1,4 +1,4 @@
-"""Cost and place of a window, and rejected arguments."""
+"""Tests of the cost and the place of a window, and of arguments that are refused."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_read_gives_its_records_once_and_no_end_before_they_are_over(topic: St
     closed.close()
     with cut:
         assert next(cut).num_rows
-    # Otherwise a consumer of its Arrow stream would take no rows, or too few, for all of them.
+    # A read that was used up or closed must raise an error. Otherwise Arrow would take too few rows for all of them.
     takers: list[Callable[[Any], object]] = [pa.table, PartitionRead.reader, PartitionRead.__arrow_c_stream__]
     for over in (read, closed, cut):
         for take in takers:

@@ -1,4 +1,4 @@
-"""Topics for computations: Arrow streams, and tables for DuckDB and Polars. Needs ``tieredstore[arrow]``."""
+"""Topics as Arrow streams, DuckDB tables and Polars frames. Needs ``tieredstore[arrow]``."""
 
 from __future__ import annotations
 

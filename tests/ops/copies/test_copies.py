@@ -1,5 +1,5 @@
-"""Copies between stores: golden buckets verbatim, under other keys and in another encoding, with stores that fail or
-lie and processes that die; the source never changes.
+"""Tests of copies between stores: verbatim, under other keys, and in another encoding. Stores fail or give wrong
+answers, and processes die. The source never changes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def bucket(store: ObjectStore, texts: Mapping[str, str] | None = None, prefix: s
 
 
 def golden_texts(case: str, *, alone: str | None = None) -> dict[str, str]:
-    """Return the settings of a case; with ``alone``, name only that key pair."""
+    """Return the settings of a case. ``alone`` is the only key pair that they name."""
     texts = {name: text for name, text in settings_text(case).items() if not name.startswith("storage.")}
     if alone is None:
         return texts
@@ -70,7 +70,7 @@ def errors(steps: Iterable[CopyStep]) -> list[str]:
 
 
 def assert_all_read_back(target: Bucket, case: str) -> None:
-    """Assert that the segments' logs and indexes are the broker's, under any id."""
+    """Assert that logs and indexes of all segments, under any id, have the bytes that the broker had."""
     with RemoteStorageManager(target.settings, store=target.store) as manager:
         for segment in segments(case):
             where = metadata_of(segment).topic_id_partition
@@ -104,7 +104,9 @@ def test_under_another_prefix_nothing_else_changes() -> None:
 
 
 def test_without_keys_and_with_a_target_of_other_chunks_what_both_say_alike_stays() -> None:
-    """The settings are equal but differ from the segments': no change of the segments was requested."""
+    """Source and target have equal settings, and the segments were written with others. The copy keeps the segments'
+    own.
+    """
     source, target = golden_store("04-zstd-enc"), MemoryObjectStore()
     steps = run(bucket(source), bucket(target))
     assert {step.way for step in steps} == {CopyWay.VERBATIM}
@@ -117,7 +119,7 @@ def test_a_second_run_sends_nothing() -> None:
     counted = CountingStore(target)
     steps = run(bucket(source), bucket(counted))
     assert outcomes(steps) == {Outcome.THERE: len(MADE)}
-    # The head looks for the record of the key layout.
+    # The only head request is for the record of the key layout.
     assert dict(counted.requests) == {"now_ms": 1, "list": 1, "get": len(MADE), "head": 1}
     assert sum(step.sent for step in steps) == 0
 
@@ -372,7 +374,7 @@ def test_what_stands_and_is_equal_is_not_sent_again() -> None:
 
 
 def aged(store: ObjectStore, hours: float | None) -> ObjectStore:
-    """Return a store whose objects are all that many hours old, or have no modification time."""
+    """Return a store whose objects all have this age, or no modification time."""
     modified_ms = None if hours is None else -round(hours * 3_600_000)
     return (
         ScriptedStore(store)
@@ -392,7 +394,7 @@ def test_what_a_clean_up_may_be_about_to_take_is_not_gone_on_with(hours: float |
 
 
 def test_the_age_of_what_is_gone_on_with_counts() -> None:
-    """An attempt that takes over eleven-hour-old objects has one hour left."""
+    """A copy continues with objects of an attempt that is 11 hours old. It has one hour left."""
     target = MemoryObjectStore()
     target.put(MADE[0].key(Suffix.LOG), MADE[0].log)
     times = iter([0.0, 0.0, 0.0, *([4000.0] * 50)])
@@ -404,7 +406,7 @@ def test_the_age_of_what_is_gone_on_with_counts() -> None:
 def test_two_copies_at_once_end_with_each_segment_once() -> None:
     source, target = made(), MemoryObjectStore()
 
-    # A second copy runs to its end before the first object is written.
+    # A second copy runs completely before the first one writes an object.
     meddling = ScriptedStore(target).on("put", do=lambda _: run(bucket(source), bucket(target)), times=1)
 
     steps = run(bucket(source), bucket(meddling), parallel=1)
@@ -416,7 +418,7 @@ def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote(
     source, target = made(), MemoryObjectStore()
 
     def write(operation: Operation) -> None:
-        """Let another copy write each object just before."""
+        """Write the same object, as another copy does, just before the tested one writes it."""
         (key,) = operation.keys
         target.put(key, source.get(key), if_absent=True)
 
@@ -427,7 +429,9 @@ def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote(
 
 @pytest.mark.parametrize("stands", [True, False])
 def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands: bool) -> None:
-    """Others may rely on it; but a clean-up may have found no manifest while its write took that long."""
+    """A late manifest stays if its objects exist, since others may rely on it. It goes if a clean-up has deleted
+    them.
+    """
     source, target = made(MADE[:1]), MemoryObjectStore()
     hours = [0.0]
 

@@ -1,4 +1,6 @@
-"""Segments of a disk shipped into a store once each: planned, done, failed, or done by another process."""
+"""Tests of shipping segments from a disk into a store. Each is shipped once, whatever fails and whoever else ships
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ COPIED, THERE, FAILED, NOT_TRIED = Outcome.COPIED, Outcome.THERE, Outcome.FAILED
 
 
 class Process:
-    """A shipping process: its manager, its view of the store, and its clock."""
+    """A shipping process with its manager, its view of the store, and its clock."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
@@ -58,7 +60,7 @@ def segments(tmp_path: Path) -> list[FoundSegment]:
 
 @pytest.fixture
 def processes() -> Iterator[Callable[..., Process]]:
-    """Yield a factory of processes over one store, unless given another."""
+    """Yield a function that makes processes. They share one store unless a test passes another."""
     shared = MemoryObjectStore()
     managers: list[RemoteStorageManager] = []
 
@@ -100,7 +102,7 @@ def test_each_segment_is_shipped_once_and_the_outcome_says_all(process: Process,
 
 
 def test_what_the_broker_has_deleted_is_left_to_it(process: Process, segments: list[FoundSegment]) -> None:
-    """``kafka-delete-records`` moves the start of the log, and the epochs before it are cut at once."""
+    """``kafka-delete-records`` moves the start of the log, and the broker at once forgets the epochs before it."""
     (segments[0].directory / LEADER_EPOCH_CHECKPOINT).write_text("0\n1\n0 10\n")
     assert process.plan(segments[0]).outcome is Outcome.GONE
     assert process.ship_all(segments) == [Outcome.GONE, COPIED, COPIED]
@@ -184,7 +186,7 @@ def test_what_another_process_deleted_is_shipped_again(process: Process, segment
 def test_a_lost_answer_to_the_commit_is_no_second_copy(
     processes: Callable[..., Process], segments: list[FoundSegment]
 ) -> None:
-    """The manifest's write took effect but its answer was lost; then the store was unreachable for the clean-up."""
+    """The store wrote the manifest, but its answer was lost. Then the store was unreachable for the clean-up."""
     inner = MemoryObjectStore()
     lost = FaultyStore(
         inner, lambda operation: operation.name == "put" and operation.keys[0].endswith("manifest"), moment="after"
@@ -203,7 +205,7 @@ def test_wherever_the_store_fails_the_next_try_completes_it(
     for _, _, store in OperationSweep(MemoryObjectStore, partial(ship_all, processes, segments)).fail(moment):
         process = processes(store)
         first = process.ship_all(segments)
-        # A fault has no effect on an empty listing's middle; all others stop the run at the segment they hit.
+        # A fault in the middle of an empty listing has no effect. Any other fault stops the run at a segment.
         assert first in ([COPIED] * 3, *([COPIED] * n + [FAILED] + [NOT_TRIED] * (2 - n) for n in range(3)))
         second = process.ship_all(segments)
         assert FAILED not in second
@@ -319,4 +321,4 @@ def test_a_given_topic_id_and_broker_id_stand_in_for_those_on_disk(
 def test_an_identity_without_the_log_is_the_one_with_it(segments: list[FoundSegment]) -> None:
     for segment in segments[:-1]:
         assert SegmentIdentity.without_log(segment, None) == SegmentIdentity.of(describe(segment))
-    assert SegmentIdentity.without_log(segments[-1], None) is None  # only its log shows where it ends
+    assert SegmentIdentity.without_log(segments[-1], None) is None  # only the log shows where the last segment ends

@@ -1,4 +1,4 @@
-"""Costs from a listing: sums, growth, requests, and amounts that can be checked by hand."""
+"""Tests of costs from a listing: sums, growth, requests, and amounts that a reader can check by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PRICES = PriceFile("made up", "EUR", "today", STORE)
 
 
 def segment_of(day: float, number: int = 0, topic: str = "events", partition: int = 0) -> MadeSegment:
-    """Return a segment whose newest record is of the given day."""
+    """Return a segment whose newest record is from the given day."""
     end = round(day * DAY_MS)
     return MadeSegment(partition_of(topic, partition), end - 9, end, number=number)
 
@@ -69,11 +69,11 @@ def test_growth_is_what_was_added_within_thirty_days() -> None:
 
 
 def test_of_a_young_topic_the_growth_is_projected() -> None:
-    """Also after retention has deleted older segments: the rest was added in the days still present."""
+    """The growth is that of the days whose segments still exist. It is the same if retention has deleted older ones."""
     sums = sums_of(listed(segment_of(day, number) for number, day in enumerate((90, 92, 94, 96, 98))))
     assert sums.growth_days(NOW_MS) == 10
     assert monthly_cost(sums, PRICES, NOW_MS).growth_segments == 15
-    # An hour does not predict a month: it is taken for a day.
+    # Segments of one hour count as a day's growth, because an hour does not predict a month.
     assert sums_of(listed([segment_of(99.99)])).growth_days(NOW_MS) == 1
 
 
@@ -142,10 +142,10 @@ def test_writes_are_counted_by_the_parts_of_the_settings(texts: dict[str, str], 
 
 def test_reads_are_counted_by_chunks() -> None:
     index = FixedChunkIndex(4 << 20, 1 << 30, 4 << 20, 4 << 20)
-    # Manifest and indexes, in addition to the log's 256 chunks.
+    # This is one request for each of the log's 256 chunks, one for the manifest, and one for the indexes.
     assert SIZES.broker_reads(index) == 258
     assert SIZES.direct_reads(index) == 66
-    # A limit below one chunk does not stop reading.
+    # If the limit is below one chunk, a read takes one chunk.
     assert RequestSizes(None, 0, 1).direct_reads(index) == 258
     assert SIZES.direct_reads(FixedChunkIndex(4 << 20, 1, 4 << 20, 1)) == 3
 
@@ -169,10 +169,10 @@ def test_amounts_of_the_bucket() -> None:
 
 def test_amounts_of_brokers() -> None:
     cost = monthly_cost(SUMS, dataclasses.replace(PRICES, kafka=KAFKA, use=Use(2.0, 5.0, 0.0)), NOW_MS)
-    # Brokers keep three days' growth anyway, and disks are half full.
+    # Brokers need disks for three days' growth in any case. Half of each disk is full.
     replaced = 40 - 8 / 30 * 3
     assert cost.disks == pytest.approx(replaced * 3 / 0.5)
-    # Replicas that are moved, and reads that bypass brokers, two thirds of both to another zone.
+    # Replicas that are moved, and reads that bypass brokers, cause traffic. Two thirds of it go to another zone.
     assert cost.cross_zone == pytest.approx((replaced * 3 * 0.5 + 40 * 2) * 2 / 3 * 0.3)
     assert cost.saved == pytest.approx((cost.disks or 0) + (cost.cross_zone or 0) - cost.bucket)
 
@@ -199,7 +199,7 @@ def test_a_total_is_the_sum_of_its_parts() -> None:
 
 
 def test_one_object_is_not_enough_for_a_segment_to_be_new() -> None:
-    """The manifest gives the time: a log alone is not added yet."""
+    """The manifest has the time of a segment, so a log without one does not count as new."""
     store = MemoryObjectStore()
     segment_of(99).put(store)
     store.delete([segment_of(99).key()])

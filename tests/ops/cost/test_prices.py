@@ -1,4 +1,4 @@
-"""The price file: contents of the shipped one, and an error message for each mistake."""
+"""Tests of the price file: the content of the shipped one, and the message for each mistake."""
 
 from __future__ import annotations
 

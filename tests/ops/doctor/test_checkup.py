@@ -1,4 +1,4 @@
-"""Each check passes where all is well, and names the problem otherwise."""
+"""Tests of the doctor's checks: each passes where all is well, and names the problem elsewhere."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_bucket_that_is_well_is_green_and_left_as_it_was(settings: Path, tmp_p
     }  # fmt: skip
     assert sorted(tmp_path.rglob("*")) == before
     assert set(checks["read"][0].figures) == {"get_ms"}
-    # The detail names what was read, so that it does not pass for a check of the segments.
+    # The detail says how many manifests were read, so that nobody takes it for a check of the segments.
     assert checks["read"][0].detail.startswith("1 of 3 manifests read in ")
     assert "no segment was checked" in checks["read"][0].detail
 
@@ -63,7 +63,7 @@ def test_nothing_is_written_unless_asked_for(settings: Path, tmp_path: Path, mon
     checks = of(settings)
     assert [check.outcome for check in checks["write"]] == [Verdict.SKIPPED]
     assert "conditions" not in checks
-    # An empty bucket may be the wrong one.
+    # The detail names ``key.prefix``: an empty bucket may be the wrong one.
     assert (checks["store"][0].outcome, "key.prefix" in checks["store"][0].detail) == (Verdict.WARN, True)
 
 
@@ -78,7 +78,7 @@ def test_keys_that_fit_and_keys_that_others_may_read(settings: Path, tmp_path: P
     (tmp_path / "k.private.pem").write_text("nothing")
     checks = of(settings)
     assert (checks["keys"][0].outcome, checks["keys"][0].exit_code) == (Verdict.BAD, 2)
-    # The store is checked nevertheless.
+    # The check of the store still runs.
     assert checks["store"][0].outcome is Verdict.WARN
 
 
@@ -111,7 +111,7 @@ def test_clocks_that_differ(
 
 
 class Careless(DelegatingObjectStore):
-    """A store that ignores conditions; it admits this if ``honest``."""
+    """A store that ignores the conditions of writes. If ``honest``, it says that it does not support them."""
 
     def __init__(self, *, honest: bool) -> None:
         super().__init__(MemoryObjectStore())

@@ -1,4 +1,4 @@
-"""Garbage collection: objects that count as garbage, and those that stay at any age."""
+"""Tests of garbage collection: which objects are garbage, and which stay at any age."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHOLE, LEFT, OTHER = (
 
 @pytest.fixture
 def world() -> AgingStore:
-    """Return a whole segment, and two that lost their manifests, a day and a second ago."""
+    """Return a whole segment and two without manifests. One manifest was lost a day ago, the other a second ago."""
     world = AgingStore(WorldClock())
     for segment in (WHOLE, LEFT, OTHER):
         segment.put(world)
@@ -103,7 +103,7 @@ def test_what_has_no_manifest_goes_and_a_dry_run_says_exactly_that(world: AgingS
 def test_a_leftover_costs_a_look_and_a_deletion(world: AgingStore) -> None:
     counted = CountingStore(world)
     run(counted)
-    # One listing of segments, one of holds.
+    # One listing is of segments, the other of holds.
     assert counted.requests == {"now_ms": 1, "list": 2, "abandoned_writes": 1, "head": 2, "delete": 2}
 
 
@@ -145,7 +145,7 @@ def test_what_the_store_refuses_is_a_step_and_the_rest_goes(world: AgingStore) -
 
 def test_a_manifest_that_came_meanwhile_is_seen_before_the_deletion(world: AgingStore) -> None:
     def commit(operation: Operation) -> None:
-        """Write a manifest after the listing, like a plugin without a time limit."""
+        """Write a manifest after the listing. A plugin without a time limit may do so."""
         if not operation.keys[0].endswith("holds/"):
             world.put(LEFT.key(), LEFT.manifest())
 
@@ -220,7 +220,7 @@ def test_unfinished_writes_of_segments_go_and_no_others(world: AgingStore) -> No
         (LegalHold("h"), {LEFT.path, OTHER.path}),
         (LegalHold("h", "events"), {LEFT.path}),
         (LegalHold("h", "events", 1), set[str]()),
-        (LegalHold("h", "events", 0, 500), {LEFT.path}),  # its end is unknown
+        (LegalHold("h", "events", 0, 500), {LEFT.path}),  # the end of the segment is unknown
         (LegalHold("h", "events", 0, 0, 9), set[str]()),
         (LegalHold("h", "events", 0, 0, 10), {LEFT.path}),
     ],
@@ -255,7 +255,7 @@ def test_whichever_request_fails_a_second_run_completes_the_work(moment: Moment)
         return world
 
     for _, world, store in OperationSweep(new, run).fail(moment):
-        # A head of an absent manifest has no answer to lose.
+        # The head request for an absent manifest cannot lose an answer, so this run may succeed.
         with suppress(StoreUnavailableError):
             run(store)
         assert keys_of(WHOLE) <= keys(world)

@@ -1,5 +1,6 @@
-"""Copies of a broker's segments and of another bucket's, rotations, deletions and garbage collections at once, each
-dying anywhere: no object that a manifest refers to is ever deleted, and unreferenced ones are finally deleted.
+"""Random tests of copies, rotations, deletions and garbage collections at once. Each process may die anywhere.
+
+No object that a manifest refers to is ever deleted. All other objects are deleted in the end.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ ORIGIN_SEGMENTS = 2
 
 
 def collect(store: ObjectStore) -> None:
-    """Collect on one thread: nothing can observe it between two calls of the store."""
+    """Collect in one thread, since nothing can run between two of its calls of the store."""
     now_ms = admin_of(store).now_ms()
     assert now_ms is not None
     min_age_ms, holds = least_age_ms(MAX_AGE_MS), Holds(store, PREFIX)
@@ -66,7 +67,7 @@ def collect(store: ObjectStore) -> None:
 
 
 def write_origin(folder: Path) -> ObjectStore:
-    """Return another bucket, to copy from into this one."""
+    """Return another bucket, whose segments are copied into the tested one."""
     store, files = MemoryObjectStore(), write_segment(folder, LOG)
     options = WriteOptions(chunk_size=100, key_ring=RINGS[0])
     with ThreadPoolExecutor(1) as pool:
@@ -77,7 +78,7 @@ def write_origin(folder: Path) -> ObjectStore:
 
 
 class Bucket(RuleBasedStateMachine):
-    """A bucket and up to four processes working on it. A day passes in a moment."""
+    """A bucket and up to four processes that use it. A step may let a day pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +139,9 @@ class Bucket(RuleBasedStateMachine):
     @precondition(lambda self: self._has_room() and not self._at_work([*self.removals, *self.crowded]))
     @rule()
     def copy_from_origin(self) -> None:
-        """Copy, unless another actor removes the same segments or two collections run (docs/how-to/mirror.md)."""
+        """Copy, except while another process removes the same segments or two collections run:
+        docs/how-to/mirror.md.
+        """
         settings = memory_settings(100, prefix={"key.prefix": PREFIX})
         source = StoreBucket(memory_settings(100), self.origin)
 
@@ -248,7 +251,9 @@ TestBucket = Bucket.TestCase
 def test_a_copy_that_is_frozen_while_garbage_is_collected_commits_whole_or_not_at_all(
     hours: int, tmp_path: Path
 ) -> None:
-    """Frozen before each of its calls, as on a suspended machine; a collection runs in the meantime."""
+    """The copy is frozen before one of its calls, as on a suspended machine, and a collection runs. Each call has
+    its turn.
+    """
     files = write_segment(tmp_path, LOG)
     for frozen_at in range(8):
         clock = WorldClock()
@@ -266,7 +271,7 @@ def test_a_copy_that_is_frozen_while_garbage_is_collected_commits_whole_or_not_a
                 layout = KeyLayout(PREFIX, masked=False)
                 SegmentWriter(store, layout, options, pool=pool, clock=clock.seconds).copy(metadata, files)
 
-        # Calls have no limit here, except the last: the attempt's own age must be enough.
+        # Only the last call has a limit. Before it, the age of the attempt must be enough to stop the copy.
         actor = Actor(world, work, call_limit_ms=CALL_LIMIT_MS if frozen_at == 5 else 1000 * HOUR_MS)
         for _ in range(frozen_at):
             actor.step()
@@ -279,7 +284,9 @@ def test_a_copy_that_is_frozen_while_garbage_is_collected_commits_whole_or_not_a
 
 
 def test_a_manifest_may_be_under_way_when_its_attempt_has_become_too_old(tmp_path: Path) -> None:
-    """The duration of a whole call separates the age at which commits end from the age at which objects are garbage."""
+    """An attempt stops committing at one age, and its objects are garbage at a higher one. The difference is the
+    time that one call may take.
+    """
     clock = WorldClock()
     world = AgingStore(clock)
     files, metadata = write_segment(tmp_path, LOG), new_metadata(len(LOG))
@@ -296,13 +303,13 @@ def test_a_manifest_may_be_under_way_when_its_attempt_has_become_too_old(tmp_pat
     for _ in range(2):
         clock.now_ms += MAX_AGE_MS // 2
         actor.step()
-    # The attempt begins its commit at the highest allowed age; its last call takes the longest allowed time.
+    # The attempt starts its commit at the highest allowed age. The commit's call then takes the longest allowed time.
     clock.now_ms += MAX_AGE_MS - 1
     collect(world)
     actor.step()
     (objects,) = list_segments(world, PREFIX)
     assert objects.missing == ()
-    # It notices itself how long that took.
+    # The attempt notices that its call took too long.
     actor.finish()
     assert isinstance(actor.error, StoreUnavailableError)
     assert list(list_segments(world, PREFIX)) == []

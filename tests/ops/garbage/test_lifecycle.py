@@ -1,4 +1,4 @@
-"""A bucket's lifecycle rules: one is added, the others stay byte for byte, and success is checked by reading back."""
+"""Tests of a bucket's lifecycle rules: one is added, the others keep every byte, and the result is read back."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ STRANGE = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 class S3Rules(S3Service):
-    """Keeps the document unchanged; ``loses`` a rule of that name, or does ``ignore`` writes."""
+    """A server that keeps the document unchanged. It loses the rule named ``loses``. With ``ignore`` it ignores
+    writes.
+    """
 
     def __init__(self, text: str = "", *, loses: str = "", ignore: bool = False) -> None:
         super().__init__()
@@ -81,7 +83,7 @@ class S3Rules(S3Service):
 
 
 class GcsRules(GcsService):
-    """A bucket's properties; ``racing`` writers interfere, that many times."""
+    """A server that keeps a bucket's properties. Another writer interferes with the first ``racing`` writes."""
 
     def __init__(self, lifecycle: object = None, *, racing: int = 0, is_deaf: bool = False) -> None:
         super().__init__()
@@ -148,7 +150,7 @@ def test_a_bucket_without_rules_gets_one_and_a_second_run_nothing() -> None:
         again = add(store, days=3)
         assert (again.outcome, again.days) == (Outcome.THERE, 7)
         assert "aborts unfinished uploads after 7 days already" in again.sentence
-        # Another prefix makes another rule.
+        # A rule for another prefix has another name.
         assert add(store, "other/").name != planned.name
         assert len(rules_of(store).read().rules) == 2
     assert len(service.writes) == 2
@@ -248,7 +250,9 @@ def test_google_keeps_its_rules_and_the_condition_decides() -> None:
 
 
 def test_a_change_that_was_done_and_answered_by_a_refusal_is_found() -> None:
-    """A request repeated after a lost answer finds its own change."""
+    """The client repeats a request whose answer was lost. The service refuses it, because the change is already
+    made.
+    """
 
     class Twice(GcsRules):
         def answer(self, request: Request) -> Reply:
@@ -277,7 +281,7 @@ def test_stores_without_such_rules_say_so(tmp_path: Any) -> None:
 
 
 def test_a_service_that_knows_the_rule() -> None:
-    """moto's server, which parses the document and writes it again."""
+    """moto's server parses the document and writes it anew."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""Removal of segments by topic, partition, offset or time: whole ones, the oldest first, none under a hold."""
+"""Tests of removing segments by topic, partition, offset or time: only whole ones, oldest first, none under a hold."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def store() -> MemoryObjectStore:
 
 
 def filled(store: MemoryObjectStore) -> MemoryObjectStore:
-    """Store segments of ten offsets, whose time is their last offset, in two partitions."""
+    """Store segments of ten offsets in two partitions. The time of a segment is its last offset."""
     for segment in [*run_of(4, FIRST), *run_of(2, SECOND)]:
         segment.put(store)
     return store
@@ -67,7 +67,7 @@ def left(store: ObjectStore) -> list[tuple[int, int]]:
 
 
 def assert_completes(store: ObjectStore) -> None:
-    """Assert that after any failure no partial segment is visible, and another run leaves nothing."""
+    """Assert that a failure never leaves a partial segment visible, and that the next run leaves nothing."""
     assert_no_half(store)
     run(store)
     assert left(store) == []
@@ -100,7 +100,7 @@ def test_an_offset_beyond_the_end_deletes_nothing(store: MemoryObjectStore, offs
     with pytest.raises(ConfigError, match="is written"):
         run(store, Before(offset=offset), Scope("events", TOPIC_ID, 0))
     assert len(left(store)) == 6
-    # Where the end of the log is unknown, remove the segments before that point.
+    # If the end of the log is unknown, only the segments before it are removed.
     store.put(MadeSegment(FIRST, 30, 39).key(), b"{")
     if offset < 10**12:
         steps = run(store, Before(offset=offset), Scope("events", TOPIC_ID, 0))
@@ -108,7 +108,7 @@ def test_an_offset_beyond_the_end_deletes_nothing(store: MemoryObjectStore, offs
 
 
 def test_each_partition_ends_at_its_first_segment_that_stays(store: MemoryObjectStore) -> None:
-    """A later segment of older records stays, as in Kafka, so that no hole appears."""
+    """A later segment with older records stays too, so that the log has no hole. Kafka does the same."""
     run(store, scope=Scope("events", TOPIC_ID, 0))
     young = MadeSegment(FIRST, 10, 19)
     young.put(store)
@@ -159,7 +159,7 @@ def test_what_is_held_stays(store: MemoryObjectStore, hold: LegalHold, held: set
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_behind_what_is_held_nothing_goes_that_would_leave_a_hole(store: MemoryObjectStore, *, dry_run: bool) -> None:
-    """As Kafka's retention: the oldest up to the first that stays. Other partitions are not affected."""
+    """Each partition loses its oldest segments up to the first that stays, as with Kafka's retention."""
     place_hold(store, "", LegalHold("case", "events", 0, 10, 19))
     steps = run(store, before=Before(time_ms=1000), dry_run=dry_run)
     assert rows_of(steps) == [

@@ -1,5 +1,5 @@
-"""Key rotation of the golden bucket from two key pairs to one, with a failing store, dying processes and concurrent
-writers.
+"""Tests of key rotation from two key pairs to one, in a golden bucket. Stores fail, processes die, and others write
+at the same time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEW_ALONE = KeyRing("key2", {"key2": PAIRS["key2"]})
 
 @pytest.fixture
 def store() -> ObjectStore:
-    """Return the plugin's objects: some segments under key1, the others under key2."""
+    """Return the plugin's objects. Some segments use key1, the others key2."""
     return golden_store(CASE)
 
 
@@ -69,7 +69,7 @@ def run_alone(store: ObjectStore) -> list[RotationStep]:
 
 
 def assert_completes(store: ObjectStore, ring: KeyRing) -> None:
-    """Assert that after any failure and another run, this ring opens each data key, and all use the new pair."""
+    """Assert that, after a failure and one more run, this ring opens each data key, and each uses the new pair."""
     assert not outcomes(run(store)).keys() - {Outcome.ROTATED, Outcome.ACTIVE}
     assert keys_in_use(store) == {"key2": ALL}
     assert_opened(store, ring)
@@ -85,7 +85,7 @@ ALL = len(segments(CASE))
 
 
 def new_pair_alone() -> Settings:
-    """Return the case's settings without even the names of the old pair's files."""
+    """Return the settings without the old pair, not even with the names of its files."""
     texts = {name: value for name, value in settings_text(CASE).items() if ".key1." not in name}
     return settings_from(texts | {"encryption.key.pairs": "key2", "encryption.key.pair.id": "key2"})
 
@@ -156,7 +156,7 @@ def test_plain_segments_and_leftovers_are_passed_over() -> None:
 
 
 def meddling(store: ObjectStore, act: Callable[[ObjectStore, str], None], times: int) -> ObjectStore:
-    """Return a store where another client acts between reading and replacing a manifest, that many times."""
+    """Return a store that calls ``act`` between reading and replacing a manifest, the first ``times`` times."""
     return ScriptedStore(store).on("replace", do=lambda operation: act(store, operation.keys[0]), times=times)
 
 
@@ -209,7 +209,7 @@ def test_killed_at_any_operation_a_second_run_completes_the_work(moment: Moment,
 
 @pytest.fixture(params=["bare", "metered", "limited", "delegating", "managed"])
 def unconditional(request: pytest.FixtureRequest, store: ObjectStore) -> Iterator[ObjectStore]:
-    """Yield a store that reports, through any wrapper, that it supports no conditions."""
+    """Yield a store that says, through any wrapper, that it does not support conditions."""
     bare = ScriptedStore(store, conditional_writes=False)
     if request.param == "managed":
         with RemoteStorageManager(memory_settings(), store=bare) as manager:

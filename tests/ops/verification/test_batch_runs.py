@@ -1,4 +1,4 @@
-"""Findings are the same for batches taken one by one or in compiled runs."""
+"""Tests that verification finds the same faults whether it checks batches one by one or in compiled runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def one_by_one(planted: PlantedBucket) -> list[Finding]:
 
 
 def plain_bucket() -> PlantedBucket:
-    """Return a bucket whose segment to be damaged is a single chunk, so that no chunk boundary ends a run."""
+    """Return a bucket in which the segment to damage is one chunk, so that no run ends at the end of a chunk."""
     planted = PlantedBucket.of("plain")
     size = len(planted.get(Suffix.LOG))
     fields = dict.fromkeys(("originalChunkSize", "transformedChunkSize", "finalTransformedChunkSize"), size)
@@ -47,7 +47,7 @@ def plain_bucket() -> PlantedBucket:
 
 
 def change_header(planted: PlantedBucket, source: random.Random) -> None:
-    """Change a field of a batch's header and seal it: offsets, timestamps, epoch, attributes, producer."""
+    """Change a field of a batch's header (offsets, timestamps, epoch, attributes or producer), and correct its CRC."""
     at, layout = source.choice(((0, ">q"), (12, ">i"), (21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (43, ">q")))
     which = source.randrange(len(planted.headers()))
 
@@ -96,7 +96,7 @@ def test_damage_at_random(damage: Damage) -> None:
         for _ in range(source.choice((1, 1, 2))):
             try:
                 damage(planted, source)
-            except (ValueError, BatchCorruptError):  # the first change has left no batches to choose from
+            except (ValueError, BatchCorruptError):  # after the first change no batch is left to choose
                 break
         findings = findings_of(planted.bucket)
         assert findings == one_by_one(planted), f"seed {seed}"
@@ -137,5 +137,5 @@ def test_only_what_lies_on_a_border_of_chunks_is_taken_one_by_one(
     (checked,) = verify(Bucket(settings, store), selection=Selection(Level.DATA))
     assert checked.findings == ()
     batches = len(list(read_batch_headers(segment.files.log_segment.read_bytes())))
-    # The first two of all, and in each chunk the one that begins in the chunk before.
+    # Only these batches are checked one by one: the first two of the log, and in each chunk the one that began earlier.
     assert len(taken) <= 12 < batches / 3

@@ -1,4 +1,6 @@
-"""The brokers' records compared with the bucket: the golden buckets' own records, and faults of either side."""
+"""Tests that compare the brokers' records with the bucket: the golden buckets' own records, and faults on both
+sides.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def numbered(values: Iterable[bytes]) -> Iterator[tuple[int, int, bytes]]:
 
 
 def compared(bucket: Bucket, before: Iterable[bytes], after: Iterable[bytes] = (), scope: Scope = ALL) -> list[Finding]:
-    """Run over the bucket, with records from before the run and from during it."""
+    """Compare the bucket with records from before the run and records from during it."""
     with BrokersBelief() as belief:
         findings = list(belief.take(numbered(before)))
         for checked in verify(bucket, scope):
@@ -67,7 +69,7 @@ def kinds(findings: Iterable[Finding]) -> list[FindingKind]:
 
 @pytest.fixture
 def planted() -> PlantedBucket:
-    """Return a bucket without its other topic: the brokers know ``EVENTS``."""
+    """Return a bucket with only the topic ``EVENTS``, which the brokers know."""
     planted = PlantedBucket.of("plain")
     planted.store.delete([info.key for info in planted.store.list() if not info.key.startswith(EVENTS.topic)])
     return planted

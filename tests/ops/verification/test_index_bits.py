@@ -1,4 +1,4 @@
-"""Every bit of plain indexes, flipped: verification finds it, or it changes no reader's result."""
+"""Tests of each flipped bit of plain indexes: verification finds it, or no reader's result changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Reading = tuple[list[object], list[OffsetAndTimestamp | None], int]
 
 
 def read(planted: PlantedBucket) -> Reading:
-    """Read all committed records, windows that begin or end at each offset of the segment, and each time in it."""
+    """Read all committed records, a window from and to each offset of the segment, and from each of its times."""
     with RemoteStorageManager(memory_settings(), store=planted.store) as manager:
         catalog = load_catalog(manager)
         lineage, reader = catalog.lineage(EVENTS.topic, 0), RecordReader(manager, catalog, COMMITTED)

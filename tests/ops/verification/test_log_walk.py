@@ -1,4 +1,4 @@
-"""A walk over a log gives the same findings wherever chunks end within its batches, and it always ends."""
+"""Tests of a walk over a log: its findings do not depend on where chunks end, and it always ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LOG = b"".join(KINDS.values())
 
 
 class Stream:
-    """A log in chunks of one size, as the manager streams it."""
+    """A log in chunks of equal size, as the manager streams it."""
 
     def __init__(self, size: int) -> None:
         self.size, self.position = size, 0
@@ -64,7 +64,7 @@ class Stream:
             chunk = memoryview(bytearray(LOG[self.position : stop]))
             self.position = stop
             yield chunk
-            chunk[:] = bytes(len(chunk))  # each is valid until the next is requested
+            chunk[:] = bytes(len(chunk))  # a chunk is valid only until the next one is requested
 
 
 class Logs:

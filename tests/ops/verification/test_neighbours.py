@@ -1,4 +1,4 @@
-"""Checks between segments: the stream of neighbours gives the same findings as the catalog, which holds all of them."""
+"""Tests of checks between segments: reading them one after another finds the same as a catalog of all."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def test_an_unclean_election_leaves_a_tail_behind() -> None:
 
 
 def test_what_the_deposed_leader_shipped_is_lost_only_where_the_new_one_goes_on_without_it() -> None:
-    """Its segments end where the new leader's do not."""
+    """The old leader's segments are abandoned, and the new leader's end elsewhere. Only offsets 350 to 369 are in
+    neither log.
+    """
     old = [make_segment(start, start + 99, ((0, start),), number=start) for start in (0, 100, 200, 300)]
     new = [
         make_segment(100, 249, ((0, 100), (1, 150)), number=1000),

@@ -1,4 +1,4 @@
-"""Transactions across segments: an index that lacks their first part is reported, and no other."""
+"""Tests of transactions across segments: verification reports an index that lacks their first part, and no other."""
 
 from __future__ import annotations
 

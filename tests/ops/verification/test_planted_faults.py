@@ -1,4 +1,4 @@
-"""Planted faults: each is found with its kind and place, and nothing is found where there is none."""
+"""Tests of planted faults: verification finds each with its kind and place, and finds nothing in a sound bucket."""
 
 from __future__ import annotations
 

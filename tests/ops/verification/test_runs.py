@@ -1,4 +1,4 @@
-"""A whole run: concurrent changes, its cost and memory, and the result of many findings."""
+"""Tests of whole runs: changes during a run, its cost and memory, and the result of many findings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_finding_and_leaves_no_gap(
     planted: PlantedBucket, level: Level
 ) -> None:
     def delete_behind(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
-        """Yield a listing after which retention immediately deletes a segment."""
+        """Yield a listing. Retention deletes a segment right after it."""
         listed = list(infos)
         planted.delete(*Suffix, number=1)
         return iter(listed)
@@ -52,7 +52,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_finding_and_leaves_no_gap(
 
 
 def list_while_committing(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield a listing during a copy's commit: it has the manifest, but only half of the log and no indexes yet."""
+    """Yield a listing that a copy overlaps: it has the manifest, half of the log, and no indexes."""
     offset = f"/{OFFSETS:020}-"
     for info in infos:
         if offset in info.key and info.key.endswith(".log"):

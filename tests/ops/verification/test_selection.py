@@ -1,4 +1,4 @@
-"""Selection of a run: samples, new segments, and results of earlier runs; and what becomes of a stopped run."""
+"""Tests of what a run selects: samples, new segments, and results of earlier runs. A run may be stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAY_MS = 86_400_000
 
 
 class Clock:
-    """The state's clock."""
+    """The clock that the state reads."""
 
     now_ms = 1_800_000_000_000
 
@@ -111,7 +111,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(planted: PlantedBucket, tmp
         begun.close()
     with state_of(planted, tmp_path) as state:
         again = run(planted, Selection(Level.DATA, state=state))
-    # The third segment was yielded, and nothing shows if its findings were consumed.
+    # The run yielded the third segment, but nothing shows that a caller used its findings.
     assert levels(again) == [None, None, Level.DATA, Level.DATA, Level.DATA]
 
 

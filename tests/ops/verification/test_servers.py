@@ -1,4 +1,4 @@
-"""Planted faults on the three clouds' servers: the findings are those of a folder."""
+"""Tests of planted faults on servers of three clouds: verification finds the same as in a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def store(cloud: Cloud) -> Iterator[ObjectStore]:
 
 
 def planted_in(store: ObjectStore, faults: list[PlantedFault]) -> list[Finding]:
-    """Return the findings of each fault, planted in turn in one place that is repaired in between."""
+    """Plant the faults one after another, each in an emptied store; return all findings."""
     findings: list[Finding] = []
     for fault in faults:
         store.delete([info.key for info in store.list()])
