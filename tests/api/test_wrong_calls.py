@@ -98,7 +98,7 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.place_hold("x", "txn", "orders"), "a hold is of one topic and one partition at most"),
     (lambda b: b.place_hold("x", "t*"), "a hold is of one topic and one partition at most"),
     (lambda b: b.place_hold("x", partitions=0), "partitions and topic_id narrow a topic: name it too"),
-    (lambda b: b.place_hold("a b"), "'a b' cannot name a hold"),
+    (lambda b: b.place_hold("a b"), "'a b' is not a valid name of a hold"),
 ]
 
 OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [

@@ -83,7 +83,7 @@ def test_gc_for_scripts_has_an_object_a_line_and_a_summary(root: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "words"),
     [
-        ("gc --min-age 23h --yes", 2, "a minimum age of 23 h is not safe"),
+        ("gc --min-age 23h --yes", 2, "a minimum age of 23 h is too short"),
         ("gc --min-age soon --yes", 2, "--min-age"),
         ("gc --yes --dry-run", 2, "gc has no option --dry-run"),
         ("rm events -p 0 --to 1795428000000", 2, "a time in milliseconds since 1970 is written @1795428000000"),

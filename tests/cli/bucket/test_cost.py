@@ -101,7 +101,7 @@ def test_a_topic_that_was_created_again_has_bars_of_its_own(root: Path, tmp_path
 def test_prices_are_looked_at_before_the_bucket(root: Path, tmp_path: Path) -> None:
     (tmp_path / "prices.toml").write_text('[store]\nstorage_gib_month = "cheap"\n')
     run(tmp_path / "no-such-folder", prices=tmp_path / "prices.toml").fails(
-        2, "store.storage_gib_month is 'cheap', and not a number"
+        2, "store.storage_gib_month is 'cheap', not a number"
     )
 
 

@@ -67,7 +67,7 @@ def test_a_rule_is_added_once_and_a_plan_adds_none(settings: Path, service: S3Ru
     assert EATING in service.text
     after = service.text
     again = fix(settings, "--yes").clean()
-    assert "after 3 days already" in again.text
+    assert "already aborts unfinished uploads after 3 days" in again.text
     assert service.text == after
     name = added["name"]
     assert ("ok", f"the rule {name} aborts unfinished uploads after 3 days") in rules(settings)

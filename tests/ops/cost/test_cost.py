@@ -85,7 +85,7 @@ def test_times_that_are_none_are_counted_and_in_no_growth() -> None:
     assert (sums.undated, sums.new.segments) == (1, 0)
     sums = sums_of(list(load_stream(store, list_segments(store))))
     assert (sums.undated, sums.all.segments, sums.growth_days(NOW_MS)) == (1, 1, 30)
-    assert any("nothing of 1 segments" in one for one in assumptions_of(PRICES, 1))
+    assert any("1 segments without a time" in one for one in assumptions_of(PRICES, 1))
 
 
 def test_damaged_manifests_and_leftovers_cost_their_bytes_alone() -> None:

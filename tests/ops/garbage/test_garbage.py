@@ -123,7 +123,7 @@ def test_the_youngest_object_tells_the_age(world: AgingStore, suffix: Suffix) ->
 
 def test_a_least_age_below_twice_that_of_an_attempt_is_refused(world: AgingStore) -> None:
     assert least_age_ms(MAX_AGE_MS) == MIN_AGE_MS
-    with pytest.raises(ConfigError, match=r"not safe.*upload.max.age.ms"):
+    with pytest.raises(ConfigError, match=r"too short.*upload.max.age.ms"):
         run(world, min_age_ms=MIN_AGE_MS - 1)
     assert LEFT.key(Suffix.LOG) in keys(world)
 

@@ -149,7 +149,7 @@ def test_a_bucket_without_rules_gets_one_and_a_second_run_nothing() -> None:
         assert add(store).outcome is Outcome.ADDED
         again = add(store, days=3)
         assert (again.outcome, again.days) == (Outcome.THERE, 7)
-        assert "aborts unfinished uploads after 7 days already" in again.sentence
+        assert "already aborts unfinished uploads after 7 days" in again.sentence
         # A rule for another prefix has another name.
         assert add(store, "other/").name != planned.name
         assert len(rules_of(store).read().rules) == 2
@@ -215,7 +215,7 @@ def test_a_rule_of_our_name_that_is_off_stays_off() -> None:
         add(store)
         service.text = service.text.replace("Enabled", "Disabled")
         before = service.text
-        with pytest.raises(StoreError, match="rules that are there stay"):
+        with pytest.raises(StoreError, match="existing rules stay"):
             add(store)
     assert service.text == before
 

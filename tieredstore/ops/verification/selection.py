@@ -49,7 +49,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.sample is not None and self.level is Level.LISTING:
-            raise ConfigError("a sample needs level index or data, and the level is listing")
+            raise ConfigError("a sample applies to the levels index and data: choose one of these")
 
     def subjects(self, listed: Iterable[SegmentObjects], prefix: str, shown: Callable[[str], str]) -> Iterator[Subject]:
         """Yield each segment with its level and the start of the next segment, for which it reads one ahead."""

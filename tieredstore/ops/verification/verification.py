@@ -430,7 +430,7 @@ def check_presence(subject: Subject) -> Iterator[Finding]:
     if objects.find(Suffix.MANIFEST) is None:
         names = ", ".join(f".{suffix.value}" for suffix, _ in objects.objects)
         yield subject.finding(
-            FindingKind.UNCOMMITTED, f"there are {names} ({objects.stored_size} bytes), but no manifest"
+            FindingKind.UNCOMMITTED, f"the segment has {names} ({objects.stored_size} bytes), but no manifest"
         )
         return
     for suffix in objects.missing:
