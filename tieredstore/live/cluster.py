@@ -175,8 +175,8 @@ class LiveCluster(Closing):
             consumer.close()
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first readable record at or after each timestamp (milliseconds), or None without
-        one.
+        """Return the offset of the first readable record at or after each timestamp (milliseconds). None means that
+        there is no such record.
 
         One request per leading broker.
         """

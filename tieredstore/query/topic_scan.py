@@ -254,9 +254,9 @@ def read_topic(
     numbers. ``filter`` is a pyarrow expression over any columns. Records that its conditions on ``partition``,
     ``offset`` and ``timestamp`` exclude are not fetched. ``key`` and ``value`` are the types of keys and values.
 
-    ``parallelism`` splits are read at once, by default as many as there are cores. Records come by partition and
-    offset; with ``ordered=False``, batches come in any order. Decoded records that wait take at most ``max_bytes`` and
-    one batch.
+    ``parallelism`` is the number of splits to read at once, by default the number of cores. Records are sorted by
+    partition and offset. With ``ordered=False``, batches come in any order. Readers stop decoding while ``max_bytes``
+    of decoded records wait for the caller; one batch more may wait.
 
     ``client`` has the properties of a Kafka client, which reads on after the bucket's end. Requested offsets that do
     not exist, unless the filter excludes them, raise DataLossError before the first record. With

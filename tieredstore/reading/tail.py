@@ -380,7 +380,8 @@ class LogTail(Closing):
             try:
                 records = next(phase.batches, None)
             except BaseException:
-                # A generator that raised has ended, and the next poll would mistake that for the end of the window.
+                # The generator ended with its error. Without a new look-up, the next poll would take this for the end
+                # of the window.
                 self._look_at_soon(where)
                 raise
             followed.at = phase.log.position(phase.window.position)

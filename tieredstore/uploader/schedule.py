@@ -181,8 +181,8 @@ _IDLE: Final = 0.8
 class WorkerLimit:
     """Limits the number of workers. Thread-safe.
 
-    The process can use one whole processor at most, because of the interpreter lock. After an interval in which it did,
-    one worker fewer is admitted; after a less busy interval, one more.
+    The interpreter lock lets the process use at most one whole processor. After an interval with that much use, the
+    limit falls by one worker; after a less busy interval, it rises by one.
     """
 
     def __init__(
