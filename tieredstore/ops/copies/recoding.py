@@ -1,8 +1,8 @@
 """What changes in segments that are copied between two buckets: everything in which the buckets' settings differ.
 
 Where the settings agree, a segment stays as it is, even if it was written with other settings. A ``Recoding`` decides
-about each segment, and a ``Transcoder`` writes those that change. Unchanged segments are copied by ``copying``, the
-only importer; together the modules would be too long for one file.
+about each segment, and a ``Transcoder`` writes those that change. Only ``copying`` imports this module, and it copies
+the unchanged segments. Together the two would be too long for one file.
 """
 
 from __future__ import annotations

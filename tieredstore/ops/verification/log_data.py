@@ -1,7 +1,7 @@
 """Checks of a log: every byte at level data, samples at level index.
 
 Chunks must open. Batches must be whole, in order and in their places, and agree with the indexes. This module checks
-the inside of one segment; ``verification``, its only importer, handles the sequence of segments.
+the inside of one segment. Only ``verification`` imports it, and handles the sequence of segments.
 """
 
 from __future__ import annotations
