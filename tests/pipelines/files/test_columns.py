@@ -202,7 +202,7 @@ def test_a_value_of_a_schema_that_cannot_be_united_is_aside() -> None:
     data, reasons = data_and_reasons(registry_columns(Parquet()), messages)
     assert [row["id"] for row in parquet_rows(data)] == [1, 3]
     assert sorted(reasons) == [1, 2, 3, 4, 5, 6, 7, 8, 10]
-    expected = {1: "cannot be united", 2: "cannot be united", 3: "no columns", 4: "own name", 5: "union"}
+    expected = {1: "cannot be merged", 2: "cannot be merged", 3: "no columns", 4: "use themselves", 5: "union"}
     assert [words for offset, words in expected.items() if words not in reasons[offset]] == []
     assert reasons[6] == "the registry does not have its schema"
 
@@ -329,7 +329,7 @@ def test_what_cannot_be_columns_is_refused_at_the_start(properties: dict[str, st
 
 def test_names_that_are_the_pipelines_or_none_of_the_format_are_refused() -> None:
     for ddl in ("kafka INT", "_rest STRING"):
-        with pytest.raises(ConfigError, match="own name"):
+        with pytest.raises(ConfigError, match="use themselves"):
             write(json_columns(Parquet(), ddl), values([b"{}"]))
     with pytest.raises(ConfigError, match="cannot be"):
         write(json_columns(AvroContainer("gzip"), "`a-b` INT"), values([b"{}"]))

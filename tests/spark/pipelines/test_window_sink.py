@@ -419,7 +419,7 @@ def test_a_process_that_is_given_its_windows_imports_nothing_of_pipelines(kept: 
     packed.write_bytes(pickle.dumps(source.streamReader(StructType([]))))
     count, rooms = json.loads(run_fresh(GIVEN_ALONE, packed))
     assert count == len(plan)
-    assert rooms == ["errors", "installation", "spark"]
+    assert rooms == ["errors", "installation", "spark", "versions"]
 
 
 def test_what_takes_more_than_a_batch_or_cannot_be_planned_is_left_to_spark(
