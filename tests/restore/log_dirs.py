@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -59,7 +59,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @contextmanager
-def fresh_bucket(folder: Path, disks: Iterable[Path]) -> Iterator[ts.Bucket]:
+def fresh_bucket(folder: Path, disks: Iterable[Path]) -> Generator[ts.Bucket]:
     """Make a bucket of the closed segments of these log directories."""
     folder.mkdir()
     with ts.open(folder) as bucket:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -259,7 +260,7 @@ def test_a_log_directory_that_is_not_ready_is_refused(
         attempt(RestoreOptions(stop=603, producer_states="keep", open_transactions="cut")), ConfigError, "drop them"
     )
     with monkeypatch.context() as full:
-        full.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20))
+        full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
         refused(attempt(), ConfigError, "has 1.0 MiB free")
     assert tree(log_dir) == before
     (log_dir / "txn-0" / f"{0:020d}.log").write_bytes(b"a log of its own")

@@ -90,10 +90,7 @@ def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | No
             continue
         end = span.start
         for header, _ in _batches(source, span):
-            reached = (
-                header.max_timestamp >= stop.timestamp_ms if isinstance(stop, AtTime) else header.last_offset >= stop
-            )
-            if reached:
+            if _reaches(header, stop):
                 break
             end = header.last_offset + 1
         else:
