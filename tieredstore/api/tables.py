@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date
@@ -56,6 +55,8 @@ class Table(list[RowT]):
 
 
 def _line(kind: str, cells: Iterable[object]) -> str:
+    import html  # noqa: PLC0415  for notebooks alone
+
     texts = ("" if cell is None else html.escape(str(cell)) for cell in cells)
     return f"<tr>{''.join(f'<{kind}>{text}</{kind}>' for text in texts)}</tr>"
 
