@@ -129,7 +129,7 @@ def test_a_log_that_a_later_epoch_has_left_is_read_up_to_there_and_from_the_brok
     assert extent(log) == (0, 27, 100)
     assert log.cut == Cut(27, 3, "broker")
     (problem,) = snapshot.problems
-    assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are of leader epoch 3 or before")
+    assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are not read: a later leader epoch than 3")
     given = TopicReader(lambda: bucket.manager, LogQuery(Subscribe(("orders",)))).read(log, 0, 27)
     assert list(itertools.chain.from_iterable(int64_values(batch, "offset") for batch in given)) == list(range(27))
 
@@ -223,7 +223,7 @@ def test_without_a_broker_the_watermark_tells_where_a_later_epoch_rules(bucket: 
     log = snapshot.logs[ORDERS]
     assert (extent(log), log.cut) == ((0, 27, 27), Cut(27, 3, "watermark"))
     (problem,) = snapshot.problems
-    assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are of leader epoch 3 or before")
+    assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are not read: a later leader epoch than 3")
     # The first segment of the later leader shows the cut.
     bucket.ends["orders", 0, FIRST_ID] = 27
     bucket.write(40, epochs=((0, 0), (3, 20), (4, 27)))
