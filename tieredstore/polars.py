@@ -56,12 +56,12 @@ def scan(
     client: Mapping[str, str] | None = None,
     parallelism: int | None = None,
 ) -> pl.LazyFrame:
-    """Return a topic as a lazy frame; each ``collect`` reads it anew. A topic of batches is ``orders$batches``.
+    """Return a topic as a lazy frame; each ``collect`` reads it anew.
 
     Unused columns are not decoded, and records that predicates on partition, offset and time exclude are not fetched.
     ``settings`` are a settings file, properties, or an open manager, which must stay open; without a manager, each
     ``collect`` opens one. The other parameters are as in ``read_topic``. If a read fails, Polars raises its own error,
-    which contains ours as text.
+    which contains ours as text. For a topic of MemQ batches, add ``$batches`` to its name.
     """
     check_topic(topic)
     check_client(client)

@@ -216,7 +216,7 @@ class PagePool:
         return pages if len(pages.view) == size else Pages.new(size)
 
     def give(self, pages: Pages) -> None:
-        """Return a block that nothing refers to any more."""
+        """Take back a block that nothing refers to any more."""
         room = self._most_kept // max(1, len(pages.view))
         if len(self._kept) < room and pages.put_by():
             self._kept.append(pages)

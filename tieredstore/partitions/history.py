@@ -38,7 +38,9 @@ class Cut:
         )
 
     def applied(self, lineage: Lineage) -> Lineage | None:
-        """Return the bucket's log up to the cut. Return it unchanged if the bucket has a later epoch by now."""
+        """Return the bucket's log up to this cut; unchanged if the bucket has a later epoch now, so that the cut no
+        longer applies.
+        """
         return lineage.until(self.at) if last_epoch(lineage) == self.left else lineage
 
 
@@ -61,7 +63,7 @@ def last_epoch(lineage: Lineage) -> int:
 
 
 def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
-    """Return where the broker's log left the bucket's; None if it contains all of the bucket's records.
+    """Return the offset where the two logs diverge; None if the broker's log has all of the bucket's records.
 
     ``answer`` is the broker's greatest leader epoch up to the bucket's last one, and the end of that epoch.
     """

@@ -179,15 +179,15 @@ class _Looks:
 
 
 class LogTail(Closing):
-    """Follows partitions across bucket and broker, each from a given offset. For one thread.
+    """Follows partitions from given offsets, first in the bucket, then at the broker. For one thread.
 
-    Each partition is read from the bucket as far as the bucket's log is complete, one partition after another. Then one
-    consumer follows it at the broker, together with the others. If the broker deletes records before they were read,
-    they are read from the bucket. Without a broker, the bucket is listed every ``look_s``.
+    The tail reads partitions from the bucket one after another, each as far as the bucket's log is complete. A single
+    consumer then follows them all at the broker. If the broker deletes records before they were read, the tail reads
+    them from the bucket. Without a broker, it lists the bucket every ``look_s`` seconds.
 
-    For lost offsets and a re-created topic, raise DataLossError or log a warning, by the query's policy. Then the tail
-    continues after the loss, or at the start of the new topic. The isolation is the query's. Memory is bounded: one
-    read of the bucket and one consumer.
+    The query decides the isolation, and whether lost offsets and a re-created topic raise DataLossError or only log a
+    warning. After a warning, the tail continues after the loss, or at the start of the new topic. It uses the memory of
+    one read of the bucket and one consumer.
     """
 
     def __init__(

@@ -269,8 +269,8 @@ def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettin
 def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Problem, ...]:
     """Return the unreadable segments that may have records of these offsets, or are next to them.
 
-    If a caller names an offset as a bound, it first removes the problems next to that bound from the lineage, as
-    ``RecordReader.read`` does.
+    A segment next to an offset that the user named is no loss. Callers with such an offset first remove that segment
+    from ``lineage.problems``, as ``RecordReader.read`` does.
     """
     return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 

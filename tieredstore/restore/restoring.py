@@ -53,9 +53,9 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """The restore of a partition's log: ``spans`` of segments into ``folder``, which its broker has made.
+    """The restore of one partition: copies ``spans`` of segments into ``folder``, which the broker made with the topic.
 
-    ``sizes`` are the bytes of each span's log.
+    ``sizes`` has the size of each span's log, in bytes.
     """
 
     partition: TopicIdPartition

@@ -55,7 +55,7 @@ class NotificationQueueTests:
         assert read_all(queue, 0, offsets[-1] + 1) == []
 
     def test_the_end_is_behind_all_that_there_is(self, queue: NotificationQueue) -> None:
-        """Later appends are at the end or after it."""
+        """The end is after every notification so far; the next one is appended there or later."""
         (before,) = self.append(queue, b"a")
         end = queue.end(0)
         (after,) = self.append(queue, b"b")

@@ -48,19 +48,19 @@ class SegmentCipher:
         self._aad = data_key.aad
 
     def seal_into(self, iv: bytes, plaintext: bytes | bytearray | memoryview, unit: memoryview) -> None:
-        """Write the stored unit; ``unit`` is exactly ENCRYPTION_OVERHEAD longer than ``plaintext``."""
+        """Write IV, ciphertext and tag into ``unit``: exactly ENCRYPTION_OVERHEAD longer than ``plaintext``."""
         # The library writes ciphertext and tag straight into the unit, so no second buffer of a chunk's size is needed.
         unit[:IV_SIZE] = iv
         self._aead.encrypt_into(iv, plaintext, self._aad, unit[IV_SIZE:])
 
     def seal(self, iv: bytes, plaintext: bytes) -> bytes:
-        """Return the stored unit of ``plaintext``."""
+        """Return IV, ciphertext and tag of ``plaintext``."""
         unit = bytearray(len(plaintext) + ENCRYPTION_OVERHEAD)
         self.seal_into(iv, plaintext, memoryview(unit))
         return bytes(unit)
 
     def open_into(self, unit: memoryview, plaintext: memoryview) -> None:
-        """Verify the unit and write its plaintext. Raise CorruptDataError if the tag does not match, or the sizes do
+        """Verify the tag and write the plaintext. Raise CorruptDataError if the tag does not match, or the sizes do
         not fit.
         """
         if len(unit) != len(plaintext) + ENCRYPTION_OVERHEAD:
@@ -74,7 +74,7 @@ class SegmentCipher:
             ) from error
 
     def open(self, unit: bytes | memoryview) -> bytes:
-        """Return the plaintext of a stored unit."""
+        """Verify the tag and return the plaintext."""
         # open_into refuses a unit shorter than its own overhead.
         plaintext = bytearray(max(0, len(unit) - ENCRYPTION_OVERHEAD))
         self.open_into(memoryview(unit), memoryview(plaintext))

@@ -67,7 +67,7 @@ class Standing:
 
 
 class Settling(Protocol):
-    """A source that tells how far partitions are settled."""
+    """A source of the partitions' high watermarks and last stable offsets."""
 
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
         """Return the present answers. Raise TieredStoreError if no partition has one."""

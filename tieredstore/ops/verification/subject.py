@@ -45,7 +45,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class SoundSegment:
-    """What an earlier run found out about a sound segment."""
+    """Facts about a sound segment, found by an earlier run."""
 
     extent: Extent
     log_size: int

@@ -333,7 +333,7 @@ class SegmentCheck:
         self._manager = manager
 
     def check(self, subject: Subject) -> SegmentResult:
-        """Check a segment at its level."""
+        """Check a segment as deep as ``subject.level`` says."""
         try:
             return self._check(subject)
         # Retention may delete a segment after the listing. That is no damage.

@@ -123,7 +123,7 @@ _NAMES: Final = {"json": "JSON", "protobuf": "a Protocol Buffers message", "avro
 
 
 def _find_lost(values: Any, column: Any) -> list[int]:
-    """Return the numbers of rows whose value is not null but could not be decoded."""
+    """Return the indices of rows whose value is not null but could not be decoded."""
     rows = pc.indices_nonzero(pc.and_(column.is_null(), values.is_valid()))
     numbers: list[int] = rows.to_pylist()
     return numbers

@@ -28,8 +28,9 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The object that records who owns a generation. ``root`` is set if the log is below another root than this
-    object.
+    """The object below each root of a pipeline that records which pipeline owns a generation.
+
+    ``root`` is the root that has the log; None if it is the root of this object.
     """
 
     pipeline: str
@@ -80,7 +81,7 @@ class Generation:
         it.
         """
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
-            # With a second root for files, its claim names the root that has the log.
+            # If files have a root of their own, the claim below it names the root that has the log.
             elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
             try:
                 self.store.put(key, GENERATION.to_bytes({"pipeline": self.own.name, **elsewhere}), if_absent=True)

@@ -414,7 +414,7 @@ class Connection(asyncio.BufferedProtocol):
             loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))
 
     def _take_granted(self) -> None:
-        # Defer: the room is still serving other waiters in this call.
+        # Defer: ``Room`` is still granting memory to other waiters in this call.
         self._inlet.loop.call_soon(self._go_on, Stop.NO_ROOM)
 
     def _refuse(self, why: str) -> None:

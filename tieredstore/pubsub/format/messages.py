@@ -88,7 +88,7 @@ _COMPRESSIONS: Final[tuple[Compression, ...]] = tuple(Compression)  # indexed by
 
 
 ADDRESS_BYTES: Final = 16
-"""Bytes of an address of this project's producers."""
+"""Length of the address by which a producer of this project identifies itself."""
 
 
 def new_address() -> bytes:
