@@ -136,11 +136,11 @@ MEMQ_OFFSETS: Final = StateKind("checkpoint of the memq source", None)
 PIPELINE_OFFSETS: Final = StateKind("checkpoint of a pipeline's stream", None)
 
 KINDS: Final[Sequence[StateKind]] = tuple(each for each in vars().values() if isinstance(each, StateKind))
-"""All of them. In a bucket there are also marks, of which only the key counts: holes, rotations."""
+"""All kinds. Buckets also have marks of holes and rotations, objects of which only the key counts."""
 
 
 def kind_of(key: str, kinds: Sequence[StateKind] = KINDS) -> StateKind | None:
-    """Return the kind of an object; None for a segment's, an output file, or a mark."""
+    """Return the kind of a state object; None for segments, output files, and marks."""
     for kind in kinds:
         if kind.place is not None and re.search(rf"(^|.){kind.place}\Z", key):
             return kind

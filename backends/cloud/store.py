@@ -159,7 +159,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     @abstractmethod
     def _date(self, client: Client) -> str | None:
-        """Return the ``Date`` header of a listing of one key. The listing is checked, so no other server sent it."""
+        """Return the ``Date`` header of a listing of one key. Check the listing, so that the date is not a proxy's."""
 
     @abstractmethod
     def _ask_what_stays(self, client: Client) -> list[str]:

@@ -94,7 +94,7 @@ def catalog_of_metadata_topic(
 
 @dataclass(slots=True)
 class _Survey:
-    """Results of a listing: valid segments by path, problems, and whether any row is new."""
+    """Results of a listing: valid segments by path, problems, and whether the catalog file lacks any of them."""
 
     rows: dict[str, SegmentRow] = field(default_factory=dict[str, SegmentRow])
     problems: list[Problem] = field(default_factory=list[Problem])

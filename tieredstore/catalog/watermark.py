@@ -179,8 +179,10 @@ class Watermark:
 
     @classmethod
     def parse(cls, raw: bytes | None, where: TopicIdPartition, made_id: Uuid | None = None) -> Watermark:
-        """Parse an object's content, None if it is too large; raise CorruptDataError if it is not the partition's
-        watermark, NewerVersionError if a later release wrote it.
+        """Parse an object's content. ``raw`` is None if the object is too large.
+
+        Raise CorruptDataError if it is not the partition's watermark, and NewerVersionError if a later release wrote
+        it.
 
         If the layout stores no topic ids, ``made_id`` is the id derived from the topic's name, which matches any id.
         Raise ConfigError if ``where`` and the watermark have different real ids: the topic was re-created.

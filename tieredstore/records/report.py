@@ -57,9 +57,9 @@ class ReadReport:
     """The results of a read. They are complete once the read is exhausted.
 
     A following read starts at ``next_offset``: every earlier record was returned or deliberately left out.
-    ``unreadable`` are segments that cannot be read and may hold records. It is known before the first record, and so is
-    ``lost``, except for offsets that the last segment claims but its log does not have. ``aborted`` are the
-    transactions whose records were left out, including some that follow in the current segment.
+    ``unreadable`` are segments that cannot be read and may hold records. ``unreadable`` and ``lost`` are known before
+    the first record; only offsets that the last segment claims but its log does not have join ``lost`` later.
+    ``aborted`` are the transactions whose records were left out, including some that follow in the current segment.
     """
 
     next_offset: int

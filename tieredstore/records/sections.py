@@ -209,7 +209,7 @@ def _walk(
     spacing: int,
     on_corrupt: OnCorrupt,
 ) -> list[SectionEnd]:
-    """Return the ends of adjacent sections, and more ends between them by the offsets in batch headers."""
+    """Return the ends of these adjacent sections, and further ends between them, found in batch headers."""
     ends: list[SectionEnd] = []
     start, stop = run[0][0].position, run[-1][1].position
     try:

@@ -1,4 +1,4 @@
-"""The uploader: finds closed segments, pins them, learns which are led and settled, and uploads them in order."""
+"""The uploader: pins closed segments, and uploads the settled ones of partitions that this broker leads, in order."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class _Shapes:
     def __init__(self, named: Named) -> None:
         self._named = named
         self._known: dict[int, tuple[int, int] | None] = {}
-        """By the identity of a type, because a name may occur twice. None marks a type that is being measured."""
+        """Results by ``id()`` of the type, because names may repeat. None: the type is still being measured."""
 
     def of(self, schema: Any, above: int) -> tuple[int, int]:
         schema = _definition(schema, self._named)

@@ -172,7 +172,7 @@ _LEFT: Final = {
     "not_tried": "not tried",
 }
 _NOT_CLOSED: Final = {"active", "gone", "left_alone"}
-"""Codes of what is on a disk beside closed segments."""
+"""Outcome codes of files on disk that are not closed segments."""
 _WORDS: Final = Words(
     noun="segment",
     done="copied",

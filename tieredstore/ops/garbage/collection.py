@@ -204,8 +204,9 @@ def find_garbage(
 
 
 def _forgotten(state: SegmentState | None) -> Forgotten | None:
-    """Return None if the brokers list the segment or are deleting it: they restart an interrupted deletion
-    themselves.
+    """Return why the brokers no longer need the segment.
+
+    None if they list it or are deleting it: they restart an interrupted deletion themselves.
     """
     if state is None:
         return Forgotten.NEVER_NAMED

@@ -79,10 +79,10 @@ class Selection:
 
 
 def _before(last: Subject, following: Subject) -> Subject:
-    """Return a segment with what only the next one shows."""
+    """Return ``last`` with the base offset of the next segment."""
     if last.objects.segment_id.topic_id_partition != following.objects.segment_id.topic_id_partition:
         return last
-    # Read an old segment's manifest if a new segment follows: only its end shows if there is a gap.
+    # Read the manifest of an unselected segment before a selected one: its end shows if there is a gap between them.
     is_context = last.level is None and last.sound is None and following.level is not None
     level = Level.LISTING if is_context else last.level
     return replace(last, level=level, next_start=following.objects.start_offset)

@@ -127,9 +127,9 @@ def finish(
     apply: Apply,
     output: Json,
 ) -> None:
-    """Give the restored topics their settings back, once the brokers run; shows first what retention will delete.
+    """Give the restored topics their settings back, once the brokers run. The plan shows what retention will delete.
 
-    Without --topic-config they get the cluster's defaults.
+    Without --topic-config the topics get the cluster's defaults.
 
     Example: tieredstore restore finish -c store.properties --bootstrap-server broker1:9092
     """

@@ -76,8 +76,9 @@ class WindowJobs:
         return written
 
     def write(self, tasks: Sequence[WindowTask]) -> Batch:
-        """Write the windows of tasks. In each partition, stop at the first unreadable offset. With a frame, write
-        all or none.
+        """Write the windows of these tasks. In each partition, stop at the first unreadable offset.
+
+        With a ``frame`` function, write all windows or none.
         """
         if self._frame is not None:
             framed = FrameJob(self._file, self._fingerprint, tuple(tasks))

@@ -80,7 +80,7 @@ class Planning:
         if self._last is not None and self._last[0] == end:
             return self._last[1]
         refuse_newer_offsets(PIPELINE_OFFSETS, end)
-        # Spark repeats this batch after a restart. The source may no longer have its committed windows.
+        # After a restart Spark repeats the last batch. Leave out its committed windows, whose records may be gone.
         windows = find_unwritten([Window(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
 
