@@ -119,7 +119,8 @@ def _receipt(path: Path) -> tuple[list[str], list[str]]:
 
 
 def _folder_of(origin: Mapping[str, Any]) -> Path | None:
-    return Path(unquote(urlsplit(origin["url"]).path)) if "dir_info" in origin else None
+    url: str = origin.get("url", "")
+    return Path(unquote(urlsplit(url).path)) if "dir_info" in origin else None
 
 
 def _requirement(origin: Mapping[str, Any], extras: set[str]) -> str:

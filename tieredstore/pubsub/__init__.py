@@ -40,4 +40,6 @@ def __getattr__(name: str) -> object:
                 from tieredstore.pubsub.queue import memq_topics  # noqa: PLC0415
 
                 return memq_topics.open_topics
+            case _:
+                pass
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,7 +26,7 @@ $ tieredstore ls -c store.properties
 ```
 
 - `tieredstore COMMAND --help` has examples. `TIEREDSTORE_SETTINGS` may name the settings file instead of `-c`.
-- **These only add**, and act at once (`upload`, `mirror` and `uploader` have `--dry-run`):
+- **These only add**, and act at once (`upload`, `mirror`, `holds place` and `uploader` have `--dry-run`):
   {adds}.
 - **These delete or rewrite**. They print their plan and exit with 0; `--yes` applies it. No command asks a question:
   {rewrites}.

@@ -62,11 +62,13 @@ def _ask() -> dict[str, str]:
     """Return the properties in the user's answers; raise ConfigError without a terminal."""
     if not sys.stdin.isatty():
         raise ConfigError("init asks for the settings, and stdin is not a terminal: name a broker's server.properties")
-    from tieredstore.remote.stores import find_store
+    from tieredstore.remote.stores import NamedStore, find_store
 
     try:
         store: str = typer.prompt("Store: s3://bucket/prefix, gs://…, az://…, or a folder")
-        properties = dict(getattr(find_store({}, store=store.strip()), "properties", ()))
+        found = find_store({}, store=store.strip())
+        assert isinstance(found, NamedStore)  # loaded settings are not named by a text
+        properties = dict(found.properties)
         if properties["storage.backend.class"] == "s3":
             properties |= _ask_about_s3(properties)
         properties |= _ask_about_keys()
