@@ -44,7 +44,7 @@ class Settings(SettingsGroup):
     storage_root: Annotated[Path | None, PATH] = Field(
         default=None, alias="storage.root", description="Folder of the file system store; it must exist."
     )
-    # At most half of Java's int: an incompressible chunk grows when stored, and its stored size must fit an int too.
+    # At most half of Java's greatest int: an incompressible chunk grows when stored, and that size must fit an int too.
     chunk_size: Annotated[int, integer(1, 1073741823)] = Field(
         default=4194304,
         alias="chunk.size",

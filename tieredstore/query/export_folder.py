@@ -36,13 +36,12 @@ _WAY_OUT: Final = "export into another folder, or delete them"
 def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan, ending: str) -> Generator[None]:
     """Hold the folder for one export of a topic in one format, and remove incomplete files of killed exports.
 
-    Offsets in existing files are not exported again, so all files must come from the same records, read in the same
-    way. ``_tieredstore/export/`` records the way before the first file is written.
+    Offsets in existing files are not exported again, so all files must come from the same topic, types and isolation.
+    ``_tieredstore/export/`` records these before the first file is written.
 
-    Raise ConfigError if another export of the topic is running. Raise it too if the files are of a deleted topic, of
-    other types of keys and values, or of another isolation. If this export requires all records (``on_data_loss`` is
-    ``fail``), raise it if an earlier export only reported losses: its files may lack records. OSError of the folder
-    passes through.
+    Raise ConfigError if another export of the topic is running, or if the folder's record differs. Raise it too if an
+    earlier export only reported losses and this one requires all records (``on_data_loss`` is ``fail``): the earlier
+    files may lack records. OSError of the folder passes through.
     """
     kind = _kind(query, snapshot, plan)
     note = folder / _HOME / "export" / f"{query.topic}.{ending}.json"

@@ -262,7 +262,7 @@ class Uploader(Closing):
         return step
 
     def _watch(self, target: Target, partition: Partition) -> contextlib.AbstractContextManager[object]:
-        """Limit the time of a step, including its requests besides the upload."""
+        """Limit the time of a step to twice the upload's limit, because a step makes further requests."""
         first = partition.first
         allowed_s = self._limit.time_for(target.settings, 0 if first is None else first.size_in_bytes)
         return self.tries.under_way(f"a step of {partition.where}", 2 * allowed_s)

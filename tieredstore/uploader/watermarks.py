@@ -240,7 +240,7 @@ def chain_of(
 
 
 def agrees(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> bool:
-    """Return True if the leaders of ``history`` wrote the segment, as far back as ``history`` reaches."""
+    """Return True if ``history``, as far back as it reaches, has the leader epochs of the segment's offsets."""
     return not history or have_same_leaders(
         segment.segment_leader_epochs, history, segment.start_offset, segment.end_offset
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
 OUTCOME: Final[Row[Outcome]] = attributes_of(Outcome)
-"""The fields of any tool's items, for scripts."""
+"""The JSON fields that the items of all these commands have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def tell_all(act: Callable[[OnOutcome], Totals], teller: Teller, store: ObjectSt
 
 
 def totals_of(act: Callable[[], Totals]) -> tuple[Totals, PartlyDoneError | None]:
-    """Return the totals, and their error if items failed."""
+    """Call ``act``. Return its totals, and the error for failed items, or None."""
     try:
         return act(), None
     except PartlyDoneError as error:

@@ -49,7 +49,7 @@ class NeedReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyNeed:
-    """What needs, or may need, a pair. ``name`` is the segment's path, or the key of an unfinished write."""
+    """A segment, an unfinished write or a rotation that may still need a key pair. ``name`` is its path or key."""
 
     name: str
     reason: NeedReason

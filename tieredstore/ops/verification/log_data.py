@@ -314,7 +314,7 @@ class BatchChecks:
             self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
 
     def _settle(self) -> None:
-        """Compare the latest batch, whose offsets are confirmed now, with its leader epoch and the indexes."""
+        """Check the latest batch, whose offsets are confirmed now, against the leader epochs and the indexes."""
         if self._pending is None:
             return
         header, run = self._pending, self._run

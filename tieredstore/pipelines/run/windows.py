@@ -116,7 +116,8 @@ def due_windows(
 ) -> list[Window]:
     """Return a batch of windows to write now. With ``is_last``, all available records are due.
 
-    - ``wall_s`` is the time of day, only for the minute mark. ``answers`` are as for :func:`position_of`.
+    - ``wall_s`` is the time in seconds since the epoch, for ``secor.upload.minute_mark``. ``answers`` are as for
+      :func:`position_of`.
     - Nothing is due in ``stale`` partitions until newer segments appear.
     - The windows of a partition follow each other without gaps. Partitions take turns.
     - An offset range without records gets a window too: once committed, it is not read again.

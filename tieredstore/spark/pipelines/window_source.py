@@ -1,6 +1,6 @@
 """The stream of a pipeline's due windows. Each row is a task: a window and where to read its records.
 
-Spark plans in a process beside the driver, which takes a second or more to start. So for a run that ends, the driver
+Spark plans in a process of its own, which takes a second or more to start. So for a run with ``once``, the driver
 plans. The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same ones.
 Only the commit log has the pipeline's progress, whatever the checkpoint says.
 
@@ -35,7 +35,7 @@ FORMAT: Final = "tieredstore_windows"
 FILE: Final = "pipeline"
 """Option with the name of the settings file."""
 PLAN: Final = "plan"
-"""Option with all windows of a run that ends, if the driver has planned them."""
+"""Option with all windows of a run with ``once``, if the driver could plan them ahead."""
 TASK: Final = "task"
 """Column with a packed task."""
 
