@@ -10,30 +10,44 @@ PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --
 # Where an image sets it, each process of a test would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test toolchain servers check types mypy pyright layers static unit core soak asan wheel bench docs site pictures lock clean
+.PHONY: help demo test pytest toolchain servers check types mypy pyright layers static unit core soak asan wheel bench docs site pictures lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
-$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard $(foreach depth,* */*,tieredstore/$(depth)/*.p*x* tieredstore/$(depth)/*.h))
+KERNELS := $(wildcard $(foreach depth,* */*,tieredstore/$(depth)/*.p*x* tieredstore/$(depth)/*.h))
+$(VENV)/installed: requirements.lock pyproject.toml setup.py scripts/wheels/uv.lock $(KERNELS)
 	@scripts/check-prerequisites $(PYTHON)
 	@$(PYTHON) -m scripts.environment
 	@touch $@
 
-demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or s3), back, and through Spark
+# What the demo needs, unless all is there.
+DEMO := $(or $(wildcard $(VENV)/installed),$(VENV)/demo-$(STORE))
+$(VENV)/demo-filesystem: EXTRAS := query spark
+$(VENV)/demo-s3: EXTRAS := query spark s3 servers
+$(VENV)/demo-filesystem $(VENV)/demo-s3: requirements.lock pyproject.toml setup.py $(KERNELS)
+	@scripts/check-prerequisites $(PYTHON)
+	@$(PYTHON) -m scripts.environment $(EXTRAS)
+	@touch $@
+
+demo: $(DEMO) ## real Kafka segments into a store (STORE=filesystem or s3), back, and through Spark
 	@$(BIN)/python -m scripts.toolchain demo
 	$(BIN)/python examples/demo.py --store $(STORE)
 
+test: check toolchain ## everything CI runs
+	@$(MAKE) --no-print-directory --jobs 2 servers pytest
+	@$(MAKE) --no-print-directory static
+	@$(MAKE) --no-print-directory core
+
 # Coverage of product code by branch; it must not fall under the floor in pyproject.toml. Many tests wait, for a server or
 # for Spark: on two cores two more workers compute meanwhile.
-test: static $(VENV)/servers/installed ## everything CI runs
+pytest: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses 4 -p tests.support.coverage -p tests.support.second_tries \
 		--hypothesis-seed 0 --durations=40 $(PYTEST_ARGS)
-	@$(MAKE) --no-print-directory core
 
 # The type checkers take a core each.
 static: toolchain
-	@$(MAKE) --no-print-directory --jobs 2 pyright mypy check layers
+	@$(MAKE) --no-print-directory --jobs 2 pyright mypy layers
 
 check: $(VENV)/installed ## lint, formatting and plain words
 	$(BIN)/ruff check .
@@ -54,11 +68,8 @@ layers: $(VENV)/installed ## imports go down only
 toolchain: $(VENV)/installed
 	@$(BIN)/python -m scripts.toolchain test
 
-$(VENV)/servers/installed: $(VENV)/installed scripts/servers.py scripts/jars.py tests/support/servers/kafka_jars/jars.lock tests/support/servers/zookeeper_jars/jars.lock tests/support/servers/kafka39_jars/jars.lock tests/support/servers/azurite/package-lock.json
+servers: $(VENV)/installed ## the servers that the tests start
 	@$(BIN)/python -m scripts.servers
-	@touch $@
-
-servers: $(VENV)/servers/installed ## the servers that the tests start
 
 unit: $(VENV)/installed ## the tests that need no server, no Spark and no process of their own: two minutes
 	$(BIN)/python -m pytest --numprocesses 3 -m "not (server or broker or spark or slow or soak)" $(PYTEST_ARGS)
@@ -66,14 +77,14 @@ unit: $(VENV)/installed ## the tests that need no server, no Spark and no proces
 core: toolchain ## the core's unit tests in a copy of the tree without the wings: a minute
 	$(BIN)/python -m tests.support.core_alone --numprocesses 2 -m "not (server or broker or spark or slow or soak or hypothesis)"
 
-soak: toolchain $(VENV)/servers/installed ## what make test has no time for
+soak: toolchain servers ## what make test has no time for
 	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 --timeout 3600 -o faulthandler_timeout=3000 -m "soak or hypothesis or slow" $(PYTEST_ARGS)
 	$(BIN)/python -m tests.support.core_alone --numprocesses 2 -m "not (spark or soak)"
 
 asan: $(VENV)/installed ## damaged batches, and files that change, against kernels built with AddressSanitizer
 	tests/asan/run $(BIN)/python 10000
 
-bench: toolchain $(VENV)/servers/installed ## benchmarks of the hot paths, JSON out, one after the other
+bench: toolchain servers ## benchmarks of the hot paths, JSON out, one after the other
 	for name in transform fetch random backends decode catalog consumer ops spark compute pipelines pubsub uploader; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
 
 # Out of the source distribution: in the working tree what earlier builds left would be packed too.
@@ -102,7 +113,7 @@ pictures: $(VENV)/installed ## make docs/pictures again, out of real commands
 
 lock: ## pin the versions that CI tests (needs uv, and Maven for the jars of servers)
 	$(PIN) pyproject.toml --extra dev --output-file requirements.lock
-	for tool in go java node site; do $(PIN) --group $$tool --output-file scripts/wheels/$$tool.lock || exit 1; done
+	for tool in go java node site uv; do $(PIN) --group $$tool --output-file scripts/wheels/$$tool.lock || exit 1; done
 	$(BIN)/python -m scripts.jars
 
 clean: ## forget the virtual environment and everything made

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, Final
+
+OWN: Final = Path(__file__).resolve().parent.parent / ".venv" / "cache"
+"""Folder of this clone, for a machine where the user's cannot be written."""
 
 
 def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/tieredstore/development``, or the same below ``~/.cache``."""
+    """Return ``$XDG_CACHE_HOME/tieredstore/development``, the same below ``~/.cache``, or the clone's own folder."""
     home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "tieredstore" / "development"
+    folder = (Path(home) if home else Path.home() / ".cache") / "tieredstore" / "development"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return OWN
+    return folder if os.access(folder, os.W_OK) else OWN
 
 
 def recipe_key(*ingredients: str | bytes) -> str:
@@ -29,18 +39,44 @@ def recipe_key(*ingredients: str | bytes) -> str:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the cached folder ``name``; if missing, fill it by ``make``, completely or not at all."""
+    """Return the cached folder ``name``; if missing or damaged, fill it by ``make``, completely or not at all."""
     folder = cache_folder() / name
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=folder.parent, ignore_cleanup_errors=True) as scratch:
-            half = Path(scratch, "made")
-            half.mkdir()
-            make(half)
-            # Another clone may have created it by now: equally good.
-            with suppress(OSError):
+    with locked(folder.with_name(f"{name}.sha256")) as stated:
+        if stated.read() != _digest(folder):
+            _remove(folder)
+            with tempfile.TemporaryDirectory(
+                prefix=f"{name}.", dir=folder.parent, ignore_cleanup_errors=True
+            ) as scratch:
+                half = Path(scratch, "made")
+                half.mkdir()
+                make(half)
+                stated.truncate(0)
+                stated.write(_digest(half))
                 half.rename(folder)
     return folder
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading and appending, and hold its lock against other threads and processes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        yield file
+
+
+def _digest(folder: Path) -> bytes:
+    """Return the SHA-256 of the names and contents of all files below ``folder``."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        if path.is_symlink():
+            digest.update(f"{path.readlink()}\0".encode())
+        elif path.is_file():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest().encode()
 
 
 def place(source: Path, target: Path) -> None:
@@ -48,14 +84,18 @@ def place(source: Path, target: Path) -> None:
 
     So emptying the cache removes nothing from a clone.
     """
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    target.unlink(missing_ok=True)
+    _remove(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True, copy_function=_link_or_copy)
     else:
         _link_or_copy(source, target)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
 
 
 def _link_or_copy(source: str | Path, target: str | Path) -> None:

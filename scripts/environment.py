@@ -1,4 +1,6 @@
-"""Create .venv with all packages pinned in requirements.lock, and this project: `python3 -m scripts.environment`.
+"""Create .venv with this project and the packages of its extras, or all packages that requirements.lock pins.
+
+    python3 -m scripts.environment [EXTRA...]
 
 Only the standard library is available when this runs.
 """
@@ -8,62 +10,79 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from scripts.caches import cache_folder
 from scripts.steps import numbered, run_main
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 VENV: Final = ROOT / ".venv"
+LOCKS: Final = ROOT / "scripts" / "wheels"
+PYTHON: Final = VENV / "bin" / "python"
+UV: Final = (VENV / "bin" / "uv", "pip", "install", "--no-progress", "--python", PYTHON)
 _LOCK: Final = ROOT / "requirements.lock"
+_PINNED: Final = ("--constraints", _LOCK, "--build-constraints", _LOCK)
+# PySpark is 450 MB of jars, and a wheel is built of them: do not compress them again.
+_STORED: Final = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
 
 
 def main() -> None:
     """Create or update it; keep existing parts."""
-    packages = len(re.findall(r"^[\w.-]+==", _LOCK.read_text(), re.MULTILINE))
-    create, install, build = numbered(
+    extras = sys.argv[1:]
+    wanted = [word for extra in extras for word in ("--extra", extra)]
+    requirements: tuple[str | Path, ...] = (
+        (*_PINNED, *wanted, "--requirements", ROOT / "pyproject.toml")
+        if extras
+        else ("--require-hashes", "--requirements", _LOCK)
+    )
+    create, tools, install, project = numbered(
         (
-            "creating .venv",
-            f"installing the {packages} packages that requirements.lock pins (several minutes where none is cached)",
-            "compiling the record decoder",
+            "creating .venv with uv",
+            "installing Cython",
+            "installing the packages that requirements.lock pins, and compiling the record decoder meanwhile",
+            "installing this project",
         )
     )
-    pip = (VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off")
     with create:
         # Another Python could not find the packages, which would waste disk space.
         if _python_of(VENV) not in (None, _version()):
             shutil.rmtree(VENV)
         create.run((sys.executable, "-m", "venv", VENV))
-    with install:
-        install.run((*pip, "--require-hashes", "--requirement", _LOCK), PipProgress().describe)
+        pip = (PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off")
+        create.run((*pip, "--require-hashes", "--requirement", LOCKS / "uv.lock"))
+    variables = uv_variables()
+    with tools:
+        tools.run((*UV, *_PINNED, "Cython", "setuptools"), environment=variables)
+    with install, ThreadPoolExecutor() as pool:
+        compiling = pool.submit(
+            install.run, (PYTHON, "setup.py", "-q", "build_ext", "--inplace"), environment=_with_compiler(), folder=ROOT
+        )
+        install.run((*UV, *_STORED, *requirements), str.strip, environment=variables)
+        install.status = "compiling"
+        compiling.result()
         install.status = ""
-    with build:
-        build.run((*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT), environment=_with_compiler())
+    with project:
+        project.run(
+            (*UV, "--no-deps", "--no-build-isolation", "--editable", ROOT), environment=variables | _with_compiler()
+        )
 
 
-class PipProgress:
-    """Progress of pip, from the lines that it prints."""
-
-    def __init__(self) -> None:
-        self._collected = 0
-
-    def describe(self, line: str) -> str | None:
-        """Return a short status; None if the line has no news."""
-        words = line.split()
-        match words:
-            case ["Collecting", requirement, *_]:
-                self._collected += 1
-                return f"{self._collected}: {requirement.split('==')[0]}"
-            case ["Downloading", file, *size]:
-                return f"{self._collected}: downloading {file.rpartition('/')[2]} {' '.join(size)}"
-            case ["Building", "wheel", "for", package, *_]:
-                return f"building {package}"
-            case ["Installing", "collected", *_]:
-                return "unpacking them"
-            case _:
-                return None
+def uv_variables() -> dict[str, str]:
+    """Return uv's environment: with pip's index, the system's certificates and a cache that can be written."""
+    configured = subprocess.run([PYTHON, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
+    index = re.search(r"\.index-url='(.+)'$", configured.stdout, re.MULTILINE)
+    return {
+        "UV_CACHE_DIR": str(cache_folder() / "uv"),
+        "UV_HTTP_TIMEOUT": "180",
+        "UV_SYSTEM_CERTS": "1",
+        **({"UV_DEFAULT_INDEX": index[1]} if index else {}),
+        **os.environ,
+    }
 
 
 def _with_compiler() -> dict[str, str]:

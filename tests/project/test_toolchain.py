@@ -10,6 +10,7 @@ import pytest
 
 from examples import demo
 from scripts import toolchain
+from scripts.environment import LOCKS
 from scripts.steps import SetupError
 from scripts.toolchain import GO, JAVA, NODE, Tool, located, missing, version_of
 
@@ -127,6 +128,6 @@ def test_the_demo_ends_well_without_java(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_each_wheel_has_a_lock_of_one_package() -> None:
-    for tool in (JAVA, NODE, GO):
-        pins = [line for line in tool.lock.read_text().splitlines() if not line.startswith("    --hash=sha256:")]
+    for lock in (JAVA.lock, NODE.lock, GO.lock, LOCKS / "uv.lock"):
+        pins = [line for line in lock.read_text().splitlines() if not line.startswith("    --hash=sha256:")]
         assert len(pins) == 1, pins

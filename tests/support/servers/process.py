@@ -17,6 +17,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from scripts.servers import install
+from scripts.steps import SetupError
 from tests.support.paths import REPOSITORY
 
 READY_TIMEOUT_S = 90.0
@@ -64,12 +66,13 @@ def unanswered_port() -> Generator[int]:
 
 
 def installed_server(relative: str) -> Path:
-    """Return a file installed by scripts/servers.py; raise ServerFailedError with the remedy if it is absent."""
+    """Return a file that scripts/servers.py installs, here if need be; raise ServerFailedError if it cannot."""
     folder = Path(os.environ.get("TIEREDSTORE_SERVERS", REPOSITORY / ".venv" / "servers"))
-    tool = folder / relative
-    if not tool.exists():
-        raise ServerFailedError(f"{tool} is not installed: run make servers (make test does)")
-    return tool
+    try:
+        install(Path(relative).parts[0], folder)
+    except SetupError as error:
+        raise ServerFailedError(str(error)) from error
+    return folder / relative
 
 
 def script_of_environment(name: str) -> Path:
