@@ -326,7 +326,8 @@ class Bucket(Closing):
     def doctor(self, *, write: bool = False, release: str | None = None, on_check: OnCheck = None) -> Table[Check]:
         """Check settings, keys, store, clock, rules and caches; ``write`` puts and deletes a few small objects.
 
-        Of an earlier ``release`` check instead which objects of ours it could not read. Calls ``on_check`` with each.
+        With ``release``, check instead which of our objects that earlier release could not read. Call ``on_check`` with
+        each result.
         """
         from tieredstore.ops.doctor.checkup import checked  # noqa: PLC0415
 

@@ -172,7 +172,7 @@ class KeyPairSettings(SettingsGroup):
 
 
 class EncryptionSettings(SettingsGroup):
-    """The key ring: its key pairs, the id of the pair that wraps new data keys; ``required`` refuses plain segments."""
+    """The key ring. The pair ``key_pair_id`` wraps new data keys. With ``required``, plain segments are refused."""
 
     key_pair_id: str
     key_pairs: tuple[KeyPairSettings, ...]

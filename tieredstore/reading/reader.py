@@ -193,7 +193,7 @@ def _read(
 
 
 def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int]:
-    """Return the first offset of the batch that has the record with this number, and its number within the batch."""
+    """Return the first offset of the batch that has record ``number``, and the record's number within that batch."""
     for first, rows in batches:
         if number < rows:
             return first, number

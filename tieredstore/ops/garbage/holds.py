@@ -117,7 +117,7 @@ def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
 
 
 class Holds:
-    """A bucket's holds for a deleting tool. Read again once they are ``LOOK_AGAIN_S`` old. Thread-safe."""
+    """A bucket's legal holds, for tools that delete. It reads them again after ``LOOK_AGAIN_S``. Thread-safe."""
 
     def __init__(self, store: ObjectStore, prefix: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store

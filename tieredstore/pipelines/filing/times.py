@@ -30,7 +30,7 @@ _OTHER_DATE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?
 
 
 class BadMessageError(ValueError):
-    """Why a message cannot be filed. The text must not contain the message's content."""
+    """Raised for a message that cannot be filed. The text must not contain the message's content."""
 
 
 class Millis(int):

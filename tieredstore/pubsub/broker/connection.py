@@ -38,10 +38,12 @@ READ_BYTES: Final = 256 << 10
 """Size of the shared buffer, which a read may fill while there is room. If room is short, a read takes 64 KiB."""
 
 LEAST_PACE_S: Final = 60.0
-"""The longest time for a request to arrive, since a slow client holds memory or room that others wait for.
+"""The longest time for a request to arrive, since a slow client holds memory that others wait for.
 
-It counts from the request's first byte (for the first request, from the connection) and includes the wait for room. A
-request has at least ``LEAST_PACE_AFTER_S`` after it got room. Idle time between requests is unlimited."""
+It counts from the request's first byte (for the first request, from the connection) and includes the wait for room in
+the broker's memory. A request has at least ``LEAST_PACE_AFTER_S`` after the room was granted. Idle time between
+requests is unlimited.
+"""
 
 LEAST_PACE_AFTER_S: Final = 5.0
 

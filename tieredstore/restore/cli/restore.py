@@ -87,11 +87,11 @@ def logdir(
     dry_run: DryRun = False,
     output: Json,
 ) -> None:
-    """Write the prepared partitions that this broker has into its log directory; the same batches, the same offsets.
+    """Write the prepared partitions that this broker has into its log directory, with the same batches and offsets.
 
-    The broker must be stopped, in order. From the first write to the end it refuses to start. If this is stopped or
-    killed, run it again. --from keeps whole segments; --to ends at a border of batches. Leader epochs become 0, as in
-    every new topic.
+    Stop the broker cleanly before. It refuses to start from the first write until the restore is complete. If the
+    restore is stopped or killed, run it again. --from keeps whole segments; --to ends at a border of batches. Leader
+    epochs become 0, as in every new topic.
 
     Example: tieredstore restore logdir /var/lib/kafka/data -c store.properties
     """
