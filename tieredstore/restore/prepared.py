@@ -1,4 +1,6 @@
-"""What a living cluster has prepared for a restore: empty topics, and the brokers that have their partitions."""
+"""The empty topics that ``restore prepare`` has made in a running cluster, and the brokers that have their
+partitions.
+"""
 
 from __future__ import annotations
 

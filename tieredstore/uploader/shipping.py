@@ -104,7 +104,7 @@ class Uploads:
         try:
             self._send(target, described, segment_id)
         finally:
-            # After a failed upload too: the manifest may be written, and only the answer lost.
+            # Do this after a failed upload too: the manifest may be written although the answer was lost.
             target.committed.changed(identity)
         return segment_id, True
 

@@ -299,7 +299,9 @@ def _is_complete(one: Partition) -> bool | None:
 
 
 def _judge(topics: Sequence[Topic], until: AtTime) -> None:
-    """Report which partitions are incomplete up to a time, and why. The errors raised have the exit codes."""
+    """Report which partitions are incomplete up to a time, and why. Raise an error with the exit code if there are
+    any.
+    """
     unknown = incomplete = 0
     for topic in topics:
         for one in topic.partitions:
