@@ -224,7 +224,7 @@ def earliest_of_first_epoch(
     """
     epoch, start = history[0]
     named = [(segment, _epochs_of(segment)) for segment in segments]
-    # Nothing can precede a history that begins at the first offset, or that no segment's epoch precedes.
+    # No epochs are missing if the history begins at offset 0, or if no segment has an earlier epoch.
     if not start or all(epochs[0][0] >= epoch for _, epochs in named):
         return None
     bridging = [

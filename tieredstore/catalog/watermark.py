@@ -313,7 +313,7 @@ def hole_key(prefix: str, where: TopicIdPartition) -> str:
 
 
 def hole_prefix(prefix: str) -> str:
-    """Return the common prefix of these marker objects."""
+    """Return the common prefix of all marker objects of holes."""
     return f"{prefix}{_HOLES}"
 
 

@@ -129,7 +129,7 @@ class BrokersView(Closing):
         self._segments = BrokersSegments()
 
     def read_behind(self, seen: Iterable[SeenT]) -> Iterator[SeenT]:
-        """Yield the items ``seen`` in a store. Read the records up to that moment before yielding an item."""
+        """Yield the items ``seen`` in a store. Before each item, read the records written until it was seen."""
         seen = iter(seen)
         while piece := list(islice(seen, _AT_ONCE)):
             for partition, offset, value in self._read_on():

@@ -148,8 +148,8 @@ class _Survey:
 
     def catalog(self, file: CatalogFile | None) -> Catalog:
         """Load the catalog of the named topics, or of the whole store for a pattern."""
-        # Load a single partition only if its topic has one id in the bucket. Of several ids, the other partitions help
-        # to find the current one.
+        # Load a single partition only if the topic has one id in the bucket. If it has several, its other partitions
+        # help to find the current id.
         if file is None and self._assigned is not None and len(self._assigned) == 1:
             ((topic, partition),) = self._assigned
             ids = topic_ids(self._source.store, self._source.layout.prefix, topic)

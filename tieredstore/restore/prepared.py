@@ -1,6 +1,4 @@
-"""The empty topics that ``restore prepare`` has made in a running cluster, and the brokers that have their
-partitions.
-"""
+"""The empty topics that ``restore prepare`` has made in a running cluster, and the brokers of their partitions."""
 
 from __future__ import annotations
 

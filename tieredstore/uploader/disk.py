@@ -304,7 +304,7 @@ _EVENTS: Final = ("FileCreatedEvent", "FileMovedEvent", "FileDeletedEvent")
 
 
 class _Handler:
-    """Reports a folder's events to watchdog's interface, by ``dispatch``. The next listing finds the file."""
+    """Receives a folder's events from watchdog, which calls ``dispatch``. The next listing finds the file."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change

@@ -67,7 +67,7 @@ def _ask() -> dict[str, str]:
     try:
         store: str = typer.prompt("Store: s3://bucket/prefix, gs://…, az://…, or a folder")
         found = find_store({}, store=store.strip())
-        assert isinstance(found, NamedStore)  # loaded settings are not named by a text
+        assert isinstance(found, NamedStore)  # a text never gives loaded settings
         properties = dict(found.properties)
         if properties["storage.backend.class"] == "s3":
             properties |= _ask_about_s3(properties)

@@ -299,9 +299,7 @@ def _is_complete(one: Partition) -> bool | None:
 
 
 def _judge(topics: Sequence[Topic], until: AtTime) -> None:
-    """Report which partitions are incomplete up to a time, and why. Raise an error with the exit code if there are
-    any.
-    """
+    """Report which partitions are incomplete up to a time, and why. Raise an error if there are any."""
     unknown = incomplete = 0
     for topic in topics:
         for one in topic.partitions:
@@ -471,7 +469,7 @@ def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]
     axes.set_title(f"{topics}: {human_bytes(sum(sums.values()))} stored", loc="left", fontweight="bold")
     if len(bands) > 1:
         names = [f"{label(topic)}: {human_bytes(size)}" for topic, size in sums.items()]
-        # In the order of the bands, from top to bottom.
+        # Name the areas from top to bottom, as they are drawn.
         add_legend(axes, areas[::-1], names[::-1])
     picture.save(axes)
 

@@ -54,7 +54,7 @@ class RequestSizes:
             # One request begins the upload and one completes it.
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
-            # One more request sends the list of blocks. Google has no branch: it bills a resumable upload as one
+            # One more request sends the list of blocks. Google needs no more: it bills a resumable upload as one
             # operation.
             part_size, around = settings.azure.part_size, 1
         return cls(part_size, around, settings.fetch.coalesce_max_bytes)

@@ -56,8 +56,8 @@ class Removal:
     """Deletes listed segments, the manifest first. With ``dry_run``, deletes nothing.
 
     With ``brokers``, a segment stays if they list it. It also stays if they do not list it and it is younger than twice
-    ``upload_max_age_ms`` by the store's clock. ``force`` removes both. Legal holds are read repeatedly. Segments
-    written after ``as_of_ms``, by the store's clock, stay.
+    ``upload_max_age_ms`` by the store's clock. With ``force``, neither rule protects a segment. Legal holds are read
+    repeatedly. Segments written after ``as_of_ms``, by the store's clock, stay.
 
     If a run is stopped or killed, readers never see half a segment, and the next run continues. A segment that has only
     lost its manifest by then counts as a leftover, and is removed only with ``leftovers_too``.

@@ -76,8 +76,8 @@ class ProtobufField:
     def for_topic(self, topic: str) -> ProtobufField:
         """Return the field with the message type of a topic. Raise ConfigError if the type lacks the field.
 
-        Without a name in the settings and a field of Secor's default name, use the type's first uint64 field, as Secor
-        does.
+        If the settings name no field and the type has none with Secor's default name, use its first uint64 field, as
+        Secor does.
         """
         message = self.schemas.protobuf_of(topic)
         try:
