@@ -239,7 +239,7 @@ def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[R
     ordered = sorted(segments, key=attrgetter("start_offset"))
     if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
         return  # the usual case
-    # Of segments with one start, the longest comes first, because it covers the others.
+    # If segments have the same start, put the longest first, because it covers the others.
     by_extent = sorted(ordered, key=lambda segment: (segment.start_offset, -segment.end_offset))
     extents = [list(group) for _, group in itertools.groupby(by_extent, key=_extent)]
     for group, following in itertools.pairwise(extents):

@@ -25,7 +25,8 @@ _PATHS: Final = (".root", ".path", ".file")
 
 
 def bucket_properties(path: Path) -> tuple[dict[str, str], list[str]]:
-    """Return the bucket's settings in a broker's file, without the plugin's prefix, and the names of its others.
+    """Return the bucket's settings in a broker's file, without the plugin's prefix, and the names of its other
+    settings.
 
     Relative paths become absolute. Raise ConfigError if the file has no settings of a store.
     """

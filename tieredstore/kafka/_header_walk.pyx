@@ -111,7 +111,7 @@ cdef class HeaderWalk:
             wanted = max(count, PIECE if self.checks_crcs or self.usual < SMALL else HEADERS)
             if not self._has_room(wanted):
                 return NULL
-            # Not mmap: if a file shrinks while it is mapped, an access kills the process.
+            # Do not map the file: if it shrinks while it is mapped, an access kills the process.
             self.start, self.held = self.position, pread(self.descriptor, self.piece, wanted, self.position)
             if self.held < count:
                 self.held = 0

@@ -63,7 +63,7 @@ class TopicWatch:
                     is_waited_for = True
                     continue
             if kind is BrokerUnavailableError:
-                # For example, the partition has no leader. That explains the silence if the timeout passes.
+                # The partition may have no leader, for example. That explains the silence if the timeout passes.
                 self._client.trouble.note(error)
             else:
                 faults[number] = fault(error, doing)

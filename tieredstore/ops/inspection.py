@@ -12,7 +12,7 @@ from tieredstore.format.keys import Suffix
 
 
 class ObjectDamage(enum.Enum):
-    """What a listing shows to be wrong with an object, if the manifest is valid."""
+    """A fault of an object that a listing shows, if the manifest is valid."""
 
     MISSING = "missing"
     WRONG_SIZE = "wrong_size"
@@ -30,7 +30,7 @@ class InspectedObject:
 
     @property
     def damage(self) -> ObjectDamage | None:
-        """What is wrong with the object, or None."""
+        """The object's fault, or None."""
         if self.info is None:
             return ObjectDamage.MISSING
         return None if self.expected_size in {None, self.info.size} else ObjectDamage.WRONG_SIZE

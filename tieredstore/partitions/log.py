@@ -61,7 +61,7 @@ class PartitionLog:
 
     @property
     def cut(self) -> Cut | None:
-        """Where the broker's log left the bucket's, if it did."""
+        """Where the broker's log diverges from the bucket's; None if it does not."""
         return None if self.history is None else self.history.cut
 
     def epoch_before(self, offset: int) -> int | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LogBounds(Protocol):
-    """What a position needs to know of a partition's log."""
+    """The facts about a partition's log that decide about a position."""
 
     @property
     def topic_id(self) -> Uuid:
@@ -45,7 +45,7 @@ class LogBounds(Protocol):
 
     @property
     def cut(self) -> Cut | None:
-        """Where the broker's log left the bucket's, if it did."""
+        """Where the broker's log diverges from the bucket's; None if it does not."""
         ...
 
     @property
@@ -73,7 +73,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a position relates to the present log. Reading continues at offset ``at``.
+    """The relation of a position to the present log. Reading continues at offset ``at``.
 
     | kind | when | a loss |
     |---|---|---|

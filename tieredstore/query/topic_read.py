@@ -32,7 +32,7 @@ GivenPlaces: TypeAlias = "Place | Mapping[int, Place] | None"
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What to read, and how. :func:`read_topic` describes each field."""
+    """The parameters of a read. :func:`read_topic` describes each field."""
 
     start: GivenPlaces = None
     stop: GivenPlaces = None

@@ -24,7 +24,7 @@ _LONGEST_MS: Final = 999_999
 
 @dataclass(frozen=True, slots=True)
 class QueryWords:
-    """What a front end calls its options, so that errors can name the option to change.
+    """A front end's names for its options, so that errors can name the option to change.
 
     ``accept_loss`` and ``start_late`` are imperatives, ``starts`` is a clause, and the others are nouns.
     """

@@ -136,7 +136,7 @@ class RunRead:
                 if kept.num_rows < records.num_rows:
                     break
             else:
-                # Of the last segment, only its log shows where the records end.
+                # Only the log shows where the last segment's records end.
                 if number == len(self._spans) - 1:
                     lost = self._reader.check_reached(section, decoder)
             self._note_skipped(decoder, span.segment)

@@ -62,7 +62,7 @@ class RestoreCluster:
         return PreparedRestore(1, listed.cluster_id, tuple(prepared))
 
     def own_settings(self, topic: str) -> dict[str, str]:
-        """Return what ``PREPARED`` names would be without the topic's own settings."""
+        """Return the values that the settings named in ``PREPARED`` would have if the topic did not set them."""
         found = self._settings(topic)
         return {name: _without_own(found[name]) for name in PREPARED if name in found}
 

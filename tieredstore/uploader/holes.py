@@ -47,8 +47,8 @@ class Filler:
     def fill(self, target: Target, partitions: Iterable[Partition]) -> Collection[TopicIdPartition]:
         """Upload this broker's segments for the holes in the store. Return the partitions that still have holes.
 
-        Costs one listing without holes, plus a check of each partition that has left the broker. The next call retries
-        failures. Raise StoreError if the listing fails.
+        If there are no holes, this costs one listing, plus a check of each partition that has left the broker. The next
+        call retries failures. Raise StoreError if the listing fails.
         """
         with nothing_under_way():
             holey = set(target.watermarks.with_holes())

@@ -32,7 +32,7 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
     """Yield the uncached ranges (start, length) of a file, in blocks of 1 MiB; none if the system cannot tell."""
     size = os.fstat(descriptor).st_size
     if size <= _BLOCK:
-        # Of a file of at most one block, the first byte stands for all: uploads read such a file whole.
+        # Uploads read such a small file whole, so its first byte stands for all.
         yield from _small(descriptor, size)
         return
     start: int | None = None

@@ -31,7 +31,7 @@ _READERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What retention deleted from a partition, or would delete in a dry run: segments, and the bytes of their
+    """The segments of a partition that retention deleted, or would delete in a dry run, and the size of their
     objects.
     """
 

@@ -15,7 +15,7 @@ Column: TypeAlias = Any
 OnInvalid: TypeAlias = Literal["fail", "null"]
 """The policy for bytes that do not match their type: an error that names the record, or null."""
 
-WAY_OUT: Final = "read it as binary, or have such ones be null (on_invalid)"
+WAY_OUT: Final = "read it as binary, or read invalid values as null (on_invalid)"
 """Advice in errors about such bytes, in the words of the Python API; other front ends have their own."""
 
 Place: TypeAlias = Callable[[int], str]

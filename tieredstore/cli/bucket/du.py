@@ -25,7 +25,7 @@ from tieredstore.ops.cost.prices import PriceFile, read_prices
 
 
 class By(enum.StrEnum):
-    """What a row stands for."""
+    """The subject of a row."""
 
     TOPIC = "topic"
     PARTITION = "partition"

@@ -124,7 +124,7 @@ def ls(
 
 @dataclass(slots=True)
 class _Seen:
-    """What has been listed: sums, present offsets and, for a picture, times and sizes of complete segments."""
+    """Results of the listing so far: sums, present offsets and, for a picture, times and sizes of complete segments."""
 
     is_drawn: bool
     whole: list[tuple[str, int | None, int]] = field(default_factory=list[tuple[str, int | None, int]])

@@ -150,7 +150,7 @@ class Shipper:
             with self.around_upload(metadata):
                 copy = self.manager.copy_segment(metadata, log.files, on_progress=self._count_chunks(self.manager, log))
         finally:
-            # After a failure too: the manifest may be written, and only the answer lost.
+            # Do this after a failure too: the manifest may be written although the answer was lost.
             self.committed.changed(identity)
         return copied(
             segment_id=metadata.remote_log_segment_id.id,

@@ -28,7 +28,7 @@ class UsageBy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageKey:
-    """What a sum is about. Fields that the grouping does not use are None; so is an unknown ``day``."""
+    """The subject of a sum. Fields that the grouping does not use are None; so is an unknown ``day``."""
 
     topic: str | None = None
     topic_id: Uuid | None = None

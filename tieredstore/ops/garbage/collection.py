@@ -218,8 +218,8 @@ def _hours(duration_ms: int) -> str:
 
 
 def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
-    """Return the write's key in the layout of segments. A folder's draft has a name of its own, so use a key beside
-    it.
+    """Return the write's key in the layout of segments. The drafts of a folder have other names, so use a key beside
+    them.
     """
     folder, slash, name = write.key.rpartition("/")
     if name.startswith(DRAFT_PREFIX):

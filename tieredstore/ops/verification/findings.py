@@ -89,7 +89,7 @@ class FindingKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindFacts:
-    """What all findings of a kind have in common."""
+    """Facts that all findings of a kind share."""
 
     severity: Severity
     meaning: str

@@ -95,7 +95,7 @@ class _LeftBehind:
 
 
 class _LogSoFar:
-    """What is known of one partition's segments before the present one."""
+    """Facts about one partition's segments before the present one."""
 
     def __init__(self) -> None:
         self.start = -1
@@ -167,7 +167,7 @@ class _LogSoFar:
             yield self._overlap(subject, start, reach if extent.end < 0 else min(extent.end, reach))
             return
         first = max(reach, self._left_until) + 1
-        # After a damaged manifest, which was reported, the gap may be that segment's.
+        # If a damaged manifest was reported before, the gap may be that segment's.
         if first < start and not self._is_hidden:
             leftovers = f"; objects without a manifest lie there ({self._leftovers})" if self._leftovers else ""
             detail = f"offsets {first} to {start - 1} are in no segment"

@@ -183,7 +183,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What an entry changes in the state of a log. Fields that do not apply are empty."""
+    """Changes that an entry makes to the state of a log. Fields that do not apply are empty."""
 
     begins: Sequence[WrittenWindow] = ()
     """Empty windows that mark where partitions begin."""

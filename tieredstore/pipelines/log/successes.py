@@ -21,7 +21,7 @@ _ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one generation states in a ``_SUCCESS``: the directory's files and records, and the entry that completed
+    """One generation's statement in a ``_SUCCESS``: the directory's files and records, and the entry that completed
     it.
     """
 

@@ -150,7 +150,7 @@ class Against:
 
 
 class _Files:
-    """What files contain: how often each offset occurs, and a hash of its key and value."""
+    """Contents of files: how often each offset occurs, and a hash of its key and value."""
 
     def __init__(self, contents: Callable[[Any], dict[int, int]]) -> None:
         self._contents = contents
