@@ -27,7 +27,9 @@ WINGS: Final = frozenset({"consumer", "pipelines", "pubsub", "restore", "spark",
 ROOTS: Final = ("backends", "benchmarks", "docs", "examples", "scripts", "tests", "tieredstore", "typings")
 FILES: Final = ("Makefile", "README.md", "pyproject.toml")
 
-AROUND: Final = frozenset({"tests/asan", "tests/examples", "tests/project", "tests/reference", "tests/testing"})
+AROUND: Final = frozenset(
+    {"tests/asan", "tests/examples", "tests/project", "tests/reference", "tests/scripts", "tests/testing"}
+)
 """Tests of the repository and generated pages, and contract tests, two of which need a wing."""
 
 NAMING_WINGS: Final = (
