@@ -72,7 +72,11 @@ def records(server: KafkaServer, topic: str, partition: int, isolation: str) -> 
 
 def stored(bucket: ts.Bucket, topic: str, partition: int, isolation: Any) -> list[tuple[Any, ...]]:
     with bucket.read(topic, partition, isolation=isolation) as read:
-        return [(each.offset, each.timestamp, each.key, each.value, each.headers or None) for each in read]
+        return [(each.offset, each.timestamp, each.key, each.value, headers_of(each)) for each in read]
+
+
+def headers_of(record: Any) -> list[tuple[str, bytes | None]] | None:
+    return [(header["key"], header["value"]) for header in record.headers] or None
 
 
 def test_every_record_is_served_at_its_offset(stage: Stage) -> None:

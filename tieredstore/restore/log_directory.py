@@ -2,11 +2,12 @@
 
 While a restore is unfinished, the log directory contains the folder ``MARKER``. A broker refuses to start with a folder
 that is not named topic-partition, and its log names the folder. So it can never serve, or truncate, half a restore.
+Such a start would delete the mark of the orderly shutdown, so the mark is kept in the folder meanwhile, together with a
+description of the work.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ from tieredstore.restore.segment_copy import DRAFT, sync
 MARKER: Final = "tieredstore-restore-unfinished"
 
 _LOCK: Final = ".lock"
+_CLEAN: Final = ".kafka_cleanshutdown"
+_WORK: Final = "work.json"
 
 _AT_THE_END: Final = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
 _LOG_START: Final = "log-start-offset-checkpoint"
@@ -57,9 +60,10 @@ class LogDirectory(Closing):
             raise ConfigError(f"a broker is running in {self.path}, or another restore: stop it first") from None
         if self._made_lock:
             take_owner(self.path / _LOCK, self.path)
-        if not (self.path / ".kafka_cleanshutdown").exists():
+        if not (self.path / _CLEAN).exists() and not is_unfinished(self.path):
+            first = f"remove the folder {MARKER}, " if (self.path / MARKER).exists() else ""
             raise ConfigError(
-                f"{self.path} has no .kafka_cleanshutdown: start its broker, and stop it in order (kafka-server-stop)"
+                f"{self.path} has no {_CLEAN}: {first}start its broker, and stop it in order (kafka-server-stop)"
             )
 
     def close(self) -> None:
@@ -68,20 +72,26 @@ class LogDirectory(Closing):
             (self.path / _LOCK).unlink(missing_ok=True)
         os.close(self._lock)
 
-    @property
-    def is_unfinished(self) -> bool:
-        """True from the first write of a restore to its end."""
-        return (self.path / MARKER).is_dir()
-
-    def begin(self) -> None:
-        """Keep the broker from starting until :meth:`finish`."""
-        (self.path / MARKER).mkdir(exist_ok=True)
+    def begin(self, work: bytes) -> None:
+        """Keep the broker from starting until :meth:`finish`, and remember ``work``."""
+        marker = self.path / MARKER
+        marker.mkdir(exist_ok=True)
+        replace_file(marker / _WORK, work, like=self.path)
+        if not is_unfinished(self.path):
+            (self.path / _CLEAN).replace(marker / _CLEAN)
+        sync_folder(marker)
         sync_folder(self.path)
 
     def finish(self) -> None:
         """Allow the broker to start."""
-        with contextlib.suppress(FileNotFoundError):
-            (self.path / MARKER).rmdir()
+        marker = self.path / MARKER
+        if is_unfinished(self.path):
+            (marker / _CLEAN).replace(self.path / _CLEAN)
+            sync_folder(self.path)
+        if marker.exists():
+            for path in marker.iterdir():
+                path.unlink()
+            marker.rmdir()
         sync_folder(self.path)
 
     def checkpoint(self, bounds: Mapping[tuple[str, int], tuple[int, int]]) -> None:
@@ -105,6 +115,16 @@ class LogDirectory(Closing):
         except BatchCorruptError as error:
             raise BatchCorruptError(f"{path}: {error}") from None
         replace_file(path, format_offset_checkpoint(change(known)), like=self.path)
+
+
+def is_unfinished(log_dir: Path) -> bool:
+    """Return True from the first write of a restore to its end."""
+    return (log_dir / MARKER / _CLEAN).exists()
+
+
+def unfinished_work(log_dir: Path) -> bytes | None:
+    """Return what an unfinished restore is, as given to :meth:`LogDirectory.begin`; None if there is none."""
+    return (log_dir / MARKER / _WORK).read_bytes() if is_unfinished(log_dir) else None
 
 
 def _without(known: OffsetCheckpoint, bounds: Mapping[tuple[str, int], object]) -> OffsetCheckpoint:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import dropwhile
+from itertools import chain, dropwhile
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tieredstore.catalog.lineage import Lineage, Span
@@ -84,8 +84,7 @@ def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | No
         return tuple(spans)
     kept: list[Span] = []
     for span in spans:
-        is_beyond = span.segment.max_timestamp_ms >= stop.timestamp_ms if isinstance(stop, AtTime) else span.stop > stop
-        if not is_beyond:
+        if not _may_reach(span, stop):
             kept.append(span)
             continue
         end = span.start
@@ -94,11 +93,21 @@ def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | No
                 break
             end = header.last_offset + 1
         else:
-            end = span.stop if isinstance(stop, AtTime) else min(span.stop, stop)
+            if isinstance(stop, AtTime):
+                # The later record is in a part of the segment that is not in the span, or compaction removed it.
+                kept.append(span)
+                continue
+            end = min(span.stop, stop)
         if end > span.start:
             kept.append(replace(span, stop=end))
         break
     return tuple(kept)
+
+
+def _may_reach(span: Span, stop: int | AtTime) -> bool:
+    if isinstance(stop, AtTime):
+        return not 0 <= span.segment.max_timestamp_ms < stop.timestamp_ms
+    return span.stop > stop
 
 
 def _reaches(header: BatchHeader, stop: int | AtTime) -> bool:
@@ -107,19 +116,22 @@ def _reaches(header: BatchHeader, stop: int | AtTime) -> bool:
 
 def _open_at_end(source: SegmentSource, spans: Sequence[Span]) -> Mapping[int, int]:
     """Return the producers with an open transaction at the end of the spans, and the first offset of each."""
-    last = spans[-1]
-    if last.stop == last.segment.end_offset + 1 and (known := _producers(source, last)) is not None:
-        return open_transactions(known)
-    before = _producers(source, spans[-2]) if len(spans) > 1 else None
-    _, still_open = play_markers(_steps(source, last), open_transactions(before or ()))
+    later: list[Span] = []
+    for span in reversed(spans):
+        if span.stop == span.segment.end_offset + 1 and (known := _producers(source, span)) is not None:
+            break
+        later.insert(0, span)
+    else:
+        known = ()
+    _, still_open = play_markers(_steps(source, later), open_transactions(known))
     return still_open
 
 
-def _steps(source: SegmentSource, span: Span) -> Iterator[TransactionStep]:
+def _steps(source: SegmentSource, spans: Sequence[Span]) -> Iterator[TransactionStep]:
     markers: dict[int, bytes] = {}
 
     def headers() -> Iterator[BatchHeader]:
-        for header, batch in _batches(source, span):
+        for header, batch in chain.from_iterable(_batches(source, span) for span in spans):
             if header.is_control:
                 markers[header.base_offset] = bytes(batch[61 : 61 + MARKER_BYTES])
             yield header

@@ -13,6 +13,7 @@ of the log directory keeps a broker away meanwhile, so each run begins where the
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 from collections.abc import Generator, Iterator, Sequence
@@ -26,7 +27,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.kafka.checkpoints import format_leader_epochs, parse_broker_id, parse_partition_metadata
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from tieredstore.model import AtTime, TopicIdPartition, human_bytes
-from tieredstore.restore.log_directory import LogDirectory, replace_file, sync_folder, take_owner
+from tieredstore.restore.log_directory import LogDirectory, replace_file, sync_folder, take_owner, unfinished_work
 from tieredstore.restore.planning import OpenTransactions, log_size, plan_spans
 from tieredstore.restore.segment_copy import DRAFT, ProducerStates, copy_span
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from tieredstore.restore.prepared import PreparedRestore, PreparedTopic
 
 _LOG: Final = re.compile(r"(\d{20})\.log")
+_SEGMENT_FILE: Final = re.compile(r"\d{20}\.")
+_SUFFIXES: Final = ("index", "timeindex", "log")
 _MARGIN: Final = 64 << 20
 """Bytes of a disk that stay free besides the logs: for indexes, checkpoints and the broker's start."""
 
@@ -78,25 +81,30 @@ class PartitionRestore:
         """The bytes of the log."""
         return sum(self.sizes)
 
-    def is_complete(self, *, is_unfinished: bool) -> bool:
-        """Return True if the folder has the whole log already; raise ConfigError if it has another one.
-
-        ``is_unfinished`` is True if the log directory has the marker of an interrupted restore.
-        """
-        sizes = {span.start: size for span, size in zip(self.spans, self.sizes, strict=True)}
-        found = {start: size for start, size in self._logs() if size}
-        if found and not (found.keys() <= sizes.keys() and (is_unfinished or found == sizes)):
+    def is_complete(self) -> bool:
+        """Return True if the folder has the whole log already; raise ConfigError if it has another one."""
+        sizes = {span.start: size for span, size in zip(self.spans, self.sizes, strict=True) if size}
+        found = _logs(self.folder)
+        if found and found != sizes:
             held = human_bytes(sum(found.values()))
             raise ConfigError(f"{self.folder} has another log already ({held}): restore into a new topic")
-        return bool(found) and not is_unfinished
+        return bool(found)
 
     def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Span]:
-        """Write the segments that are missing, and yield each segment once it is there; then the leader epochs."""
+        """Write the segments that are missing, and yield each segment once it is there; then the leader epochs.
+
+        An empty segment follows them, as after a roll: compaction may have removed the last batches of the log, and
+        its end is the end all the same.
+        """
+        sizes, there = dict(zip((span.start for span in self.spans), self.sizes, strict=True)), _logs(self.folder)
+        if any(sizes.get(start) != size for start, size in there.items()):
+            # The bucket has changed since this restore began.
+            empty(self.folder)
+            there = {}
         for path in self.folder.glob(f"*{DRAFT}"):
             path.unlink()
-        there = dict(self._logs())
-        for span, size in zip(self.spans, self.sizes, strict=True):
-            if there.get(span.start) != size:
+        for span in self.spans:
+            if there.get(span.start) != sizes[span.start]:
                 for draft, path in copy_span(source, span, self.folder, producer_states).items():
                     take_owner(draft, self.folder)
                     draft.replace(path)
@@ -106,18 +114,25 @@ class PartitionRestore:
         replace_file(self.folder / LEADER_EPOCH_CHECKPOINT, epochs, like=self.folder)
         # The broker made an empty segment.
         if self.start_offset:
-            for suffix in ("log", "index", "timeindex"):
+            for suffix in _SUFFIXES:
                 (self.folder / f"{0:020d}.{suffix}").unlink(missing_ok=True)
+        for suffix in _SUFFIXES:
+            replace_file(self.folder / f"{self.bounds[1]:020d}.{suffix}", b"", like=self.folder)
         sync_folder(self.folder)
 
-    def _logs(self) -> Iterator[tuple[int, int]]:
-        """Yield base offset and size of each log in the folder; raise ConfigError if there is no folder."""
-        try:
-            for path in self.folder.iterdir():
-                if match := _LOG.fullmatch(path.name):
-                    yield int(match[1]), path.stat().st_size
-        except FileNotFoundError:
-            raise ConfigError(f"{self.folder} does not exist: create the topic while its broker runs") from None
+
+def empty(folder: Path) -> None:
+    """Remove the log that an unfinished restore has written to a partition's folder; a broker makes a new one."""
+    for path in folder.iterdir():
+        if _SEGMENT_FILE.match(path.name):
+            path.unlink()
+    replace_file(folder / LEADER_EPOCH_CHECKPOINT, format_leader_epochs(()), like=folder)
+
+
+def _logs(folder: Path) -> dict[int, int]:
+    """Return the sizes of the logs in a folder that are not empty, by their base offsets."""
+    logs = ((int(match[1]), path) for path in folder.iterdir() if (match := _LOG.fullmatch(path.name)))
+    return {start: size for start, path in logs if (size := path.stat().st_size)}
 
 
 def restore_logs(
@@ -132,11 +147,12 @@ def restore_logs(
     with contextlib.ExitStack() as stack:
         broker = _broker_of(log_dir, prepared)
         directory = None if dry_run else stack.enter_context(LogDirectory(log_dir))
-        is_unfinished = directory is not None and directory.is_unfinished
+        work, before = _work(prepared, options), unfinished_work(log_dir)
+        _check_work(log_dir, prepared, before)
         plans: list[PartitionRestore] = []
         for topic in prepared.topics:
             for plan in _plan_topic(source, log_dir, topic, broker, options):
-                if plan.folder.exists() and plan.is_complete(is_unfinished=is_unfinished):
+                if plan.folder.exists() and before is None and plan.is_complete():
                     yield from (_outcome(plan, span, "there", "kept") for span in plan.spans)
                 elif plan.folder.exists():
                     plans.append(plan)
@@ -146,8 +162,10 @@ def restore_logs(
         if directory is None:
             yield from (_outcome(plan, span, "restored", "planned") for plan in plans for span in plan.spans)
             return
+        if before not in (None, work):
+            _discard(directory, prepared)
         if plans:
-            directory.begin()
+            directory.begin(work)
         for plan in plans:
             yield from (
                 _outcome(plan, span, "restored", "done") for span in plan.write(source, options.producer_states)
@@ -155,6 +173,35 @@ def restore_logs(
         if plans:
             directory.checkpoint({(one.partition.topic, one.partition.partition): one.bounds for one in plans})
         directory.finish()
+
+
+def _work(prepared: PreparedRestore, options: RestoreOptions) -> bytes:
+    """Return what a restore is: the ids of its topics, and its options."""
+    topics = {topic.topic_id: topic.topic for topic in prepared.topics}
+    return json.dumps({"topics": topics, "options": str(options)}).encode()
+
+
+def _check_work(log_dir: Path, prepared: PreparedRestore, before: bytes | None) -> None:
+    """Raise ConfigError if another restore is unfinished: this one would declare it finished."""
+    topics = {} if before is None else json.loads(before)["topics"]
+    if before is not None and topics.keys() != {topic.topic_id for topic in prepared.topics}:
+        names = ", ".join(topics.values())
+        raise ConfigError(
+            f"{log_dir} has an unfinished restore of {names:.200}: complete it first, with its own --plan"
+        )
+
+
+def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
+    """Remove what this restore has written with other options; it may have had other partitions and offsets."""
+    emptied: dict[tuple[str, int], tuple[int, int]] = {}
+    for topic in prepared.topics:
+        for number in range(len(topic.replicas)):
+            folder = directory.path / f"{topic.topic}-{number}"
+            if folder.exists():
+                _check_id(folder, topic)
+                empty(folder)
+                emptied[topic.topic, number] = (0, 0)
+    directory.checkpoint(emptied)
 
 
 def _broker_of(log_dir: Path, prepared: PreparedRestore) -> int:
@@ -211,7 +258,8 @@ def _check_id(folder: Path, topic: PreparedTopic) -> None:
 
 
 def _check_space(log_dir: Path, plans: Sequence[PartitionRestore]) -> None:
-    needed, free = sum(plan.size for plan in plans), shutil.disk_usage(log_dir).free
+    there = sum(sum(_logs(plan.folder).values()) for plan in plans)
+    needed, free = max(0, sum(plan.size for plan in plans) - there), shutil.disk_usage(log_dir).free
     if plans and needed + _MARGIN > free:
         raise ConfigError(
             f"the logs take {human_bytes(needed)}, and the disk of {log_dir} has {human_bytes(free)} free"

@@ -1,0 +1,159 @@
+"""Where a restored log ends: cuts at times, and before transactions without an end, compared with a search by hand."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.catalog.lineage import Lineage, Span
+from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
+from tieredstore.model import AtTime, IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.remote.source import SegmentSource
+from tieredstore.restore.planning import plan_spans
+from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
+
+ORDERS = TopicIdPartition(Uuid(b"orders-in-bucket"), "orders", 0)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A span of a segment. ``batches`` are those of the whole segment; ``open_since`` is in the snapshot at its end."""
+
+    first: int
+    end: int
+    batches: Sequence[bytes]
+    span: tuple[int, int] | None = None
+    max_timestamp_ms: int = -1
+    open_since: Iterable[tuple[int, int]] | None = ()
+
+
+class Stored:
+    """Segments in memory."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts, spans = dict[int, Part](), list[Span]()
+        for number, part in enumerate(parts):
+            size, one = sum(map(len, part.batches)), RemoteLogSegmentId(ORDERS, Uuid(bytes([number]) * 16))
+            segment = RemoteLogSegmentMetadata(one, part.first, part.end - 1, size, part.max_timestamp_ms)
+            self._parts[part.first] = part
+            spans.append(Span(segment, *(part.span or (part.first, part.end))))
+        self.lineage = Lineage(ORDERS, ((0, 0),), tuple(spans))
+
+    @contextmanager
+    def fetch_log_segment(self, segment: RemoteLogSegmentMetadata, _: int) -> Generator[Any]:
+        log = memoryview(b"".join(self._parts[segment.start_offset].batches))
+        yield type("Stream", (), {"chunks": lambda _: iter([log])})()
+
+    def fetch_indexes(self, segment: RemoteLogSegmentMetadata, _: object) -> dict[IndexType, io.BytesIO]:
+        since = self._parts[segment.start_offset].open_since
+        if since is None:
+            return {}
+        states = [ProducerState(one, 0, 0, first, 0, 0, -1, first) for one, first in since]
+        return {IndexType.PRODUCER_SNAPSHOT: io.BytesIO(format_producer_snapshot(states))}
+
+    def bounds(self, stop: int | AtTime | None) -> tuple[int, int] | None:
+        source = cast("SegmentSource", self)
+        spans = plan_spans(source, self.lineage, None, stop, open_transactions="cut")
+        return (spans[0].start, spans[-1].stop) if spans else None
+
+
+def at(offset: int, time_ms: int) -> bytes:
+    return build_batch([Record(b"v", None, time_ms)], offset)
+
+
+ONE = Producer(1, 0, transactional=True)
+SECOND = Part(2, 4, [at(2, 40), at(3, 90)], max_timestamp_ms=90)
+
+
+@pytest.mark.parametrize(
+    ("parts", "end"),
+    [
+        pytest.param([Part(0, 2, [at(0, 10), at(1, 20)], max_timestamp_ms=20), SECOND], 3, id="plain"),
+        pytest.param([Part(0, 2, [at(0, 10), at(1, 20)]), SECOND], 3, id="unknown greatest time"),
+        pytest.param([Part(0, 2, [at(0, 60), at(1, 20)]), SECOND], None, id="time goes backwards"),
+        pytest.param([Part(0, 9, [at(0, 10), at(5, 99)], (0, 2), 99), SECOND], 3, id="superseded part is later"),
+        pytest.param([Part(0, 2, [at(0, 10)], max_timestamp_ms=99), SECOND], 3, id="latest record compacted away"),
+        pytest.param([Part(0, 2, [], max_timestamp_ms=99), SECOND], 3, id="without a batch"),
+        pytest.param([Part(0, 2, [at(0, 10), at(1, 50)], max_timestamp_ms=50), SECOND], 1, id="exactly this time"),
+        pytest.param(
+            [
+                Part(0, 1, [build_batch([Record(b"v", None, 10)], 0, producer=ONE)], None, 10, [(1, 0)]),
+                Part(1, 2, [build_end_marker(1, ONE, commit=True, timestamp_ms=50)], max_timestamp_ms=50),
+            ],
+            None,
+            id="a marker of this time",
+        ),
+    ],
+)
+def test_a_time_cuts_at_the_first_record_of_this_time(parts: list[Part], end: int | None) -> None:
+    assert Stored(parts).bounds(AtTime(50)) == (end and (0, end))
+
+
+BATCH = build_batch([Record(b"v")], 0, producer=ONE)
+LATER = [at(offset, 0) for offset in (2, 3)]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param(
+            [Part(0, 9, [BATCH, at(1, 0), build_end_marker(5, ONE, commit=True)], (0, 2)), Part(2, 4, LATER)],
+            id="ended in a superseded part",
+        ),
+        pytest.param(
+            [Part(0, 2, [BATCH, at(1, 0)], open_since=None), Part(2, 4, LATER, open_since=None)],
+            id="no snapshots",
+        ),
+    ],
+)
+def test_a_transaction_is_open_although_the_last_segment_has_none_of_it(parts: list[Part]) -> None:
+    stored = Stored([*parts[:-1], Part(2, 4, LATER, open_since=None)])
+    assert stored.bounds(None) is None
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from("ABCx"), st.integers(1, 3), st.booleans()), min_size=1, max_size=25),
+    cuts=st.sets(st.integers(1, 60), max_size=5),
+    stop=st.none() | st.integers(0, 70),
+    has_snapshots=st.booleans(),
+)
+def test_a_cut_is_the_last_border_at_which_no_transaction_is_open(
+    steps: list[tuple[str, int, bool]], cuts: set[int], stop: int | None, *, has_snapshots: bool
+) -> None:
+    """Producers alternate; a step is a batch of a producer's transaction or its end, or a plain batch."""
+    opened: dict[int, int] = {}
+    parts: list[Part] = []
+    batches: list[bytes] = []
+    offset = first = best = 0
+
+    def roll() -> None:
+        nonlocal first, batches
+        parts.append(Part(first, offset, batches, open_since=tuple(opened.items()) if has_snapshots else None))
+        first, batches = offset, []
+
+    for name, size, is_end in steps:
+        producer = Producer(ord(name), 0, transactional=True)
+        count = 1 if is_end and name != "x" else size
+        if name == "x":
+            batches.append(build_batch([Record(b"v")] * count, offset))
+        elif is_end:
+            batches.append(build_end_marker(offset, producer, commit=bool(size % 2)))
+            opened.pop(producer.id, None)
+        else:
+            batches.append(build_batch([Record(b"v")] * count, offset, producer=producer))
+            opened.setdefault(producer.id, offset)
+        offset += count
+        if not opened and (stop is None or offset <= stop):
+            best = offset
+        if offset in cuts:
+            roll()
+    if batches:
+        roll()
+    assert Stored(parts).bounds(stop) == ((0, best) if best else None)

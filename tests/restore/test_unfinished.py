@@ -1,0 +1,162 @@
+"""A restore that was stopped in the middle, and what may follow: the same one, another one, a broker's start."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tieredstore as ts
+from tests.restore.log_dirs import ALL, fresh_bucket, make_log_dir, prepared, restore, tree
+from tieredstore.errors import ConfigError
+from tieredstore.kafka.batches import read_batch_headers
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.restore import restoring
+from tieredstore.restore.log_directory import MARKER
+from tieredstore.restore.prepared import PreparedRestore
+from tieredstore.restore.restoring import RestoreOptions
+from tieredstore.restore.segment_copy import copy_span
+from tieredstore.testing.batches import Record, build_batch
+from tieredstore.testing.segments import write_segment
+
+ORDERS, SALES = (TopicIdPartition(Uuid(name * 2), name.decode().strip("-"), 0) for name in (b"orders--", b"sales---"))
+CLEAN = ".kafka_cleanshutdown"
+
+
+class StoppedError(BaseException):
+    """Stands for kill -9."""
+
+
+def write(disk: Path, partition: TopicIdPartition, base: int) -> None:
+    batches = [build_batch([Record(b"v" * 100)] * 10, offset) for offset in range(base, base + 100, 10)]
+    write_segment(disk, batches, partition=partition, base_offset=base)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[ts.Bucket]:
+    """Yield two topics of three segments with a hundred records each."""
+    for partition in (ORDERS, SALES):
+        for base in (0, 100, 200):
+            write(tmp_path / "disk", partition, base)
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as opened:
+        yield opened
+
+
+def stop_after(
+    segments: int, bucket: ts.Bucket, log_dir: Path, plan: PreparedRestore, options: RestoreOptions = ALL
+) -> None:
+    """Restore, and die before the next segment."""
+    real, left = copy_span, segments
+
+    def dying(*arguments: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StoppedError
+        return real(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restoring, "copy_span", dying)
+        with pytest.raises(StoppedError):
+            restore(bucket, log_dir, plan, options)
+    assert (log_dir / MARKER).exists()
+
+
+TOPICS = {"orders": 1, "sales": 1}
+
+
+def test_the_start_of_a_broker_in_between_takes_nothing(bucket: ts.Bucket, tmp_path: Path) -> None:
+    """It deletes the mark of the orderly shutdown before it refuses the folder."""
+    log_dir = make_log_dir(tmp_path / "logs", TOPICS)
+    mark = (log_dir / CLEAN).read_bytes()
+    stop_after(2, bucket, log_dir, prepared(ORDERS, SALES))
+    assert not (log_dir / CLEAN).exists()
+    assert restore(bucket, log_dir, prepared(ORDERS, SALES), dry_run=True)[-1][0] == "restored"
+    restore(bucket, log_dir, prepared(ORDERS, SALES))
+    assert (log_dir / CLEAN).read_bytes() == mark
+    assert not (log_dir / MARKER).exists()
+
+
+def test_without_the_mark_the_way_out_is_named(bucket: ts.Bucket, tmp_path: Path) -> None:
+    """A broker that starts between the folder and the first write."""
+    log_dir = make_log_dir(tmp_path / "logs", TOPICS)
+    (log_dir / MARKER).mkdir()
+    (log_dir / CLEAN).unlink()
+    with pytest.raises(ConfigError, match=f"remove the folder {MARKER}, start its broker"):
+        restore(bucket, log_dir, prepared(ORDERS))
+
+
+@pytest.mark.parametrize("plan", [prepared(ORDERS), prepared(ORDERS, SALES)])
+def test_another_restore_does_not_end_it(bucket: ts.Bucket, tmp_path: Path, plan: PreparedRestore) -> None:
+    log_dir = make_log_dir(tmp_path / "logs", TOPICS)
+    restore(bucket, log_dir, prepared(ORDERS))
+    stop_after(1, bucket, log_dir, prepared(SALES))
+    before = tree(log_dir)
+    with pytest.raises(ConfigError, match="has an unfinished restore of sales: complete it first"):
+        restore(bucket, log_dir, replaced_ids(plan))
+    assert tree(log_dir) == before
+
+
+def replaced_ids(plan: PreparedRestore) -> PreparedRestore:
+    """Give the topics other ids than in the plans of the same names."""
+    text = json.dumps([topic.topic for topic in plan.topics])
+    topics = [type(topic)(topic.topic, topic.source_id, text, topic.replicas) for topic in plan.topics]
+    return PreparedRestore(1, plan.cluster_id, tuple(topics))
+
+
+@pytest.mark.parametrize("written", [1, 3])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (ALL, RestoreOptions(stop=150)),
+        (ALL, RestoreOptions(stop=0)),
+        (ALL, RestoreOptions(start=250)),
+        (ALL, RestoreOptions(producer_states="keep")),
+        (RestoreOptions(start=100), ALL),
+        (RestoreOptions(stop=150), ALL),
+    ],
+)
+def test_it_can_be_completed_with_other_options(
+    bucket: ts.Bucket, tmp_path: Path, first: RestoreOptions, then: RestoreOptions, written: int
+) -> None:
+    plan = prepared(ORDERS, SALES)
+    stopped, log_dir = make_log_dir(tmp_path / "stopped", TOPICS), make_log_dir(tmp_path / "logs", TOPICS)
+    stop_after(written, bucket, stopped, plan, first)
+    restore(bucket, stopped, plan, then)
+    restore(bucket, log_dir, plan, then)
+    assert logs(stopped) == logs(log_dir)
+    assert not (stopped / MARKER).exists()
+
+
+def logs(log_dir: Path) -> dict[str, object]:
+    """Return what a broker finds; without an entry in a checkpoint, an offset is 0."""
+    found = tree(log_dir)
+    segments = {name: content for name, content in found.items() if "/" in name and content}
+    checkpoints = [name for name in found if "/" not in name and name.endswith("-checkpoint")]
+    entries = {name: {line for line in found[name].splitlines() if line.count(b" ") == 2} for name in checkpoints}
+    moved = {name: {line for line in lines if line[-2:] != b" 0"} for name, lines in entries.items()}
+    return segments | {name: lines for name, lines in moved.items() if lines}
+
+
+def test_a_bucket_that_has_changed_meanwhile(bucket: ts.Bucket, tmp_path: Path) -> None:
+    """The last segment is gone."""
+    log_dir = make_log_dir(tmp_path / "logs", TOPICS)
+    stop_after(4, bucket, log_dir, prepared(ORDERS, SALES))
+    bucket.remove("orders", partitions=0, segment=200).apply()
+    restore(bucket, log_dir, prepared(ORDERS, SALES))
+    kept = [path for path in sorted((log_dir / "orders-0").glob("*.log")) if path.stat().st_size]
+    assert [int(path.stem) for path in kept] == [0, 100]
+    assert [header.base_offset for header in read_batch_headers(kept[1].read_bytes())][-1] == 190
+
+
+def test_what_is_there_needs_no_space(bucket: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = make_log_dir(tmp_path / "logs", TOPICS)
+    size = 6 * (tmp_path / "disk" / "orders-0" / f"{0:020d}.log").stat().st_size
+    stop_after(4, bucket, log_dir, prepared(ORDERS, SALES))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=restoring._MARGIN + size // 2))  # pyright: ignore[reportPrivateUsage]
+    assert restore(bucket, log_dir, prepared(ORDERS, SALES))[-1] == ("restored", 200, 299)
