@@ -76,7 +76,7 @@ def stored(bucket: ts.Bucket, topic: str, partition: int, isolation: Any) -> lis
 
 
 def headers_of(record: Any) -> list[tuple[str, bytes | None]] | None:
-    return [(header["key"], header["value"]) for header in record.headers] or None
+    return [(header["key"], header["value"]) for header in record.headers or ()] or None
 
 
 def test_every_record_is_served_at_its_offset(stage: Stage) -> None:
