@@ -50,7 +50,10 @@ class RestoreCluster:
         listed = cast("Any", self._client).metadata(_ANSWER_S, doing)
         existing = sorted(topics.keys() & listed.topics.keys())
         if existing:
-            raise ConfigError(f"topic {existing[0]} exists at {self._servers}: restore into a cluster without it")
+            raise ConfigError(
+                f"topic {existing[0]} exists at {self._servers}: restore into a cluster without it, or delete the "
+                "topic if it is empty, as after a prepare that failed"
+            )
         prepared: list[PreparedTopic] = []
         for name, (source_id, partitions) in topics.items():
             new = _admin.NewTopic(name, partitions, replication_factor, config=PREPARED)

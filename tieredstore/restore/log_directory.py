@@ -8,9 +8,10 @@ description of the work.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -66,6 +67,9 @@ class LogDirectory(Closing):
                 f"{self.path} has no {_CLEAN}: {first}start its broker, and stop it in order (kafka-server-stop)"
             )
 
+        for name in (*_AT_THE_END, _LOG_START, _CLEANER):
+            self._read(name)
+
     def close(self) -> None:
         """Release the lock, and leave no file that this process has made."""
         if self._made_lock:
@@ -107,14 +111,30 @@ class LogDirectory(Closing):
             self._rewrite(_CLEANER, lambda known: _without(known, bounds))
 
     def _rewrite(self, name: str, change: Callable[[OffsetCheckpoint], OffsetCheckpoint]) -> None:
+        replace_file(self.path / name, format_offset_checkpoint(change(self._read(name))), like=self.path)
+
+    def _read(self, name: str) -> OffsetCheckpoint:
         path = self.path / name
         try:
-            known = parse_offset_checkpoint(path.read_bytes())
+            content = path.read_bytes()
+            # The log cleaner's file is empty before its first run.
+            return parse_offset_checkpoint(content) if content else {}
         except FileNotFoundError:
-            known = {}
+            return {}
         except BatchCorruptError as error:
             raise BatchCorruptError(f"{path}: {error}") from None
-        replace_file(path, format_offset_checkpoint(change(known)), like=self.path)
+
+
+@contextlib.contextmanager
+def disk_faults(log_dir: Path) -> Generator[None]:
+    """Raise ConfigError for an error of the disk in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or log_dir}: {error.strerror}; correct this, and run the restore again, as the broker's "
+            "user or as root"
+        ) from error
 
 
 def is_unfinished(log_dir: Path) -> bool:
@@ -148,7 +168,8 @@ def take_owner(path: Path, folder: Path) -> None:
     A broker that cannot open one file takes its whole log directory offline.
     """
     like = folder.stat()
-    os.chown(path, like.st_uid, like.st_gid)
+    # Only root may give any group.
+    os.chown(path, like.st_uid, like.st_gid if os.geteuid() == 0 else -1)
     path.chmod(like.st_mode & 0o666)
 
 

@@ -23,11 +23,18 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.api.outcomes import Outcome, Status
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.kafka.checkpoints import format_leader_epochs, parse_broker_id, parse_partition_metadata
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from tieredstore.model import AtTime, TopicIdPartition, human_bytes
-from tieredstore.restore.log_directory import LogDirectory, replace_file, sync_folder, take_owner, unfinished_work
+from tieredstore.restore.log_directory import (
+    LogDirectory,
+    disk_faults,
+    replace_file,
+    sync_folder,
+    take_owner,
+    unfinished_work,
+)
 from tieredstore.restore.planning import OpenTransactions, log_size, plan_spans
 from tieredstore.restore.segment_copy import DRAFT, ProducerStates, copy_span
 
@@ -145,6 +152,7 @@ def restore_logs(
     partition that is not as prepared.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(disk_faults(log_dir))
         broker = _broker_of(log_dir, prepared)
         directory = None if dry_run else stack.enter_context(LogDirectory(log_dir))
         work, before = _work(prepared, options), unfinished_work(log_dir)
@@ -253,6 +261,8 @@ def _check_id(folder: Path, topic: PreparedTopic) -> None:
         found = parse_partition_metadata((folder / PARTITION_METADATA).read_bytes())
     except FileNotFoundError:
         return
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{folder}: {error}") from None
     if str(found) != topic.topic_id:
         raise ConfigError(f"{folder} is of the topic id {found}, and {topic.topic_id} was prepared: prepare again")
 

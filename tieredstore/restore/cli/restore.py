@@ -51,9 +51,9 @@ def prepare(
 
     Example: tieredstore restore prepare orders -c store.properties --bootstrap-server broker1:9092
     """
+    from tieredstore.restore.prepared import new_plan
+
     brokers = _cluster_of(cluster)
-    if plan.exists():
-        raise ConfigError(f"{plan} exists: a restore was prepared already; name another file (--plan)")
     with store.open() as bucket:
         found = bucket.topics(*topics)
     wanted = {topic.name: (str(topic.topic_id), _partition_count(topic, partition_count)) for topic in found}
@@ -61,10 +61,11 @@ def prepare(
         names = [topic.name for topic in found]
         again = next(name for name in wanted if names.count(name) > 1)
         raise ConfigError(f"topic {again} was created more than once: mirror one of its ids into a bucket of its own")
-    prepared = brokers.prepare(
-        wanted, replication_factor=replication_factor, on_topic=lambda name: print_lines([f"created {name}"])
-    )
-    prepared.write(plan)
+    with new_plan(plan) as file:
+        prepared = brokers.prepare(
+            wanted, replication_factor=replication_factor, on_topic=lambda name: print_lines([f"created {name}"])
+        )
+        prepared.write(file)
     print_lines([f"{counted(len(wanted), 'topic')} prepared in {plan}; stop the brokers, then run restore logdir"])
 
 

@@ -1,0 +1,117 @@
+"""Plan files and log directories that are damaged or cannot be written: one sentence each, and nothing half done."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tieredstore as ts
+from tests.restore.log_dirs import NEW_ID, fresh_bucket, make_log_dir, prepared, restore, tree
+from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.restore.log_directory import MARKER
+from tieredstore.restore.prepared import PreparedRestore, new_plan
+from tieredstore.testing.batches import Record, build_batch
+from tieredstore.testing.segments import write_segment
+
+ORDERS = TopicIdPartition(Uuid(b"orders-in-bucket"), "orders", 0)
+PLAN = prepared(ORDERS)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[ts.Bucket]:
+    """Yield one segment of 1 MiB."""
+    batches = [build_batch([Record(bytes(1 << 16))], offset) for offset in range(16)]
+    write_segment(tmp_path / "disk", batches, partition=ORDERS)
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda text: text[:40], "Invalid JSON"),
+        (lambda text: text.replace('"version": 1', '"version": 2'), "version: Input should be 1"),
+        (
+            lambda text: text.replace(str(ORDERS.topic_id), "old"),
+            "restore: 'old' is not a Kafka uuid",
+        ),
+        (lambda text: text.replace(str(NEW_ID), "new"), "restore: 'new' is not a Kafka uuid"),
+    ],
+)
+def test_a_damaged_plan_is_named(tmp_path: Path, edit: Callable[[str], str], words: str) -> None:
+    path = tmp_path / "restore.json"
+    with new_plan(path) as file:
+        PLAN.write(file)
+    assert PreparedRestore.read(path) == PLAN
+    path.write_text(edit(path.read_text()))
+    with pytest.raises(ConfigError, match=f"^{path} is not .*{words}"):
+        PreparedRestore.read(path)
+
+
+def test_a_plan_is_opened_before_the_work(tmp_path: Path) -> None:
+    """Otherwise the topics would exist without it."""
+    with pytest.raises(RuntimeError), new_plan(tmp_path / "restore.json"):
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+    for path, words in ((tmp_path, "exists"), (tmp_path / "no" / "folder", "cannot be written: No such file")):
+        with pytest.raises(ConfigError, match=words), new_plan(path):
+            raise AssertionError
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        PreparedRestore.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("recovery-point-offset-checkpoint", b"garbage\n", "recovery-point-offset-checkpoint: the checkpoint"),
+        ("log-start-offset-checkpoint", b"0\n5\nx 0 1\n", "log-start-offset-checkpoint: the checkpoint"),
+        ("orders-0/partition.metadata", b"garbage", "orders-0: partition.metadata has the line"),
+        ("orders-0", None, "orders-0/partition.metadata: Not a directory"),
+    ],
+)
+def test_a_damaged_file_is_named_before_the_first_write(
+    bucket: ts.Bucket, tmp_path: Path, name: str, content: bytes | None, words: str
+) -> None:
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+    if content is None:
+        (log_dir / name).rename(tmp_path / "aside")
+    (log_dir / name).write_bytes(content or b"a file")
+    before = tree(log_dir)
+    with pytest.raises(TieredStoreError, match=words):
+        restore(bucket, log_dir, PLAN)
+    assert tree(log_dir) == before
+
+
+def test_a_disk_that_becomes_full(bucket: ts.Bucket, tmp_path: Path) -> None:
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, before[1]))
+    try:
+        with pytest.raises(ConfigError, match="File too large; correct this, and run the restore again"):
+            restore(bucket, log_dir, PLAN)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (log_dir / MARKER).exists()
+    assert restore(bucket, log_dir, PLAN) == [("restored", 0, 15)]
+    assert not (log_dir / MARKER).exists()
+
+
+def test_a_user_who_may_not_give_the_group_away(
+    bucket: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's user, whose folder has a group that it is not a member of."""
+    log_dir, groups = make_log_dir(tmp_path / "logs", {"orders": 1}), set[int]()
+
+    def chown(path: Path, user: int, group: int) -> None:
+        assert user == path.stat().st_uid
+        groups.add(group)
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "chown", chown)
+    restore(bucket, log_dir, PLAN)
+    assert groups == {-1}
