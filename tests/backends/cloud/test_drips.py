@@ -109,7 +109,7 @@ def test_a_listing_brings_something_new_or_ends(
         assert type(outcome) is way.must.error, outcome
         assert took_s < TIMEOUT_S + GRACE_S
         if way.must is Must.REFUSED:
-            assert "continuation token again" in str(outcome)
+            assert "repeated a continuation token" in str(outcome)
             assert len(server.asked) < 9
         else:
             assert took_s > 0.9 * TIMEOUT_S
