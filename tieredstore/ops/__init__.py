@@ -1,1 +1,1 @@
-"""An operator's tools for a bucket. Each plans and acts; the command line words and tabulates the results."""
+"""An operator's tools for a bucket. Each plans and acts; the command line shows results as sentences and tables."""

@@ -31,8 +31,7 @@ $ tieredstore ls -c store.properties
 - **These delete or rewrite**. They print their plan and exit with 0; `--yes` applies it. No command asks a question:
   {rewrites}.
 - All others only read.
-- Results go to stdout; progress, notes and errors to stderr. For scripts use [`--json`](json.md) and the
-  [exit codes](#exit-codes).
+- Results go to stdout, all else to stderr. For scripts use [`--json`](json.md) and the [exit codes](#exit-codes).
 - `[TOPIC]...` are names or globs (`'orders-*'`). A time is `2026-01-31T08:00Z`, `10:00`, `yesterday`, `-1h` or `@` with
   milliseconds since 1970; without a zone it is UTC.
 - `-v` adds details on stderr. `tieredstore --version --json` also has the version of the JSON.

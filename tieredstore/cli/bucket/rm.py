@@ -43,11 +43,11 @@ def rm(
     """Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.
 
     Without --yes it only shows the plan. A segment's manifest is deleted first, so that no incomplete segment is ever
-    visible. Brokers do not notice, and readers of a segment that one still lists fail. With --bootstrap-server the
-    brokers are asked: segments that they list are kept, and segments unknown to them until those are twice as old as
-    the longest copy (upload.max.age.ms). Segments under a legal hold are kept. With --to it stops, in each partition,
-    at the first segment that is newer, is kept, or does not record its end. An id also deletes the remains of an
-    unfinished copy or delete (make sure that no copy of it is still running).
+    visible. Brokers do not notice: if a broker still lists a deleted segment, its readers fail. --bootstrap-server asks
+    the brokers, and keeps the segments that they list. It also keeps segments that they do not know, until those are
+    twice as old as the longest copy (upload.max.age.ms). Segments under a legal hold are kept. With --to it stops, in
+    each partition, at the first segment that is newer, is kept, or does not record its end. --segment ID also deletes
+    the remains of an unfinished copy or delete (make sure that no copy of it is still running).
 
     Example: tieredstore rm -c store.properties orders -p 0 --to 2026-01-31
     """
