@@ -10,7 +10,7 @@ PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --
 # Where an image sets it, each process of a test would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test pytest toolchain servers check types mypy pyright layers static unit core soak asan wheel bench docs site pictures lock clean
+.PHONY: help demo test pytest toolchain servers check types mypy pyright layers static unit core soak asan sdist wheel bench docs site pictures lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -87,12 +87,13 @@ asan: $(VENV)/installed ## damaged batches, and files that change, against kerne
 bench: toolchain servers ## benchmarks of the hot paths, JSON out, one after the other
 	for name in transform fetch random backends decode catalog consumer ops spark compute pipelines pubsub uploader; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
 
+sdist: $(VENV)/installed ## the source distribution of the last commit, the same bytes each time, in dist/
+	$(BIN)/python -m scripts.sdist $(DIST)
+
 # Out of the source distribution: in the working tree what earlier builds left would be packed too.
-wheel: $(VENV)/installed ## a wheel for this Python and machine in dist/, which installs without a compiler
-	rm -rf build/sdist
-	$(BIN)/python setup.py -q sdist --dist-dir build/sdist
-	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(DIST) build/sdist/*.tar.gz
-	mv build/sdist/*.tar.gz $(DIST)
+wheel: $(VENV)/installed ## a wheel of it for this Python and machine, which installs without a compiler, in dist/
+	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(DIST) \
+		$$($(BIN)/python -m scripts.sdist $(DIST))
 
 docs: $(VENV)/installed ## regenerate docs/reference, and the tables of options in other pages
 	$(BIN)/python -m tests.support.reference
