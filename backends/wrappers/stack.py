@@ -90,17 +90,17 @@ _buckets: Final[dict[tuple[str, int], TokenBucket]] = {}
 
 
 def shared_bucket(direction: str, bytes_per_s: int | None) -> TokenBucket | None:
-    """Return this process's bucket for a direction and limit, shared by all transfers; None if there is no limit."""
+    """Return this process's token bucket for a direction and limit; None if there is no limit."""
     if bytes_per_s is None:
         return None
     return _buckets.setdefault((direction, bytes_per_s), TokenBucket(bytes_per_s))
 
 
 class LimitedStore(DelegatingStore):
-    """Limits the rate of calls: bucket ``up`` for writes, ``down`` for reads.
+    """Limits the rate of calls: the token bucket ``up`` for writes, ``down`` for reads.
 
     A byte counts once, even if the inner store sends it again or the call fails. Listings, deletes and heads are not
-    limited. Unpickling takes the buckets of the new process.
+    limited. Unpickling takes the token buckets of the new process.
     """
 
     def __init__(self, inner: ObjectStore, up: TokenBucket | None = None, down: TokenBucket | None = None) -> None:

@@ -187,7 +187,10 @@ class Answers:
 
 
 class Inquiries:
-    """Asks how far partitions are settled, in two threads with separate partitions. Any thread may read the answers."""
+    """Asks for the high watermarks and last stable offsets of partitions. Any thread may read the answers.
+
+    Two threads divide the partitions between them.
+    """
 
     def __init__(
         self,

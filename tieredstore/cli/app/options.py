@@ -220,7 +220,7 @@ class OneTopic(Group):
     topic_id: _TopicId = None
 
     def which(self, work: Work | None = None) -> Which:
-        """Partitions, id, and how many at once, as methods of a bucket take them."""
+        """Return partitions, topic id and parallelism as arguments of a bucket's methods."""
         return _which(self.partitions, self.topic_id, work)
 
 

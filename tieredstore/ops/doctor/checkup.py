@@ -152,8 +152,8 @@ def checked(settings: Settings, *, write: bool = False, release: str | None = No
 def checked_for(settings: Settings, release: str, kinds: Sequence[StateKind] = KINDS) -> Iterator[Check]:
     """Yield a check for each object of ours in the bucket that an earlier ``release`` could not read.
 
-    Lists everything under the prefix, and reads the first bytes of our own objects. Before that, name the kinds that
-    this release writes and that one does not read. Raise ConfigError for a release that is not known.
+    Lists everything under the prefix, and reads the first bytes of our own objects. First names the kinds that this
+    release writes and ``release`` does not read. Raise ConfigError for a release that is not known.
     """
     asked = parse_release(release, kinds)
     for kind in kinds:

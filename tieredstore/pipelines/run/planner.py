@@ -33,7 +33,8 @@ _LONGEST_LOOK_S: Final = 30.0
 class Planner:
     """Plans the windows of one pipeline. Not thread-safe; close it after use.
 
-    ``clock`` is monotonic. ``wall_clock`` is the time of day, which only the minute mark needs. Both are in seconds.
+    ``clock`` is monotonic. ``wall_clock`` gives the time since the epoch, for ``secor.upload.minute_mark`` alone. Both
+    are in seconds.
     """
 
     def __init__(
