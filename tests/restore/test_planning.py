@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.source import SegmentSource
 from tieredstore.restore.planning import plan_spans
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
@@ -36,6 +37,8 @@ class Part:
 
 class Stored:
     """Segments in memory."""
+
+    layout = KeyLayout()
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts, spans = dict[int, Part](), list[Span]()

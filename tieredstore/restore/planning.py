@@ -45,6 +45,10 @@ def plan_spans(
         return ()
     if gaps := lineage.gaps_between(spans[0].start, spans[-1].stop):
         raise DataLossError("; ".join(map(str, gaps)))
+    if source.layout.raw_cluster is not None:
+        # Its indexes are computed, each from those of the segment before. A run that resumes copies only some.
+        for span in spans:
+            _producers(source, span)
     while spans and (still_open := _open_at_end(source, spans)):
         first = min(still_open.values())
         if open_transactions == "fail":

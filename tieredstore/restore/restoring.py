@@ -247,13 +247,22 @@ def _plan_topic(
             continue
         lineage = catalog.lineage(topic.topic, number, topic.incarnation)
         spans = plan_spans(source, lineage, options.start, options.stop, open_transactions=options.open_transactions)
-        if spans and options.producer_states == "keep" and spans[-1].stop != spans[-1].segment.end_offset + 1:
-            raise ConfigError(f"{name} is cut at offset {spans[-1].stop}, where its producers are not known: drop them")
+        if spans and options.producer_states == "keep":
+            _check_producers(source, spans[-1], name)
         if spans:
             folder = log_dir / name
             _check_id(folder, topic)
             sizes = tuple(log_size(source, span) for span in spans)
             yield PartitionRestore(lineage.partition, spans, sizes, folder)
+
+
+def _check_producers(source: SegmentSource, last: Span, name: str) -> None:
+    if source.layout.raw_cluster is not None:
+        raise ConfigError(f"{name} is stored without its producers: drop them (--producer-state drop)")
+    if last.stop != last.segment.end_offset + 1:
+        raise ConfigError(
+            f"{name} is cut at offset {last.stop}, where its producers are not known: drop them (--producer-state drop)"
+        )
 
 
 def _check_id(folder: Path, topic: PreparedTopic) -> None:
