@@ -88,7 +88,7 @@ class Look:
     is_review: bool = False
     """True for a periodic check, during which the client continues to fetch the partition."""
     left_at: int | None = None
-    """From this offset on the broker is preferred in any mode, because the broker's log has left the bucket's."""
+    """From this offset on the broker is preferred in any mode, because the two logs diverge there."""
 
     is_commit: bool = False
     """True if the group has committed ``start``: the log was read up to there, even if the epoch is unknown."""

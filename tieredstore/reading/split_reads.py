@@ -49,7 +49,7 @@ class LiveSplit:
     """Offsets to read from the broker (``stop`` is exclusive), as its log was at planning. Small and picklable.
 
     ``derived_id`` replaces the topic's id in a bucket without topic ids. ``epoch`` is the leader epoch at planning.
-    ``cut`` tells where the broker's log left the bucket's log, if an election truncated it.
+    ``cut`` tells where the broker's log diverges from the bucket's, if an election truncated it.
     """
 
     partition: TopicIdPartition

@@ -119,7 +119,9 @@ def _tail(view: memoryview, base: int, position: int) -> memoryview:
 
 
 def _is_complete(head: memoryview, remaining: int) -> bool:
-    """Return True if ``head`` is enough to judge the batch at its start: all of it, or of the log."""
+    """Return True if ``head`` has enough bytes to judge the batch at its start: the whole batch, or the rest of the
+    log.
+    """
     wanted = first_batch_size(head)
     return len(head) >= remaining or (wanted is not None and len(head) >= min(wanted, remaining))
 

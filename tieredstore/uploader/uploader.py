@@ -174,7 +174,7 @@ class Uploader(Closing):
         return has_new
 
     def ask_settled(self) -> None:
-        """Ask how far the partitions with something to upload are settled."""
+        """Ask for the high watermarks and last stable offsets of partitions with something to upload."""
         for is_silent in (False, True):
             self.ask_leaders(is_silent=is_silent)
 
