@@ -10,7 +10,7 @@ PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --
 # Where an image sets it, each process of a test would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test pytest toolchain servers check types mypy pyright layers static unit core soak asan sdist wheel bench docs site pictures lock clean
+.PHONY: help demo test pytest toolchain servers check types mypy pyright layers static unit core soak asan sbom sdist wheel bench docs site pictures lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -95,15 +95,21 @@ wheel: $(VENV)/installed ## a wheel of it for this Python and machine, which ins
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(DIST) \
 		$$($(BIN)/python -m scripts.sdist $(DIST))
 
+sbom: $(VENV)/sbom/installed ## what requirements.lock pins as a software bill of materials (CycloneDX), in dist/
+	@mkdir -p $(DIST)
+	PYTHONPATH=$(VENV)/sbom $(BIN)/python -m cyclonedx_py requirements --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--output-file $(DIST)/tieredstore.cdx.json requirements.lock
+
 docs: $(VENV)/installed ## regenerate docs/reference, and the tables of options in other pages
 	$(BIN)/python -m tests.support.reference
 	$(BIN)/python -m tests.support.spark.option_tables
 	$(BIN)/python -m scripts.room_map
 
-# Its packages lie apart: tests and programs do without them.
-$(VENV)/site/installed: $(VENV)/installed scripts/wheels/site.lock
-	rm -rf $(VENV)/site
-	$(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --require-hashes --target $(VENV)/site -r scripts/wheels/site.lock
+# Packages that lie apart: tests and programs do without them.
+APART := $(VENV)/sbom/installed $(VENV)/site/installed
+$(APART): $(VENV)/%/installed: $(VENV)/installed scripts/wheels/%.lock
+	rm -rf $(VENV)/$*
+	$(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --require-hashes --target $(VENV)/$* -r scripts/wheels/$*.lock
 	@touch $@
 
 site: $(VENV)/site/installed ## docs, pictures and the API as a site in build/site, readable offline; a broken link fails
@@ -114,7 +120,7 @@ pictures: $(VENV)/installed ## make docs/pictures again, out of real commands
 
 lock: ## pin the versions that CI tests (needs uv, and Maven for the jars of servers)
 	$(PIN) pyproject.toml --extra dev --output-file requirements.lock
-	for tool in go java node site uv; do $(PIN) --group $$tool --output-file scripts/wheels/$$tool.lock || exit 1; done
+	for tool in go java node sbom site uv; do $(PIN) --group $$tool --output-file scripts/wheels/$$tool.lock || exit 1; done
 	$(BIN)/python -m scripts.jars
 
 clean: ## forget the virtual environment and everything made
