@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import tieredstore as ts
 from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
 from tests.support.servers.kafka import KafkaServer, start_kafka
+from tests.support.servers.kafka_cluster import KafkaCluster
 from tieredstore.live.cluster import LiveCluster
 
 GOLDEN_LOGS = sorted(GOLDEN.glob("*/original"))
@@ -51,7 +53,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield Stage(folder, server, bucket)
 
 
-def records(server: KafkaServer, topic: str, partition: int, isolation: str) -> list[tuple[Any, ...]]:
+def records(server: KafkaServer | KafkaCluster, topic: str, partition: int, isolation: str) -> list[tuple[Any, ...]]:
     """Read a partition by a plain client up to its end."""
     configuration = {
         "bootstrap.servers": server.bootstrap_servers, "group.id": "none", "isolation.level": isolation,
@@ -81,6 +83,8 @@ def headers_of(record: Any) -> list[tuple[str, bytes | None]] | None:
 
 def test_every_record_is_served_at_its_offset(stage: Stage) -> None:
     assert "17 topics prepared" in stage.restore("prepare", "*")
+    assert "txn: cleanup.policy=delete, retention.ms=-1, retention.bytes=-1: nothing" in stage.restore("finish")
+    assert stage.restore("finish").count("partitions without a record: 0") == 17
     stage.process.stop()
     planned = stage.restore("logdir", str(stage.server.log_dir), "--dry-run", "--open-transactions", "cut")
     assert "would be restored" in planned
@@ -114,6 +118,15 @@ def test_writers_go_on_at_the_next_offset(stage: Stage) -> None:
     transactional.produce("txn", b"new", partition=0)
     transactional.commit_transaction(60)
     assert [offset for offset, *_ in records(stage.server, "txn", 0, "read_committed")][-2:] == [3047, 3048]
+
+
+def test_another_topic_of_the_name_keeps_its_settings(stage: Stage) -> None:
+    plan = stage.folder / "restore.json"
+    content = plan.read_text()
+    ids = [topic["topic_id"] for topic in json.loads(content)["topics"]]
+    plan.write_text(content.replace(ids[-1], ids[0]))
+    assert "this is another cluster, or the topic was created again" in stage.restore("finish", "--yes", code=2)
+    plan.write_text(content)
 
 
 def test_the_topics_get_their_settings_back(stage: Stage) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, admin
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, admin
 
 from tieredstore.errors import BrokerError, ConfigError
 from tieredstore.live.clients import LiveAdmin, await_answer
@@ -64,6 +64,19 @@ class RestoreCluster:
             on_topic(name)
         return PreparedRestore(1, listed.cluster_id, tuple(prepared))
 
+    def empty_partitions(self, topic: PreparedTopic) -> list[int]:
+        """Return the prepared partitions that have no offsets yet; raise ConfigError if the topic is another one."""
+        name, doing = topic.topic, f"{topic.topic} cannot be looked up at {self._servers}"
+        described = self._ask(lambda: self._untyped.describe_topics(TopicCollection([name]))[name], doing)
+        found = str(uuid_of(described.topic_id))
+        if found != topic.topic_id:
+            raise ConfigError(
+                f"topic {name} at {self._servers} has the id {found}, and {topic.topic_id} was prepared: this is "
+                "another cluster, or the topic was created again"
+            )
+        parts = [TopicPartition(name, number) for number in range(len(topic.replicas))]
+        return [part.partition for part in parts if not self._end_offset(part, doing)]
+
     def own_settings(self, topic: str) -> dict[str, str]:
         """Return the values that the settings named in ``PREPARED`` would have if the topic did not set them."""
         found = self._settings(topic)
@@ -84,6 +97,10 @@ class RestoreCluster:
     @property
     def _untyped(self) -> Any:
         return self._client
+
+    def _end_offset(self, part: TopicPartition, doing: str) -> int:
+        asked = {part: _admin.OffsetSpec.latest()}
+        return int(self._ask(lambda: self._untyped.list_offsets(asked)[part], doing).offset)
 
     def _check_settings(self, topic: str) -> None:
         found = self._settings(topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.api.outcomes import Outcome, Plan
@@ -25,19 +25,23 @@ def plan_finish(
 ) -> Plan:
     """Return a plan that gives the prepared topics the cluster's defaults back, and sets ``settings`` in each.
 
-    Its outcomes have the bytes that retention will then delete at once, by the times in the bucket.
+    Its outcomes have the bytes that retention will then delete at once, by the times in the bucket, and name partitions
+    that are empty. Raise ConfigError before the first change if a topic is not the prepared one: a cluster of the same
+    topics would lose its settings.
     """
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
+        empty = {topic.topic: cluster.empty_partitions(topic) for topic in prepared.topics}
         for topic in prepared.topics:
             known = {**cluster.own_settings(topic.topic), **settings}
             deleted = _deleted(source, topic, known)
             size = sum(span.segment.segment_size_in_bytes for span in deleted)
+            reason = _reason(known, len(deleted), size) + _warning(empty[topic.topic])
             if not dry_run:
                 cluster.release(topic.topic, settings)
             yield Outcome(
                 action="finish_restore", status="planned" if dry_run else "done", code="released", topic=topic.topic,
-                name=topic.topic, size=size, stored_size=size, reason=_reason(known, len(deleted), size),
+                name=topic.topic, size=size, stored_size=size, reason=reason,
             )  # fmt: skip
 
     return Plan("finish_restore", ", ".join(topic.topic for topic in prepared.topics), outcomes)
@@ -48,6 +52,12 @@ def _reason(known: Mapping[str, str], count: int, size: int) -> str:
     if not count:
         return f"{shown}: nothing is deleted at once"
     return f"{shown}: {count} segments ({human_bytes(size)}) are deleted at once"
+
+
+def _warning(empty: Sequence[int]) -> str:
+    if not empty:
+        return ""
+    return f"; partitions without a record: {', '.join(map(str, empty))} (is restore logdir missing on a broker?)"
 
 
 def _deleted(source: SegmentSource, topic: PreparedTopic, known: Mapping[str, str]) -> list[Span]:

@@ -17,8 +17,8 @@ from tests.support.servers.process import Launch, ServerProcess, free_port
 
 _CONTROLLER: Final = 100
 _TIMEOUT_S: Final = 60
-_LIBS: Final = "kafka/libs"
-_ZOOKEEPER_LIBS: Final = "kafka39/libs"
+KAFKA: Final = "kafka/libs"
+KAFKA_39: Final = "kafka39/libs"
 """The last version that supports ZooKeeper."""
 
 _ZOOKEEPER_SCRIPT: Final = 'exec "$@" kafka.Kafka server.properties'
@@ -58,7 +58,7 @@ class ClusterNode:
     folder: Path
     port: int
     properties: Mapping[str, str]
-    libs: str = _LIBS
+    libs: str = KAFKA
     script: str = _SCRIPT
     process: ServerProcess | None = field(default=None, repr=False)
 
@@ -149,14 +149,14 @@ class KafkaCluster:
 
 
 @contextmanager
-def start_kafka_cluster(brokers: int = 2, **overrides: str) -> Generator[KafkaCluster]:
+def start_kafka_cluster(brokers: int = 2, *, libs: str = KAFKA, **overrides: str) -> Generator[KafkaCluster]:
     """Run this many brokers (about 10 s of processor time each) with these overrides; kill them after the block."""
     root = Path(tempfile.mkdtemp(prefix="tieredstore-kafka-cluster-"))
     controller_port = free_port()
     common = {**_COMMON, **_KRAFT, "controller.quorum.voters": f"{_CONTROLLER}@127.0.0.1:{controller_port}"}
     listeners = f"CONTROLLER://127.0.0.1:{controller_port}"
     roles = {"process.roles": "controller", "node.id": str(_CONTROLLER), "listeners": listeners}
-    controller = ClusterNode(_CONTROLLER, root / "controller", controller_port, {**common, **roles})
+    controller = ClusterNode(_CONTROLLER, root / "controller", controller_port, {**common, **roles}, libs)
     nodes: dict[int, ClusterNode] = {}
     for number in range(1, brokers + 1):
         port = free_port()
@@ -166,7 +166,7 @@ def start_kafka_cluster(brokers: int = 2, **overrides: str) -> Generator[KafkaCl
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "inter.broker.listener.name": "PLAINTEXT",
         }
-        nodes[number] = ClusterNode(number, root / f"broker-{number}", port, {**common, **own, **overrides})
+        nodes[number] = ClusterNode(number, root / f"broker-{number}", port, {**common, **own, **overrides}, libs)
     with _started(root, [controller, *nodes.values()]):
         yield KafkaCluster(nodes)
 
@@ -186,7 +186,7 @@ def start_zookeeper_cluster(hosts: str, brokers: int = 2, **overrides: str) -> G
         }
         properties = {**_COMMON, **own, **overrides}
         folder = root / f"broker-{number}"
-        nodes[number] = ClusterNode(number, folder, port, properties, _ZOOKEEPER_LIBS, _ZOOKEEPER_SCRIPT)
+        nodes[number] = ClusterNode(number, folder, port, properties, KAFKA_39, _ZOOKEEPER_SCRIPT)
     with _started(root, list(nodes.values())):
         yield KafkaCluster(nodes)
 
