@@ -80,6 +80,7 @@ def attempt(bucket: ts.Bucket, node: ClusterNode, plan: PreparedRestore) -> None
         stop_after(1, bucket, node.log_dir, plan, RestoreOptions(replicas=True))
         with pytest.raises(ServerFailedError, match=MARKER):
             node.start()
+        node.kill()
 
 
 @pytest.mark.soak
