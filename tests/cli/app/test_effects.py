@@ -235,8 +235,11 @@ def test_every_command_says_in_the_table_what_it_does() -> None:
     assert having["--yes"] == by_effect["rewrites"]
     assert {"holds place", "mirror", "upload"} <= having["--dry-run"] <= by_effect["adds"]
     assert by_effect["reads"] == READ.keys() | OF_FILES
-    assert by_effect["rewrites"] == {name.partition(" --")[0] for name in REWRITE} | {"doctor"}
+    assert by_effect["rewrites"] == {name.partition(" --")[0] for name in REWRITE} | OF_CLUSTERS
 
+
+OF_CLUSTERS: Final = {"doctor", "restore finish"}
+"""Commands that rewrite something other than objects; ``tests/restore/test_real_broker.py`` tries the second."""
 
 PLACED: Final = {
     "rm": ["--to", "rm single -p 0 -c {}"],
@@ -281,5 +284,5 @@ def test_no_other_command_takes_a_place() -> None:
         for path, command in commands_below(program())
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
-    # One takes a time of listed segments, one a time of audit records.
-    assert taking == PLACED.keys() | {"holds place", "ls", "pubsub verify"}
+    # One takes a time of listed segments, one a time of audit records; one cuts many logs at one offset.
+    assert taking == PLACED.keys() | {"holds place", "ls", "pubsub verify", "restore logdir"}

@@ -71,6 +71,9 @@ PRINTING = {
     "pubsub cat": ["pubsub cat events --group readers --store ./batches"],
     "pubsub topics": [f"pubsub topics events --store ./batches{more}" for more in ("", " --prices prices.toml")],
     "pubsub gc": ["pubsub gc events --store ./batches"],
+    # They need a cluster, and print what every tool does; see tests/restore.
+    "restore logdir": [],
+    "restore finish": [],
     "uploader": ["uploader --dry-run", "uploader --once"],
 }
 WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipeline ")} | {
