@@ -10,7 +10,7 @@ PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --
 # Where an image sets it, each process of a test would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test pytest toolchain servers check types mypy pyright layers static unit core soak asan sbom sdist wheel bench docs site pictures lock clean
+.PHONY: help demo test pytest toolchain servers check types mypy pyright layers static unit core soak asan sbom sdist wheel wheels bench docs site pictures lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -95,6 +95,9 @@ wheel: $(VENV)/installed ## a wheel of it for this Python and machine, which ins
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(DIST) \
 		$$($(BIN)/python -m scripts.sdist $(DIST))
 
+wheels: $(VENV)/wheels/installed ## wheels for this Python on Linux (glibc and musl, x86-64 and arm64), cross-compiled, in dist/
+	@$(BIN)/python -m scripts.cross_wheels $(DIST)
+
 sbom: $(VENV)/sbom/installed ## what requirements.lock pins as a software bill of materials (CycloneDX), in dist/
 	@mkdir -p $(DIST)
 	PYTHONPATH=$(VENV)/sbom $(BIN)/python -m cyclonedx_py requirements --pyproject pyproject.toml --mc-type library --output-reproducible \
@@ -106,7 +109,7 @@ docs: $(VENV)/installed ## regenerate docs/reference, and the tables of options 
 	$(BIN)/python -m scripts.room_map
 
 # Packages that lie apart: tests and programs do without them.
-APART := $(VENV)/sbom/installed $(VENV)/site/installed
+APART := $(VENV)/sbom/installed $(VENV)/site/installed $(VENV)/wheels/installed
 $(APART): $(VENV)/%/installed: $(VENV)/installed scripts/wheels/%.lock
 	rm -rf $(VENV)/$*
 	$(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --require-hashes --target $(VENV)/$* -r scripts/wheels/$*.lock
@@ -120,7 +123,7 @@ pictures: $(VENV)/installed ## make docs/pictures again, out of real commands
 
 lock: ## pin the versions that CI tests (needs uv, and Maven for the jars of servers)
 	$(PIN) pyproject.toml --extra dev --output-file requirements.lock
-	for tool in go java node sbom site uv; do $(PIN) --group $$tool --output-file scripts/wheels/$$tool.lock || exit 1; done
+	for tool in go java node sbom site uv wheels; do $(PIN) --group $$tool --output-file scripts/wheels/$$tool.lock || exit 1; done
 	$(BIN)/python -m scripts.jars
 
 clean: ## forget the virtual environment and everything made

@@ -1,0 +1,120 @@
+"""Wheels for this Python on Linux with glibc and with musl, for x86-64 and arm64, by Zig's C compiler.
+
+    python -m scripts.cross_wheels FOLDER
+
+The Makefile calls it for `make wheels`, after it has installed Zig and auditwheel apart from other packages. Python's
+own headers serve all platforms: what they say of x86-64 Linux holds for arm64 and for musl too.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scripts.caches import cache_folder
+from scripts.environment import ROOT, VENV
+from scripts.sdist import commit_time, write_sdist
+from scripts.steps import numbered, run_main
+
+_TOOLS: Final = VENV / "wheels"
+_VERSION: Final = "".join(map(str, sys.version_info[:2]))
+# The headers enable SSE 4.2 in single functions and ask the processor before they call them. Zig's baseline excludes
+# the instruction that SSE 4.2 implies; nothing else emits it.
+_MACHINES: Final = {"x86_64": ("-mcrc32",), "aarch64": ()}
+
+# auditwheel checks wheels for all platforms, but offers only those of the machine it runs on.
+_AUDIT: Final = """
+import sys
+from auditwheel.architecture import Architecture
+from auditwheel.libc import Libc
+from auditwheel.main import main
+
+machine, libc = sys.argv[1:3]
+del sys.argv[1:3]
+Architecture.detect = lambda: Architecture(machine)
+Libc.detect = lambda: Libc.MUSL if libc == "musl" else Libc.GLIBC
+sys.exit(main())
+"""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """Kind of machine that one wheel fits."""
+
+    machine: str
+    tag: str
+    """The platform's tag in the wheel's name, without the machine."""
+    libc: str
+    target: str
+    """Zig's name of the C library, with its version."""
+
+    @property
+    def name(self) -> str:
+        """Return the whole tag."""
+        return f"{self.tag}_{self.machine}"
+
+    def compiler(self) -> list[str]:
+        """Return the command that compiles for this platform."""
+        zig = str(_TOOLS / "ziglang" / "zig")
+        return [zig, "cc", "-target", f"{self.machine}-linux-{self.target}", *_MACHINES[self.machine]]
+
+    def environment(self, scratch: Path) -> dict[str, str]:
+        """Return setuptools' and Zig's variables for a build on another platform; only Zig's C libraries are cached."""
+        return {
+            **os.environ,
+            "CC": shlex.join(self.compiler()),
+            "LDSHARED": shlex.join([*self.compiler(), "-shared", "-s"]),
+            "SETUPTOOLS_EXT_SUFFIX": f".cpython-{_VERSION}-{self.machine}-linux-{self.libc}.so",
+            "_PYTHON_HOST_PLATFORM": f"linux-{self.machine}",
+            "ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"),
+            "ZIG_LOCAL_CACHE_DIR": str(scratch / "zig"),
+        }
+
+
+PLATFORMS: Final = [
+    Platform(machine, *libc)
+    for machine in _MACHINES
+    for libc in (("manylinux_2_28", "gnu", "gnu.2.28"), ("musllinux_1_2", "musl", "musl"))
+]
+
+
+def main() -> None:
+    """Write the wheels into the folder that the command line names."""
+    write_wheels(write_sdist(ROOT, Path(sys.argv[1])), Path(sys.argv[1]))
+
+
+def write_wheels(archive: Path, folder: Path) -> None:
+    """Compile the source distribution for each platform, and write wheels that auditwheel has checked."""
+    time = {"SOURCE_DATE_EPOCH": str(commit_time(ROOT))}
+    apart = {
+        "PYTHONPATH": str(_TOOLS),
+        "PATH": f"{_TOOLS / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+    }
+    for platform, step in zip(PLATFORMS, numbered(each.name for each in PLATFORMS), strict=True):
+        with step, tempfile.TemporaryDirectory() as scratch:
+            tree, built = Path(scratch, "tree"), Path(scratch, "built")
+            tree.mkdir()
+            subprocess.run(("tar", "-xzf", archive, "-C", tree, "--strip-components", "1"), check=True)
+            setup = (sys.executable, "setup.py", "-q")
+            variables = platform.environment(Path(scratch)) | time
+            step.run((*setup, "build"), environment=variables, folder=tree)
+            if platform.libc == "musl":
+                # Zig writes the name that musl gives itself; distributions install it under this one.
+                name = f"libc.musl-{platform.machine}.so.1"
+                rename = (_TOOLS / "bin" / "patchelf", "--replace-needed", "libc.so", name)
+                step.run((*rename, *tree.glob("build/lib*/**/*.so")))
+            step.run((*setup, "bdist_wheel", "--skip-build", "--dist-dir", built), environment=variables, folder=tree)
+            (wheel,) = built.iterdir()
+            audit = (sys.executable, "-c", _AUDIT, platform.machine, platform.libc)
+            repair = (*audit, "repair", "--only-plat", "--plat", platform.name, "--wheel-dir", folder, wheel)
+            step.run(repair, environment=os.environ | apart | time)
+
+
+if __name__ == "__main__":
+    run_main(main)
