@@ -130,8 +130,8 @@ def test_another_topic_of_the_name_keeps_its_settings(stage: Stage) -> None:
 
 
 def test_the_topics_get_their_settings_back(stage: Stage) -> None:
-    planned = stage.restore("finish", "--topic-config", "retention.ms=1000")
+    planned = stage.restore("finish", "--set", "retention.ms=1000")
     assert "nothing was released: --yes does it" in planned
     assert "txn: cleanup.policy=delete, retention.ms=1000, retention.bytes=-1: 5 segments" in planned
-    assert "released" in stage.restore("finish", "--topic-config", "retention.ms=86400000000", "--yes")
+    assert "released" in stage.restore("finish", "--set", "retention.ms=86400000000", "--yes")
     assert records(stage.server, "txn", 0, "read_uncommitted")[0][0] == 0

@@ -121,7 +121,7 @@ def test_whatever_comes_and_goes_each_rack_has_what_it_can() -> None:
 
 def test_a_strategy_of_ones_own() -> None:
     assert isinstance(strategy_of(f"{__name__}.Own"), Own)
-    for name, why in (("a.b", "or an importable class"), ("builtins.dict", "no subclass")):
+    for name, why in (("a.b", "or an importable class"), ("builtins.dict", "not a subclass")):
         with pytest.raises(ConfigError, match=why):
             strategy_of(name)
 

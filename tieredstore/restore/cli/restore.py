@@ -118,10 +118,10 @@ def finish(
     store: Store,
     cluster: Cluster,
     plan: _Plan = _PLAN,
-    topic_config: Annotated[
+    changed_settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic-config", metavar="NAME=VALUE", help="A setting of the topics; may be given several times."
+            "--set", metavar="NAME=VALUE", help="A setting of the topics; may be given several times."
         ),
     ] = None,
     *,
@@ -130,14 +130,14 @@ def finish(
 ) -> None:
     """Give the restored topics their settings back, once the brokers run. The plan shows what retention will delete.
 
-    Without --topic-config the topics get the cluster's defaults.
+    Without --set the topics get the cluster's defaults.
 
     Example: tieredstore restore finish -c store.properties --bootstrap-server broker1:9092
     """
     from tieredstore.restore.finishing import plan_finish
     from tieredstore.restore.prepared import PreparedRestore
 
-    settings = dict(_parse_setting(text) for text in topic_config or ())
+    settings = dict(_parse_setting(text) for text in changed_settings or ())
     prepared, brokers = PreparedRestore.read(plan), _cluster_of(cluster)
     with store.open() as bucket:
         carry_out(
@@ -164,7 +164,7 @@ def _cluster_of(cluster: Cluster) -> RestoreCluster:
 def _parse_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ConfigError(f"--topic-config is {text!r:.60}: give NAME=VALUE, as retention.ms=604800000")
+        raise ConfigError(f"--set is {text!r:.60}: give NAME=VALUE, as retention.ms=604800000")
     return name, value
 
 
