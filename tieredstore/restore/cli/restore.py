@@ -120,9 +120,7 @@ def finish(
     plan: _Plan = _PLAN,
     changed_settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the topics; may be given several times."
-        ),
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the topics; may be given several times."),
     ] = None,
     *,
     apply: Apply,
