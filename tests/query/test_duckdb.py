@@ -114,7 +114,7 @@ def test_a_frame_that_was_registered_is_not_replaced_either(
 ) -> None:
     connection.register("pay.ments", pa.table({"x": [1]}))
     connection.register("orders", pa.table({"x": [1]}))
-    with pytest.raises(ConfigError, match="a table or a view orders already"):
+    with pytest.raises(ConfigError, match="already has a table or view orders"):
         attach(connection, bucket.options | {"chunk.size": "16384"})
     assert connection.execute("SELECT * FROM orders").fetchall() == [(1,)]
 
@@ -161,7 +161,7 @@ def test_a_topic_may_become_a_table_of_its_name(connection: duckdb.DuckDBPyConne
         ({"settings": None}, "no store is named: give a path, a URL"),
         ({"topics": "orders"}, "topics is of the type str; it must be a list of topics' names"),
         ({"topics": [1]}, "one of topics is of the type int"),
-        ({"types": {"ordres": ColumnTypes()}}, "types are given for ordres, which is none of the topics .*orders"),
+        ({"types": {"ordres": ColumnTypes()}}, "types names ordres, but the attached topics are: .*orders"),
         ({"types": {"orders": Text()}}, r"the entry orders of types is of the type Text; it must be ColumnTypes\("),
         ({"types": [ColumnTypes()]}, "types is of the type list"),
         ({"value": "text"}, r"value is 'text'; it must be Binary\(\)"),
@@ -334,7 +334,7 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, topic: StoredTopic)
         ("SELECT lenght(value) FROM orders", ConfigError, 'lenght does not exist! Did you mean "length"'),
         ("SELECT offse FROM orders", ConfigError, 'Candidate bindings: .*"offset"'),
         ("SELECT lenght(value) FROM orders, order_s", ConfigError, "lenght does not exist"),
-        ("INSERT INTO orders VALUES (1)", ConfigError, "orders is a topic, which is read by FROM"),
+        ("INSERT INTO orders VALUES (1)", ConfigError, "orders is a topic: read it as FROM"),
         ("", ConfigError, "a single statement"),
     ],
 )

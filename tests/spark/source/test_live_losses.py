@@ -215,9 +215,9 @@ def test_a_topic_created_again(tiered: TieredTopic, caplog: pytest.LogCaptureFix
     tiered.tier()
     old = topic_id_of(tiered.server, tiered.topic)
     delete_topic(tiered.server, tiered.topic)
-    assert check_loss(tiered, caplog, f"topic {tiered.topic} is in the bucket, and the broker has no topic") == list(
-        range(max(metadata.end_offset for metadata in tiered.copied.values()) + 1)
-    )
+    assert check_loss(
+        tiered, caplog, f"topic {tiered.topic} is in the bucket, but the broker has no such topic"
+    ) == list(range(max(metadata.end_offset for metadata in tiered.copied.values()) + 1))
     make_topic(tiered.server, name=tiered.topic)
     send(producer_of(tiered.server), tiered.topic, [Produced(None, b"%d" % number) for number in range(3)])
     new = topic_id_of(tiered.server, tiered.topic)

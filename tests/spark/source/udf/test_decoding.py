@@ -252,7 +252,7 @@ def test_a_segment_that_the_log_left_behind_is_read_uncommitted_only(topic: Stor
     copy_epochs(topic, 0, 20, ((0, 0),))
     copy_epochs(topic, 10, 20, ((0, 0), (2, 10)))
     left = topic.copied[0]
-    with pytest.raises(ConfigError, match=r"offsets 10 to 19 of .* was left behind: .*read_uncommitted"):
+    with pytest.raises(ConfigError, match=r"offsets 10 to 19 of .* superseded leader epoch: .*read_uncommitted"):
         offsets(topic, left)
     assert offsets(topic, left, isolation="read_uncommitted") == [*range(20)]
     assert offsets(topic, topic.copied[1]) == [*range(10, 30)]
