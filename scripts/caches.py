@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -57,7 +57,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[BinaryIO]:
+def locked(path: Path) -> Generator[BinaryIO]:
     """Open a file for reading and appending, and hold its lock against other threads and processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:

@@ -133,7 +133,7 @@ def test_it_can_be_completed_with_other_options(
     assert not (stopped / MARKER).exists()
 
 
-def logs(log_dir: Path) -> dict[str, object]:
+def logs(log_dir: Path) -> dict[str, bytes | set[bytes]]:
     """Return what a broker finds; without an entry in a checkpoint, an offset is 0."""
     found = tree(log_dir)
     segments = {name: content for name, content in found.items() if "/" in name and content}

@@ -28,7 +28,7 @@ ROOTS: Final = ("backends", "benchmarks", "docs", "examples", "scripts", "tests"
 FILES: Final = ("Makefile", "README.md", "pyproject.toml")
 
 AROUND: Final = frozenset(
-    {"tests/asan", "tests/examples", "tests/project", "tests/reference", "tests/scripts", "tests/testing"}
+    {"tests/asan", "tests/deployment", "tests/project", "tests/reference", "tests/development", "tests/testing"}
 )
 """Tests of the repository and generated pages, and contract tests, two of which need a wing."""
 

@@ -191,7 +191,7 @@ def _work(prepared: PreparedRestore, options: RestoreOptions) -> bytes:
 
 def _check_work(log_dir: Path, prepared: PreparedRestore, before: bytes | None) -> None:
     """Raise ConfigError if another restore is unfinished: this one would declare it finished."""
-    topics = {} if before is None else json.loads(before)["topics"]
+    topics: dict[str, str] = {} if before is None else json.loads(before)["topics"]
     if before is not None and topics.keys() != {topic.topic_id for topic in prepared.topics}:
         names = ", ".join(topics.values())
         raise ConfigError(
