@@ -44,9 +44,9 @@ class SettingsReader:
     def read(
         self, group: type[GroupT], *, under: str = "", fields: Mapping[str, object] | None = None
     ) -> GroupT | None:
-        """Return the group; None after noting its problems.
+        """Return the group of settings. If any of them is invalid, add the faults to ``problems`` and return None.
 
-        ``under`` is the prefix of its properties. ``fields`` are values for the fields that are not properties.
+        ``under`` is the prefix of the group's properties. ``fields`` are values for fields that no property sets.
         """
         # Pass only names that the group knows; ``names`` reports unknown ones.
         texts = {name: self.values[under + name] for name in property_names(group) if under + name in self.values}

@@ -133,7 +133,7 @@ def partition_of(path: str) -> TopicIdPartition | None:
     return partition_of_folder(f"{folder}/{number}") if slash and second_slash else None
 
 
-@lru_cache(maxsize=256)  # one value for all segments of a partition, which can be a hundred thousand
+@lru_cache(maxsize=256)  # a partition can have a hundred thousand segments, which share one value
 def partition_of_folder(folder: str) -> TopicIdPartition | None:
     """Return the partition that a path's folders name; None if they are not a partition's two folders."""
     named, slash, number = folder.partition("/")

@@ -58,7 +58,7 @@ class History:
 
 
 def last_epoch(lineage: Lineage) -> int:
-    """Return the leader epoch of the bucket's last record; -1 if no segment records epochs."""
+    """Return the leader epoch of the bucket's last record; -1 if the segments name no epochs."""
     return lineage.epochs[-1][0] if lineage.epochs else NO_EPOCH
 
 

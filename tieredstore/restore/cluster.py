@@ -1,4 +1,6 @@
-"""The living cluster around a restore: it makes empty topics before, and gets their own settings back after."""
+"""The running cluster around a restore. Before it, empty topics are created there; after it, they get their own
+settings.
+"""
 
 from __future__ import annotations
 

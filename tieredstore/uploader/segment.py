@@ -97,7 +97,9 @@ class Segment:
         return any(self.base_offset <= last and first < self.next_offset for first, last in extents)
 
     def may_fill(self, holes: Iterable[tuple[int, int]]) -> bool:
-        """Return True if the segment overlaps one of these holes, and only its pin keeps it."""
+        """Return True if the segment overlaps one of these holes, and only this uploader still keeps its files
+        (pinned).
+        """
         is_ours = self.is_pinned and self.place.is_deleted and self.lost is None and not self.fills_nothing
         return is_ours and self.meets(holes)
 

@@ -49,7 +49,9 @@ class NeedReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyNeed:
-    """A segment, an unfinished write or a rotation that may still need a key pair. ``name`` is its path or key."""
+    """A segment, an unfinished write or a rotation that may still need a key pair. ``name`` is the path or the key
+    of its object in the store.
+    """
 
     name: str
     reason: NeedReason

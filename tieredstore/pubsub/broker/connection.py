@@ -458,7 +458,9 @@ MESSAGE_COST: Final = 1024
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A request for room that waits; ``granted`` is called once, after its bytes are taken."""
+    """A waiting request for ``size`` bytes of memory. ``granted`` is called once, after the bytes have been
+    reserved.
+    """
 
     size: int
     granted: Callable[[], None]

@@ -179,7 +179,7 @@ class _Fields:
         return value
 
     def number(self, name: str) -> int | None:
-        """Return a number, which may be written as text."""
+        """Return the number in this field. The JSON may hold it as a number or as text."""
         value = self.value(name)
         if value is None:
             return None

@@ -233,7 +233,7 @@ class QueueSite:
 
 
 class TopicPartitions:
-    """Number of a topic's read partitions, which may grow during use: refreshed every 30 s, never decreasing."""
+    """The number of partitions from which a topic is read. It is refreshed every 30 s, and never decreases."""
 
     def __init__(self, site: QueueSite, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._known = site.partitions

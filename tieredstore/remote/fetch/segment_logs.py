@@ -100,7 +100,7 @@ class SegmentLogs:
             prepared = self._prepared.pop(metadata.remote_log_segment_id, None)
         if prepared is None:
             return None
-        # A prepared stream covers the whole segment, so another range needs a new stream.
+        # The prepared stream covers the whole segment. For a part of the segment, the caller needs a new stream.
         if byte_range is not None and byte_range != ByteRange(0, metadata.segment_size_in_bytes):
             prepared.drop()
             return None

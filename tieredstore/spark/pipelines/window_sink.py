@@ -334,8 +334,8 @@ class AheadBatch:
         return self._written
 
     def close(self) -> None:
-        """End the job and discard its files, if they were not taken. If the job ends later, its thread discards
-        them.
+        """Cancel the job and discard its files, unless they were taken. If the job is still running when this gives
+        up waiting, the job's thread discards them.
         """
         self._is_unwanted = True
         give_up_at = time.monotonic() + _CLOSING_S
