@@ -38,6 +38,7 @@ NAMING_WINGS: Final = (
     "tests/cli/test_screens.py",
     "tests/kafka/test_arrow_values.py::test_what_a_task_of_spark_does_imports_no_pandas",
     "tests/process/test_forks.py::test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent_s",
+    "tests/test_installation.py::test_without_optional_packages_every_entry_names_the_extra",
 )
 """Tests that need the wings without importing one: tests of all commands, and of a Spark task."""
 
