@@ -202,7 +202,7 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
 
 def _check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
-    """Raise StoreUnavailableError if ``data`` is a whole blob and has not the MD5 that the service keeps, if any."""
+    """Raise StoreUnavailableError if ``data`` is a whole blob whose MD5 differs from the one the service keeps."""
     expected = headers.get("x-ms-blob-content-md5") or headers.get("Content-MD5")
     if expected is None or not is_whole(headers):
         return

@@ -111,8 +111,9 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                 draft.folder.sync()
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read the range. A file replaced meanwhile gives its old bytes; a truncated one raises
-        RangeNotSatisfiableError.
+        """Read the range. If the file is replaced during the read, the result is the old bytes.
+
+        Raise RangeNotSatisfiableError for a range outside of the file, and for a file that is truncated meanwhile.
         """
         path = KeyPath.of(key)
         if is_empty_request(start, stop):

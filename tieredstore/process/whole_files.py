@@ -35,7 +35,7 @@ def whole_file(target: Path) -> Generator[BinaryIO]:
         file.flush()
         os.fsync(file.fileno())
         draft.replace(target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 @contextlib.contextmanager
@@ -84,8 +84,8 @@ def _prefix(target: Path) -> str:
     return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])}{_MARK}"
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename in the folder durable."""
+def sync_folder(folder: Path) -> None:
+    """Make renames and deletions in the folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

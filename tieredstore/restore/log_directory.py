@@ -18,6 +18,7 @@ from typing import Final
 from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.checkpoints import OffsetCheckpoint, format_offset_checkpoint, parse_offset_checkpoint
 from tieredstore.process.closing import Closing
+from tieredstore.process.whole_files import sync_folder
 from tieredstore.restore.segment_copy import DRAFT, sync
 
 MARKER: Final = "tieredstore-restore-unfinished"
@@ -116,9 +117,7 @@ class LogDirectory(Closing):
     def _read(self, name: str) -> OffsetCheckpoint:
         path = self.path / name
         try:
-            content = path.read_bytes()
-            # The log cleaner's file is empty before its first run.
-            return parse_offset_checkpoint(content) if content else {}
+            return parse_offset_checkpoint(path.read_bytes())
         except FileNotFoundError:
             return {}
         except BatchCorruptError as error:
@@ -152,7 +151,10 @@ def _without(known: OffsetCheckpoint, bounds: Mapping[tuple[str, int], object]) 
 
 
 def replace_file(path: Path, content: bytes, *, like: Path) -> None:
-    """Write a file whole or not at all, with the owner and mode that ``like`` gives (see :func:`take_owner`)."""
+    """Write a file whole or not at all, with the owner and mode that ``like`` gives (see :func:`take_owner`).
+
+    Unlike ``whole_file``, a draft has a fixed name: after a kill, a run with other options must find and remove it.
+    """
     draft = path.with_name(f"{path.name}{DRAFT}")
     with draft.open("wb") as file:
         file.write(content)
@@ -171,12 +173,3 @@ def take_owner(path: Path, folder: Path) -> None:
     # Only root may give any group.
     os.chown(path, like.st_uid, like.st_gid if os.geteuid() == 0 else -1)
     path.chmod(like.st_mode & 0o666)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

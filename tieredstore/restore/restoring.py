@@ -27,11 +27,11 @@ from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.kafka.checkpoints import format_leader_epochs, parse_broker_id, parse_partition_metadata
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from tieredstore.model import AtTime, TopicIdPartition, human_bytes
+from tieredstore.process.whole_files import sync_folder
 from tieredstore.restore.log_directory import (
     LogDirectory,
     disk_faults,
     replace_file,
-    sync_folder,
     take_owner,
     unfinished_work,
 )
