@@ -76,7 +76,7 @@ class CoverageOfRun:
     @pytest.hookimpl(trylast=True)  # once the workers are down
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         self._coverage.add(probes.get_coverage())
-        for path in Path(self._folder.name).iterdir():
+        for path in Path(self._folder.name).glob("*.json"):
             self._coverage.add(json.loads(path.read_text()))
         self._folder.cleanup()
         if self._judged and not exitstatus and self._coverage.percent < SETTINGS["fail-under"]:

@@ -24,7 +24,10 @@ _end = os._exit
 def _leave_what_was_reached() -> None:
     with contextlib.chdir(REPOSITORY):
         reached = json.dumps(probes.get_coverage())
-    Path(os.environ[COVERAGE_VARIABLE], f"{os.getpid()}.json").write_text(reached)
+    whole = Path(os.environ[COVERAGE_VARIABLE], f"{os.getpid()}.json")
+    part = whole.with_suffix(".part")  # a process killed while it writes leaves no half file among the whole ones
+    part.write_text(reached)
+    part.replace(whole)
 
 
 def _leave_and_end(status: int) -> NoReturn:
