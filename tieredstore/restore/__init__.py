@@ -1,1 +1,1 @@
-"""Puts what is in a bucket back into Kafka: the files of a log directory, with the same batches at the same offsets."""
+"""Puts what is in a bucket back into Kafka: the same batches at the same offsets, written into log directories."""

@@ -1,4 +1,4 @@
-"""Commands page, made from the help texts: shared options once, exit codes with their errors."""
+"""Pages of commands, made from the help texts: shared options once, exit codes with their errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,20 @@ $ tieredstore ls -c store.properties
   milliseconds since 1970; without a zone it is UTC.
 - `-v` adds details on stderr. `tieredstore --version --json` also has the version of the JSON.
 - `tieredstore --install-completion` completes commands, options, topics, partitions and offsets in your shell.
+- Restores, uploader, pipelines and publish and subscribe have [their own page](wing-commands.md).
 """
+
+_WINGS_INTRO: Final = """# Commands of the wings
+
+For users of the command line who restore, upload, run pipelines, or publish and subscribe. `make docs` generates this
+page from the help of the commands.
+
+```console
+$ tieredstore pipeline status -c store.properties
+```
+
+[Commands](commands.md) has what holds for all of them, the [shared options](commands.md#shared-options), and the
+[exit codes](commands.md#exit-codes)."""
 
 _EVERYWHERE: Final = {"--help", "-v, --verbose"}
 _NO_PANEL: Final = "Options"
@@ -64,19 +77,40 @@ class Help:
 
 
 def render_page() -> str:
-    """Return the page."""
-    commands = {path: help_of(path, command) for path, command in commands_below(program())}
+    """Return the page of the core's commands, with what is common to all."""
+    commands = _all_commands()
+    lines = [
+        _introduction(),
+        "",
+        "## Shared options",
+        "",
+        *_shared(commands, _shared_options(commands)),
+        "",
+        "## The core",
+    ]
+    return "\n".join([*lines, *_own(commands, of_wings=False), "", "## Exit codes", "", *_exit_codes()]) + "\n"
+
+
+def render_wings_page() -> str:
+    """Return the page of the wings' commands."""
+    return "\n".join([_WINGS_INTRO, *_own(_all_commands(), of_wings=True, level="##")]) + "\n"
+
+
+def _all_commands() -> dict[str, Help]:
+    return {path: help_of(path, command) for path, command in commands_below(program())}
+
+
+def _shared_options(commands: Mapping[str, Help]) -> set[Option]:
     count = Counter(option for one in commands.values() for options in one.panels.values() for option in options)
-    shared = {option for option, times in count.items() if times > 1}
-    lines = [_introduction(), "", "## Shared options", "", *_shared(commands, shared)]
+    return {option for option, times in count.items() if times > 1}
+
+
+def _own(commands: Mapping[str, Help], *, of_wings: bool, level: str = "###") -> Iterator[str]:
+    shared, wings = _shared_options(commands), {entry.name for entry in wing_entries()}
     summaries = {entry.name: entry.summary for entry in all_entries()}
-    wings = {entry.name for entry in wing_entries()}
-    for title, is_shown in (("The core", False), ("The wings", True)):
-        lines += ["", f"## {title}"]
-        for path, one in commands.items():
-            if (path.split()[0] in wings) is is_shown:
-                lines += ["", f"### {path}", "", *_command(one, summaries.get(path, one.summary), shared)]
-    return "\n".join([*lines, "", "## Exit codes", "", *_exit_codes()]) + "\n"
+    for path, one in commands.items():
+        if (path.split()[0] in wings) is of_wings:
+            yield from ["", f"{level} {path}", "", *_command(one, summaries.get(path, one.summary), shared)]
 
 
 def _introduction() -> str:

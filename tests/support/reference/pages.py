@@ -14,6 +14,7 @@ FOLDER: Final = REPOSITORY / "docs" / "reference"
 
 PAGES: Final[Mapping[str, Callable[[str], str]]] = {
     "commands.md": lambda _: commands_page.render_page(),
+    "wing-commands.md": lambda _: commands_page.render_wings_page(),
     "json.md": json_page.renew_page,
     "python.md": lambda _: python_page.render_page(),
     "pipeline-settings.md": pipeline_tables.renew_page,

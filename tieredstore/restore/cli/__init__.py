@@ -8,10 +8,10 @@ from tieredstore.cli.app.table import Effect, Entry, Loaded
 
 
 def _restore() -> Loaded:
-    from tieredstore.restore.cli import restore
+    from tieredstore.restore.cli.app import app
 
-    return restore.app
+    return app
 
 
 _EFFECTS: Final[dict[str, Effect]] = {"prepare": "adds", "logdir": "adds", "finish": "rewrites"}
-COMMANDS: Final = (Entry("restore", "Put segments back into the log directories of a cluster.", _EFFECTS, _restore),)
+COMMANDS: Final = (Entry("restore", "Put what is in a bucket back into Kafka.", _EFFECTS, _restore),)

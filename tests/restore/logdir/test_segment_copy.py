@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.paths import GOLDEN
 from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import read_batch_headers
-from tieredstore.restore.segment_copy import whole_batches
+from tieredstore.restore.logdir.segment_copy import whole_batches
 
 LOG = (GOLDEN / "12-smallbatch" / "original" / "smallbatch-0" / f"{0:020d}.log").read_bytes()[:100_000]
 

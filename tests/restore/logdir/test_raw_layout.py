@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.places.test_raw_reading import put_raw, raw_settings
-from tests.restore.log_dirs import make_log_dir, prepared, restore
-from tests.restore.test_unfinished import stop_after
+from tests.restore.logdir.log_dirs import make_log_dir, prepared, restore
+from tests.restore.logdir.test_unfinished import stop_after
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError
@@ -20,8 +20,8 @@ from tieredstore.kafka.indexes import read_txn_index
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.places.opening import place_store
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.restore.prepared import PreparedRestore
-from tieredstore.restore.restoring import RestoreOptions
+from tieredstore.restore.logdir.prepared import PreparedRestore
+from tieredstore.restore.logdir.restoring import RestoreOptions
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
 from tieredstore.testing.segments import write_segment
 

@@ -10,8 +10,8 @@ from typing import Final
 import tieredstore as ts
 from tieredstore.kafka.checkpoints import format_partition_metadata
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.restore.prepared import PreparedRestore, PreparedTopic
-from tieredstore.restore.restoring import RestoreOptions, restore_logs
+from tieredstore.restore.logdir.prepared import PreparedRestore, PreparedTopic
+from tieredstore.restore.logdir.restoring import RestoreOptions, restore_logs
 
 CLUSTER: Final = "dGllcmVkc3RvcmVUZXN0cw"
 NEW_ID: Final = Uuid(b"a-new-topics-id.")

@@ -19,7 +19,7 @@ from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.checkpoints import OffsetCheckpoint, format_offset_checkpoint, parse_offset_checkpoint
 from tieredstore.process.closing import Closing
 from tieredstore.process.whole_files import sync_folder
-from tieredstore.restore.segment_copy import DRAFT, sync
+from tieredstore.restore.logdir.segment_copy import DRAFT, sync
 
 MARKER: Final = "tieredstore-restore-unfinished"
 

@@ -28,20 +28,20 @@ from tieredstore.kafka.checkpoints import format_leader_epochs, parse_broker_id,
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from tieredstore.model import AtTime, TopicIdPartition, human_bytes
 from tieredstore.process.whole_files import sync_folder
-from tieredstore.restore.log_directory import (
+from tieredstore.restore.logdir.log_directory import (
     LogDirectory,
     disk_faults,
     replace_file,
     take_owner,
     unfinished_work,
 )
-from tieredstore.restore.planning import OpenTransactions, log_size, plan_spans
-from tieredstore.restore.segment_copy import DRAFT, ProducerStates, copy_span
+from tieredstore.restore.logdir.planning import OpenTransactions, log_size, plan_spans
+from tieredstore.restore.logdir.segment_copy import DRAFT, ProducerStates, copy_span
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
     from tieredstore.remote.source import SegmentSource
-    from tieredstore.restore.prepared import PreparedRestore, PreparedTopic
+    from tieredstore.restore.logdir.prepared import PreparedRestore, PreparedTopic
 
 _LOG: Final = re.compile(r"(\d{20})\.log")
 _SEGMENT_FILE: Final = re.compile(r"\d{20}\.")

@@ -1,4 +1,7 @@
-"""``tieredstore restore``: the segments of a bucket, back in a cluster's log directories with their offsets."""
+"""``restore prepare``, ``logdir`` and ``finish``: a bucket's segments in a cluster's log directories, offsets kept.
+
+Separate from the other commands of ``restore``, which need no log directory.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,7 @@ from tieredstore.model import human_bytes
 if TYPE_CHECKING:
     from tieredstore.api.outcomes import Outcome
     from tieredstore.api.rows import Topic
-    from tieredstore.restore.cluster import RestoreCluster
-
-app: Final = typer.Typer(no_args_is_help=True, help="Put segments back into the log directories of a cluster.")
+    from tieredstore.restore.logdir.cluster import RestoreCluster
 
 _Plan: TypeAlias = Annotated[
     Path, typer.Option("--plan", metavar="FILE", help="The file that prepare writes and the others read.")
@@ -26,12 +27,6 @@ _Plan: TypeAlias = Annotated[
 _PLAN: Final = Path("restore.json")
 
 
-@app.callback()
-def restore() -> None:
-    """Put segments back into the log directories of a cluster, each batch at its offset."""
-
-
-@app.command()
 def prepare(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="The topics to restore, by name or glob.")],
     store: Store,
@@ -51,7 +46,7 @@ def prepare(
 
     Example: tieredstore restore prepare orders -c store.properties --bootstrap-server broker1:9092
     """
-    from tieredstore.restore.prepared import new_plan
+    from tieredstore.restore.logdir.prepared import new_plan
 
     brokers = _cluster_of(cluster)
     with store.open() as bucket:
@@ -69,7 +64,6 @@ def prepare(
     print_lines([f"{counted(len(wanted), 'topic')} prepared in {plan}; stop the brokers, then run restore logdir"])
 
 
-@app.command()
 def logdir(
     log_dir: Annotated[Path, typer.Argument(metavar="LOG_DIR", help="A log directory (log.dirs) of a stopped broker.")],
     store: Store,
@@ -97,8 +91,8 @@ def logdir(
     Example: tieredstore restore logdir /var/lib/kafka/data -c store.properties
     """
     from tieredstore.api.outcomes import run
-    from tieredstore.restore.prepared import PreparedRestore
-    from tieredstore.restore.restoring import RestoreOptions, restore_logs
+    from tieredstore.restore.logdir.prepared import PreparedRestore
+    from tieredstore.restore.logdir.restoring import RestoreOptions, restore_logs
 
     window.check_order()
     options = RestoreOptions(
@@ -113,7 +107,6 @@ def logdir(
         )
 
 
-@app.command()
 def finish(
     store: Store,
     cluster: Cluster,
@@ -132,8 +125,8 @@ def finish(
 
     Example: tieredstore restore finish -c store.properties --bootstrap-server broker1:9092
     """
-    from tieredstore.restore.finishing import plan_finish
-    from tieredstore.restore.prepared import PreparedRestore
+    from tieredstore.restore.logdir.finishing import plan_finish
+    from tieredstore.restore.logdir.prepared import PreparedRestore
 
     settings = dict(_parse_setting(text) for text in changed_settings or ())
     prepared, brokers = PreparedRestore.read(plan), _cluster_of(cluster)
@@ -151,7 +144,7 @@ def _partition_count(topic: Topic, asked: int | None) -> int:
 
 
 def _cluster_of(cluster: Cluster) -> RestoreCluster:
-    from tieredstore.restore.cluster import RestoreCluster
+    from tieredstore.restore.logdir.cluster import RestoreCluster
 
     client = cluster.client()
     if client is None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import tieredstore as ts
-from tests.restore.log_dirs import NEW_ID, fresh_bucket, make_log_dir, prepared, restore, tree
+from tests.restore.logdir.log_dirs import NEW_ID, fresh_bucket, make_log_dir, prepared, restore, tree
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.restore.log_directory import MARKER
-from tieredstore.restore.prepared import PreparedRestore, new_plan
+from tieredstore.restore.logdir.log_directory import MARKER
+from tieredstore.restore.logdir.prepared import PreparedRestore, new_plan
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
 

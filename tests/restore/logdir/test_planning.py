@@ -17,7 +17,7 @@ from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapsho
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.source import SegmentSource
-from tieredstore.restore.planning import plan_spans
+from tieredstore.restore.logdir.planning import plan_spans
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
 
 ORDERS = TopicIdPartition(Uuid(b"orders-in-bucket"), "orders", 0)

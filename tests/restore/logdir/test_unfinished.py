@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 import tieredstore as ts
-from tests.restore.log_dirs import ALL, fresh_bucket, make_log_dir, prepared, restore, tree
+from tests.restore.logdir.log_dirs import ALL, fresh_bucket, make_log_dir, prepared, restore, tree
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.restore import restoring
-from tieredstore.restore.log_directory import MARKER
-from tieredstore.restore.prepared import PreparedRestore
-from tieredstore.restore.restoring import RestoreOptions
-from tieredstore.restore.segment_copy import copy_span
+from tieredstore.restore.logdir import restoring
+from tieredstore.restore.logdir.log_directory import MARKER
+from tieredstore.restore.logdir.prepared import PreparedRestore
+from tieredstore.restore.logdir.restoring import RestoreOptions
+from tieredstore.restore.logdir.segment_copy import copy_span
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
 

@@ -14,8 +14,8 @@ from tieredstore.model import human_bytes
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
     from tieredstore.remote.source import SegmentSource
-    from tieredstore.restore.cluster import RestoreCluster
-    from tieredstore.restore.prepared import PreparedRestore, PreparedTopic
+    from tieredstore.restore.logdir.cluster import RestoreCluster
+    from tieredstore.restore.logdir.prepared import PreparedRestore, PreparedTopic
 
 _UNLIMITED: Final = -1
 

@@ -17,7 +17,7 @@ from tieredstore.live.clients import LiveAdmin, await_answer
 from tieredstore.live.cluster import uuid_of
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import client_configuration
-from tieredstore.restore.prepared import PreparedRestore, PreparedTopic
+from tieredstore.restore.logdir.prepared import PreparedRestore, PreparedTopic
 
 PREPARED: Final = {
     "cleanup.policy": "delete", "remote.storage.enable": "false", "retention.bytes": "-1", "retention.ms": "-1",

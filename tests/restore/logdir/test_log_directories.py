@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 import tieredstore as ts
-from tests.restore.log_dirs import ALL, CLUSTER, fresh_bucket, make_log_dir, prepared, restore, tree
+from tests.restore.logdir.log_dirs import ALL, CLUSTER, fresh_bucket, make_log_dir, prepared, restore, tree
 from tests.support.paths import GOLDEN
 from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError, TieredStoreError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.logdir import describe, discover
 from tieredstore.model import AtTime, TopicIdPartition, Uuid
-from tieredstore.restore.log_directory import MARKER, is_unfinished
-from tieredstore.restore.prepared import PreparedRestore
-from tieredstore.restore.restoring import RestoreOptions
+from tieredstore.restore.logdir.log_directory import MARKER, is_unfinished
+from tieredstore.restore.logdir.prepared import PreparedRestore
+from tieredstore.restore.logdir.restoring import RestoreOptions
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
 from tieredstore.testing.segments import write_segment
 

@@ -15,7 +15,7 @@ from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.kafka.checkpoints import open_transactions, parse_producer_snapshot
 from tieredstore.kafka.end_markers import MARKER_BYTES, TransactionStep, play_markers, transaction_steps
 from tieredstore.model import AtTime, IndexType
-from tieredstore.restore.segment_copy import is_whole, whole_batches
+from tieredstore.restore.logdir.segment_copy import is_whole, whole_batches
 
 if TYPE_CHECKING:
     from tieredstore.kafka.batches import BatchHeader

@@ -12,17 +12,17 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 import tieredstore as ts
-from tests.restore.log_dirs import fresh_bucket
-from tests.restore.test_real_broker import records, stored
-from tests.restore.test_unfinished import stop_after
+from tests.restore.logdir.log_dirs import fresh_bucket
+from tests.restore.logdir.test_real_broker import records, stored
+from tests.restore.logdir.test_unfinished import stop_after
 from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
 from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, ClusterNode, KafkaCluster, start_kafka_cluster
 from tests.support.servers.process import ServerFailedError
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.restore.log_directory import MARKER
-from tieredstore.restore.prepared import PreparedRestore
-from tieredstore.restore.restoring import RestoreOptions
+from tieredstore.restore.logdir.log_directory import MARKER
+from tieredstore.restore.logdir.prepared import PreparedRestore
+from tieredstore.restore.logdir.restoring import RestoreOptions
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
 

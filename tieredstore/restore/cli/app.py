@@ -1,0 +1,20 @@
+"""``tieredstore restore``: its commands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from tieredstore.restore.cli import logdir
+
+app: Final = typer.Typer(no_args_is_help=True, help="Put what is in a bucket back into Kafka.")
+
+
+@app.callback()
+def restore() -> None:
+    """Put what is in a bucket back into Kafka: the segments of a cluster's log directories, batch by batch."""
+
+
+for _command in (logdir.prepare, logdir.logdir, logdir.finish):
+    app.command()(_command)
