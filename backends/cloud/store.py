@@ -70,7 +70,7 @@ BUCKET_REMEMBERED_S: Final = 60.0
 
 
 _HAIR_S: Final = 0.01
-"""Tolerance in seconds: a timeout set to end at the deadline may fire this much earlier."""
+"""Tolerance in seconds: a timeout that is set to end at the deadline may fire earlier by this much."""
 
 
 Client = TypeVar("Client", bound=ClosableClient)

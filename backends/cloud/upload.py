@@ -111,7 +111,7 @@ class Upload(ABC, Generic[Client, Options]):
     is_shared: bool = False
 
     parts_gone: ClassVar[str] = "the upload disappeared before it was completed"
-    """Message if the service no longer holds the parts."""
+    """Message for the error that the service no longer holds the parts."""
 
     looks_first: ClassVar[bool] = True
     """True to check that the key is free before many bytes are sent under that condition."""

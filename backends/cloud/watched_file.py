@@ -13,7 +13,7 @@ from tieredstore.process.forks import ForkSafeLock
 Value = TypeVar("Value")
 
 MAX_FILE_BYTES = 1 << 20
-"""Limit against a wrong path: a credentials file has a few KiB."""
+"""True to check that the key is free before sending many bytes under the condition ``if_absent``."""
 
 _Stamp = tuple[int, int, int]
 

@@ -43,7 +43,7 @@ _ALWAYS: Final[dict[int, type[TieredStoreError]]] = {
     **dict.fromkeys((errno.EILSEQ, errno.ELOOP, errno.ENAMETOOLONG), InvalidKeyError),
 }
 _ON_READS: Final = _ALWAYS | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), ObjectNotFoundError)
-# On a write, a missing folder means that another program removed it. A file in the folder's place makes the key
+# On a write, a missing folder means that another program removed it. If a file has the folder's name, the key is
 # invalid.
 _ON_WRITES: Final = _ALWAYS | {
     errno.ENOENT: StoreUnavailableError,

@@ -57,10 +57,10 @@ _CLOCK: Final = "clock"
 class FilesystemObjectStore(ObjectStore, StoreAdmin):
     """Objects as files below ``root``, an existing folder; several processes may use it at once.
 
-    Reads write nothing, so a read-only root works. An etag is the SHA-256 of the content. ``head`` and ``replace`` read
-    the whole object to compute it; listings have no etags. The file system must support ``flock``. Symbolic links below
-    the root are not followed: a key whose path contains one raises InvalidKeyError. The store is picklable, because it
-    keeps nothing open between two calls.
+    Reads write nothing, so a read-only root works. The etag of an object is the SHA-256 of its content. ``head`` and
+    ``replace`` read the whole object to compute it; listings have no etags. The file system must support ``flock``.
+    Symbolic links below the root are not followed: a key whose path contains one raises InvalidKeyError. The store is
+    picklable, because it keeps nothing open between two calls.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -253,7 +253,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             folders = () if relative == b"." else tuple(relative.split(b"/"))
             below = "".join(f"{os.fsdecode(name)}/" for name in folders)
             names[:] = [name for name in names if _may_hold(f"{below}{os.fsdecode(name)}/", prefix)]
-            # A draft has a random name, so list it for any prefix that its object's key may have.
+            # List a draft if any key in its folder may start with ``prefix``: the draft's random name does not show its
+            # key.
             if below.startswith(prefix) or "/" not in prefix[len(below) :]:
                 yield from self._abandoned_in(folders, below)
 

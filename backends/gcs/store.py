@@ -390,7 +390,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         headers = {"Accept-Encoding": "identity", **range_header(start, stop)}
         with client.session.get(client.download_url(key), headers=headers, stream=True) as response:
             raise_for(response)
-            # A page of some web server, instead of the object, has no generation.
+            # A page of a web server or proxy, in place of the object, has no generation.
             require_size(int(response.headers["X-Goog-Generation"]))
             size = answered_size(what, start, stop, response.headers)
             return take(HttpAnswer(size, response.raw, what, partial(_check_crc, response, what)))

@@ -79,7 +79,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         response = client.get_object(**asked)
         body = response["Body"]
         try:
-            # A page of some web server, instead of the object, has no etag.
+            # A page of a web server or proxy, in place of the object, has no etag.
             require_text("the etag", response["ETag"])
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
             return take(S3Answer(size, body, what))

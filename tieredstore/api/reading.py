@@ -241,7 +241,7 @@ def _kind(option: str, given: Any, registry: SchemaRegistry | None) -> Callable[
 
 
 class _GivenRows(ArrowStream):
-    """Up to ``limit`` rows of a stream; ``left_out`` receives what the stream left out. For one thread."""
+    """Up to ``limit`` rows of a stream; ``left_out`` receives what the stream left out. Not thread-safe."""
 
     def __init__(self, rows: ArrowStream, limit: int | None, left_out: LeftOut | None = None) -> None:
         self.schema = rows.schema
@@ -270,7 +270,7 @@ class _GivenRows(ArrowStream):
 
 
 class _FollowedRows(ArrowStream):
-    """The records of a topic as they arrive, endlessly. For one thread."""
+    """The records of a topic as they arrive, endlessly. Not thread-safe."""
 
     def __init__(self, reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, left_out: LeftOut) -> None:
         self.schema = topic_schema(plan.columns, plan.types)

@@ -191,7 +191,7 @@ class StoredRows:
 
 
 class RowCursor:
-    """Finds rows by ascending paths, in one pass. For one thread."""
+    """Finds rows by ascending paths, in one pass. Not thread-safe."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = iter(batches)

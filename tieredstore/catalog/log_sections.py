@@ -182,7 +182,7 @@ _LONGEST_CUT_HEAD: Final = 16
 
 
 class SectionBytes:
-    """Iterator over the bytes of ``section``, in buffers that are valid until the next is requested. For one thread.
+    """Iterator over the bytes of ``section``, in buffers that are valid until the next is requested. Not thread-safe.
 
     ``source`` may continue after the section, with the first bytes of the next batch.
     """
@@ -313,7 +313,7 @@ class ByteStream(Protocol):
 
 
 class LogBatches:
-    """Walks over a log's batches from ``position`` to ``size``; ``stream`` begins at ``position``. For one thread."""
+    """Walks over a log's batches from ``position`` to ``size``; ``stream`` begins at ``position``. Not thread-safe."""
 
     def __init__(
         self,

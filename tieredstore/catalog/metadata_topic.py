@@ -263,7 +263,7 @@ _PROBLEMS: Final = {
 
 
 class SegmentStates:
-    """States of all segments, from the records of the metadata topic. For one thread.
+    """States of all segments, from the records of the metadata topic. Not thread-safe.
 
     As in Kafka, a segment is readable only between the end of its copy and the start of its deletion. Repeated records
     change nothing. An update of an unknown segment, whose first record was deleted, is ignored.

@@ -248,7 +248,7 @@ def read_watermark(
 
 
 class StoredMoves:
-    """Moves back of a bucket's watermarks; reads a watermark again if its object has changed. For one thread."""
+    """Moves back of a bucket's watermarks; reads a watermark again if its object has changed. Not thread-safe."""
 
     def __init__(self, source: SegmentSource) -> None:
         self._source = source

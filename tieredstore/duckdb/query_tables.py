@@ -82,7 +82,7 @@ class QueryRows(ArrowStream):
 
 
 class QueryTables(Closing):
-    """The connection of one query, with the topics that the query names as tables. For one thread; close it.
+    """The connection of one query, with the topics that the query names as tables. Not thread-safe; close it.
 
     All tables of a topic show the same moment. Python's variables are not visible, and DuckDB installs no extension by
     itself. The SQL may read and write local files and install extensions, unless ``is_sandboxed``.

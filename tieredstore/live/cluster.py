@@ -385,7 +385,7 @@ _FIRST_COMMITS_S: Final = 1.0
 
 
 class GroupClient(Closing):
-    """Reads commits from a group's coordinator without joining the group. For one thread.
+    """Reads commits from a group's coordinator without joining the group. Not thread-safe.
 
     It uses a consumer, because librdkafka 2.x crashes the process if a broker answers an administrative client that it
     is not the coordinator (librdkafka issue 5040). A broker that has just become coordinator answers so.

@@ -41,7 +41,7 @@ class EpochEnd:
 
 
 class EpochInquiry:
-    """Asks the leaders of some partitions once, by a consumer that fetches nothing. For one thread."""
+    """Asks the leaders of some partitions once, by a consumer that fetches nothing. Not thread-safe."""
 
     def __init__(self, consumer: LiveConsumer, epochs: Mapping[TopicPartition, int], doing: str) -> None:
         self._consumer = consumer

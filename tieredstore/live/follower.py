@@ -75,7 +75,7 @@ class _Followed:
 
 
 class LiveFollower(Closing):
-    """Follows partitions of one cluster from given offsets. For one thread; close it after use.
+    """Follows partitions of one cluster from given offsets. Not thread-safe; close it after use.
 
     One consumer reads all partitions, without joining a group. Memory is bounded whatever their number: librdkafka's
     read-ahead (``docs/how-to/read.md``), and about 4 MiB or 10,000 records to return.

@@ -151,7 +151,7 @@ class LiveRange:
 
 
 class BoundedRead:
-    """One read of a range, by a consumer that nothing else uses meanwhile. For one thread."""
+    """One read of a range, by a consumer that nothing else uses meanwhile. Not thread-safe."""
 
     def __init__(self, consumer: LiveConsumer, extent: LiveRange, columns: MessageColumns, timeout_s: float) -> None:
         self._consumer = consumer

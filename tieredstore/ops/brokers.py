@@ -74,7 +74,7 @@ class MetadataTopic:
 
 
 class BrokersSegments:
-    """The state of each segment by the records of the metadata topic. For one thread.
+    """The state of each segment by the records of the metadata topic. Not thread-safe.
 
     There may be millions, so a temporary file holds them; :meth:`close` removes it.
     """

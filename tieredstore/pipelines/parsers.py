@@ -115,7 +115,7 @@ class MessageParser(Parser):
             except BadMessageError as bad:
                 filed.put_aside(str(bad))
             except ConfigError:
-                raise  # concerns all messages, not only this one
+                raise  # wrong settings concern all messages
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
                 # The error's text may contain the message.
                 filed.put_aside(f"its parser failed with {type(error).__name__}")

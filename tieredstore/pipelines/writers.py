@@ -244,7 +244,7 @@ def _plain_columns(content: Any) -> Any:
 
 
 class _Kept:
-    """A file that stays open when the compressor above it is closed."""
+    """Keeps a file open when the compressor above it is closed."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -69,7 +69,7 @@ class StreamedScan(Protocol):
 
 
 class TopicRead(ArrowStream):
-    """The records of a topic. No record batch is empty. For one thread. Exhaust it, or close it.
+    """The records of a topic. No record batch is empty. Not thread-safe. Exhaust it, or close it.
 
     If nothing refers to it any more, it ends within about a second. After an early close it raises AlreadyClosedError,
     so that it never seems complete; after a failure it raises the same error again.

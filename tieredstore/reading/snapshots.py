@@ -35,7 +35,7 @@ _NO_END: Final = ((None, None), None)
 
 
 class LogSnapshots:
-    """Snapshots of the logs that a query selects, renewed if older than ``fresh_s``. For one thread; close it.
+    """Snapshots of the logs that a query selects, renewed if older than ``fresh_s``. Not thread-safe; close it.
 
     A renewal is cheap, because manifests read before are cached and the broker's connection stays open. ``clock``
     returns monotonic seconds.

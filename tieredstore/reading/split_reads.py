@@ -161,7 +161,7 @@ class QuerySources:
 
 
 class StoredRead:
-    """Reads a window of the bucket's offsets. ``position`` is always the next offset to read. For one thread.
+    """Reads a window of the bucket's offsets. ``position`` is always the next offset to read. Not thread-safe.
 
     The query's loss policy applies to segments deleted since the snapshot, and to transactions whose outcome they held.
     Gaps in the window are skipped, because the caller has reported them.

@@ -179,7 +179,7 @@ class _Looks:
 
 
 class LogTail(Closing):
-    """Follows partitions from given offsets, first in the bucket, then at the broker. For one thread.
+    """Follows partitions from given offsets, first in the bucket, then at the broker. Not thread-safe.
 
     The tail reads partitions from the bucket one after another, each as far as the bucket's log is complete. A single
     consumer then follows them all at the broker. If the broker deletes records before they were read, the tail reads

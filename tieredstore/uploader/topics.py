@@ -84,7 +84,7 @@ def warnings(settings: Mapping[str, str], upload_timeout_ms: int, *, has_links: 
 
 
 class TopicAdvice:
-    """Reads topics' settings from the brokers; keeps refused topics and warnings. For one thread."""
+    """Reads topics' settings from the brokers; keeps refused topics and warnings. Not thread-safe."""
 
     def __init__(self, settings: UploaderSettings, broker: BrokerState | None) -> None:
         self._force = frozenset(settings.force_topics)

@@ -33,7 +33,7 @@ _WORDS: Final = {
 
 
 class BrokersBelief(Closing):
-    """The segments that the brokers list by their metadata topic. For one thread.
+    """The segments that the brokers list by their metadata topic. Not thread-safe.
 
     There may be millions, so a temporary file holds them; :meth:`close` removes it. Use it in this order: take all
     records, :meth:`compare` each segment of a run, take the new records, and ask for the :meth:`rest`. Then segments

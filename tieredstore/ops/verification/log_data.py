@@ -37,7 +37,7 @@ _VIEW_SIZE: Final = HEADER_SIZE + MARKER_BYTES
 
 
 class LogWalk:
-    """Reads the bytes of a log forward. Only :meth:`jump` may go back. For one thread.
+    """Reads the bytes of a log forward. Only :meth:`jump` may go back. Not thread-safe.
 
     The stream's errors pass through: SegmentCorruptError for a chunk that does not open, which begins at :attr:`end`.
     """
@@ -128,7 +128,7 @@ class LogWalk:
 
 
 class BatchChecks:
-    """Checks the batches of a log in order, each while its bytes are still available. For one thread.
+    """Checks the batches of a log in order, each while its bytes are still available. Not thread-safe.
 
     One cause is reported once: a faulty batch is not compared any further. Eight of the fields change: findings, the
     batch before, the run and the open transactions. The others are what the log is compared with; they are looked up

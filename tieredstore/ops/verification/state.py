@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS sound (
 
 
 class VerifyState(Closing):
-    """The state file of one bucket. For one thread; close it."""
+    """The state file of one bucket. Not thread-safe; close it."""
 
     def __init__(
         self,

@@ -169,7 +169,7 @@ def _uncached(bucket: Bucket) -> Generator[RemoteStorageManager]:
 class OpenTransactions:
     """Checks transactions that are open between two segments: the next one must end or continue each of them.
 
-    Takes the results of segments in key order; for one thread.
+    Takes the results of segments in key order; not thread-safe.
     """
 
     def __init__(self, manager: RemoteStorageManager) -> None:

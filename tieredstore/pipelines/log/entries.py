@@ -18,7 +18,7 @@ EntryKind: TypeAlias = Literal[
     "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop",
     "backfill", "replacing", "replaced",
 ]  # fmt: skip
-"""Only :func:`effects` may distinguish kinds."""
+"""Kinds of entries. Only :func:`effects` may distinguish them."""
 
 Number: TypeAlias = Annotated[int, Field(ge=-1, le=MAX_INT64)]
 _Offset: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT64)]

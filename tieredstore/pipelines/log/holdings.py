@@ -201,7 +201,7 @@ class Family:
         ]
 
     def has_said(self, statement: Statement) -> bool:
-        """Return True if a generation of this family wrote the statement."""
+        """Return True if a generation of this family wrote the statement (its counts in a ``_SUCCESS``)."""
         ours = {self._log.generation, *self._read_others()}
         return statement.pipeline == self._log.pipeline and statement.generation in ours
 

@@ -254,7 +254,7 @@ class Driver:
             # A newer driver may have discarded the files, so check the fence again.
             self.log.check_alone()
             _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
-            discard_files(self.store, missing)  # the store may still hold parts of some files
+            discard_files(self.store, missing)  # the store may still hold parts of some of these files
             entry = self._write_again(entry, {file.key for file in missing})
         self.finalizer.write(entry)
         self.store.delete(entry.removed)

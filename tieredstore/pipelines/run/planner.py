@@ -93,8 +93,8 @@ class Planner:
         for window in windows:
             where = window.topic, window.partition
             reach[where] = reach.get(where, (window.start, 0))[0], window.stop
-        # Reading a window also checks that its log is readable after the window before. If there is no new window,
-        # check here.
+        # Reading a window also checks that no records are missing before it. For partitions without a new window, check
+        # here.
         ends = {
             where: (log.end, log.end) for where, log in snapshot.logs.items()
             if where not in reach and where in positions and positions[where].next_offset >= log.end

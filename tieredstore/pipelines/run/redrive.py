@@ -27,7 +27,7 @@ _NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampTy
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A quarantine file, the window that its offsets span, and the generation that wrote it."""
+    """A quarantine file, the offsets that it spans as a window, and the generation that wrote it."""
 
     file: OutputFile
     window: Window

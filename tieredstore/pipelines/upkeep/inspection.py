@@ -315,7 +315,7 @@ def list_output(
     Adds to ``successes`` the directories that have a ``_SUCCESS``.
     """
     places = places_of(pipeline)
-    # Other settings may have written some files to other directories.
+    # Files of other settings may be in other directories, so list them too.
     others = {
         key.rpartition("/")[0]
         for key, one in committed.files.items()

@@ -73,7 +73,7 @@ class _Serving:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A write request and the bytes of room that it holds."""
+    """A write request, and the bytes that it reserves in the broker's buffer."""
 
     connection: Connection
     request: Request
@@ -122,7 +122,7 @@ class Broker:
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_gone = asyncio.Event()
-        self._asked_s = 0.0  # when a client last was redirected or asked for metadata
+        self._asked_s = 0.0  # time at which a client was last redirected or asked for metadata
         self._forget_counts = BROKERS.add(lambda: self.counts.snapshot(self._levels()))
 
     @property
@@ -243,7 +243,7 @@ class Broker:
             self._all_gone.set()
 
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:
-        """Handle one request, and give back its ``held`` bytes of room in every outcome."""
+        """Handle one request. In every outcome, release the ``held`` bytes that it reserves in the broker's buffer."""
         try:
             request = view_request(frame)
         except PacketCorruptError as error:

@@ -1,8 +1,8 @@
-"""One client's connection: splits bytes into frames, without copying large ones or exceeding the broker's room.
+"""One client's connection: splits bytes into frames, without copying large ones or exceeding the broker's buffer.
 
 All connections of a broker read into one buffer, since the loop reads one socket at a time. Complete frames are handled
-in place; the connection keeps only the incomplete rest. A large frame gets a buffer of its own once the broker has room
-for all of it. Until then the socket is not read, and the client waits.
+in place; the connection keeps only the incomplete rest. A large frame gets memory of its own once its whole size is
+free in the broker's buffer (``pubsub.broker.buffer.bytes``). Until then the socket is not read, and the client waits.
 """
 
 from __future__ import annotations
@@ -35,26 +35,29 @@ _logger: Final = logging.getLogger(__name__)
 _SMALL_BYTES: Final = 64 << 10
 _SIZE_BYTES: Final = 4
 READ_BYTES: Final = 256 << 10
-"""Size of the shared buffer, which a read may fill while there is room. If room is short, a read takes 64 KiB."""
+"""Size of the memory that all connections read into. While fewer bytes are free in the broker's buffer, a read takes
+at most 64 KiB.
+"""
 
 LEAST_PACE_S: Final = 60.0
 """The longest time for a request to arrive, since a slow client holds memory that others wait for.
 
-It counts from the request's first byte (for the first request, from the connection) and includes the wait for room in
-the broker's memory. A request has at least ``LEAST_PACE_AFTER_S`` after the room was granted. Idle time between
-requests is unlimited.
+It counts from the request's first byte (for the first request, from the connection) and includes the wait for free
+memory in the broker's buffer. A request has at least ``LEAST_PACE_AFTER_S`` after its memory was reserved. Idle time
+between requests is unlimited.
 """
 
 LEAST_PACE_AFTER_S: Final = 5.0
 
 _UNSENT_BYTES: Final = 1 << 20
 _MOST_SLOW: Final = 16
-"""Requests of one connection that may wait for the store at once. Messages do not count: the broker's room limits
-them."""
+"""Requests of one connection that may wait for the store at once. Messages do not count: the broker's buffer limits
+them.
+"""
 
 
 class Stop(enum.Enum):
-    """Why a connection reads no requests."""
+    """Reasons for which a connection reads no requests."""
 
     NO_ROOM = "no room"
     NOT_READ = "answers are not read"
@@ -80,13 +83,15 @@ class RequestHandler(Protocol):
         ...
 
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:
-        """Handle a whole request, and give back ``held`` bytes of room later. ``frame`` is valid only during the
-        call."""
+        """Handle a whole request, and later release the ``held`` bytes that it reserves in the broker's buffer.
+        ``frame`` is valid only during the call.
+        """
         ...
 
 
 class Inlet:
-    """Resources that all connections of a broker share: the handler of requests, room and memory.
+    """Resources that all connections of a broker share: the handler of requests, the limit on buffered bytes, and
+    memory.
 
     ``pool`` recycles the memory of large frames. The loop reads one socket at a time into ``shared``, of
     ``READ_BYTES``.
@@ -105,7 +110,7 @@ class Answers:
     """Outgoing answers of one connection, in any order; they queue while a streamed answer goes out."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.transport: asyncio.Transport | None = None  # while the client is there
+        self.transport: asyncio.Transport | None = None  # None unless the client is connected
         self.writable = asyncio.Event()
         self.writable.set()
         self._loop = loop
@@ -126,7 +131,8 @@ class Answers:
                 self._loop.call_soon(self.flush)
             self._unsent.append(packet)
             self._unsent_bytes += len(packet)
-            if self._unsent_bytes > _UNSENT_BYTES:  # flush now, so that a client that reads no answers is paused
+            # Flush now: asyncio then pauses a client that does not read its answers.
+            if self._unsent_bytes > _UNSENT_BYTES:
                 self.flush()
         return True
 
@@ -157,12 +163,12 @@ class Answers:
 
 @dataclass(slots=True)
 class _Arriving:
-    """A large frame that arrives in memory of its own, and holds its room."""
+    """A large frame that arrives in memory of its own; its bytes are reserved in the broker's buffer."""
 
     memory: memoryview
     filled: int
     granted_s: float
-    """When the frame got its room."""
+    """Time at which the frame's memory was reserved."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -174,13 +180,13 @@ class Connection(asyncio.BufferedProtocol):
     ``_coming``   holds                                      next
     ============  =========================================  ===========================================================
     None          ``_left``: the request's beginning, or     None: the request is complete, and was handed on.
-                  nothing                                    Waiter: a write needs room.
-                                                             _Arriving: a large write has begun, with its room granted
-    Waiter        ``_left``, and a place in the queue for    None, with the room: it was granted. If the client
-                  room                                       disconnects, the place or the room is given back
-    _Arriving     room and memory for the whole request      None: the request is complete, and was handed on. If the
-                                                             client disconnects or is slower than ``LEAST_PACE_S``, room
-                                                             and memory are given back
+                  nothing                                    Waiter: a write needs memory.
+                                                             _Arriving: a large write has begun, its memory reserved
+    Waiter        ``_left``, and a place in the queue for    None: the memory was reserved. If the client disconnects,
+                  memory                                     the place or the memory is given back
+    _Arriving     reserved memory for the whole request      None: the request is complete, and was handed on. If the
+                                                             client disconnects or is slower than ``LEAST_PACE_S``, the
+                                                             memory is given back
     ============  =========================================  ===========================================================
 
     The socket is read while ``_stops`` is empty.
@@ -194,11 +200,11 @@ class Connection(asyncio.BufferedProtocol):
         self._inlet = inlet
         self._answers = Answers(inlet.loop)
         self._stops: set[Stop] = set()
-        self._reading = inlet.shared  # memory for the next bytes, after a copy of _left
-        self._left = b""  # received and unhandled: the beginning of a frame, or frames that wait for room
+        self._reading = inlet.shared  # memory for the next read, which begins with a copy of ``_left``
+        self._left = b""  # received and unhandled: the beginning of a frame, or frames that wait for memory
         self._coming: Waiter | _Arriving | None = None
-        self._began_s: float | None = inlet.loop.time()  # when the incomplete request began to arrive
-        self._slow = 0  # requests that wait for the store
+        self._began_s: float | None = inlet.loop.time()  # time at which the incomplete request began to arrive
+        self._slow = 0  # number of requests that wait for the store
 
     @property
     def is_open(self) -> bool:
@@ -310,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
         if Stop.BUSY in self._stops or (
             self._stops and not isinstance(coming, _Arriving) and Stop.NO_ROOM not in self._stops
         ):
-            self._began_s = now_s  # the client holds no room, or waits for the store
+            self._began_s = now_s  # the client holds no memory, or waits for the store
         elif Stop.NO_ROOM in self._stops:
             return
         elif now_s > max(self._began_s + LEAST_PACE_S, granted_s + LEAST_PACE_AFTER_S):
@@ -401,7 +407,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._coming is not None:
                 self._stop(Stop.NO_ROOM)
                 return False
-        self._coming = None  # room was granted during the wait
+        self._coming = None  # the bytes were reserved during the wait
         return True
 
     def _begin_large(self, size: int, came: memoryview) -> None:
@@ -412,7 +418,8 @@ class Connection(asyncio.BufferedProtocol):
         self._coming = _Arriving(memory, len(came), now_s)
         if self._began_s is None:
             self._began_s = now_s
-        elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:  # others wait for the room it holds
+        # Other clients wait for the memory that this request holds.
+        elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:
             loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))
 
     def _take_granted(self) -> None:
@@ -453,7 +460,7 @@ def _principal(tls: ssl.SSLObject | None) -> str | None:
 
 
 MESSAGE_COST: Final = 1024
-"""Bytes that a held Message takes beside its data: callbacks, header and bookkeeping."""
+"""Bytes that a Message in memory takes beside its data: callbacks, header and bookkeeping."""
 
 
 @dataclass(slots=True, eq=False)
@@ -469,9 +476,11 @@ class Waiter:
 
 
 class Room:
-    """Bytes of memory that a broker may hold, used only on its loop. Waiters are served in order, also large ones.
+    """The bytes of memory that a broker may hold, used only on its loop. Waiters are served in order, whatever their
+    size.
 
-    A Message takes all its bytes before the first is read: two Messages with half their bytes each would deadlock.
+    A Message reserves all its bytes before the first is read: two Messages with half their bytes each would
+    deadlock.
     """
 
     def __init__(self, size: int) -> None:
@@ -485,7 +494,9 @@ class Room:
         return len(self._waiting)
 
     def take(self, size: int, granted: Callable[[], None]) -> Waiter | None:
-        """Take ``size`` bytes now and return None; or return a waiter, and call ``granted`` once they are taken."""
+        """Reserve ``size`` bytes now and return None; or return a waiter, and call ``granted`` once they are
+        reserved.
+        """
         if not self._waiting and self.taken + size <= self.size:
             self.taken += size
             return None
@@ -519,10 +530,10 @@ class Room:
 
 
 FRAMES_AN_ADDRESS: Final = 256
-"""Most frames of one address in a turn of the loop."""
+"""Maximum number of frames of one client address that a turn of the loop handles."""
 
 FRAMES_A_CONNECTION: Final = 64
-"""Most frames of one connection before others of its address have their turn."""
+"""Maximum number of frames of one connection that are handled before other connections of its address get a turn."""
 
 
 class Turns:

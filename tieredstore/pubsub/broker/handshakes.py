@@ -1,8 +1,8 @@
-"""TLS handshakes of clients: none before a client speaks, a few at once, and all memory from the broker's buffer.
+"""TLS handshakes of clients: none before a client sends a byte, a few at once, all within the broker's buffer limit.
 
 A TLS connection takes a hundred times the memory of a socket, from its first moment. So a client is only a socket until
-its first byte arrives. Then it waits for one of a few handshakes, and for room in the broker's buffer. Kept apart from
-``broker``, which handles a client only after its handshake.
+its first byte arrives. Then it waits for one of a few handshakes, and for free memory in the broker's buffer. Kept
+apart from ``broker``, which handles a client only after its handshake.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WAIT_S: Final = 10.0
 """Longest time from a client's arrival to its handshake."""
 
 HANDSHAKE_S: Final = 10.0
-"""Longest time for the handshake, and for the wait for room before it."""
+"""Longest time for the handshake, and for the wait for memory before it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +48,7 @@ class _Arrival:
     socket: socket.socket
     address: str
     deadline: asyncio.TimerHandle | None = None
-    is_handed_on: bool = False  # afterwards a transport closes the socket
+    is_handed_on: bool = False  # True once a transport owns the socket and will close it
 
 
 class Handshakes:
@@ -197,8 +197,8 @@ class Handshakes:
                 self.release(connection)
 
     async def _take_memory(self, connection: Connection) -> bool:
-        """Take room for a TLS connection, waiting if necessary. Return False if TLS connections would hold over half
-        of the buffer.
+        """Reserve memory for a TLS connection, waiting if necessary. Return False if TLS connections would hold over
+        half of the broker's buffer.
         """
         if (len(self._holding) + 1) * TLS_COST > self._room.size // 2:
             if not self._has_warned:

@@ -46,8 +46,8 @@ _logger: Final = logging.getLogger(__name__)
 
 _LEAST_MEMORY: Final = 64 << 10
 _MOST_EMPTY: Final = 5_000
-"""Most requests without records that wait for the next notification. The audit reports further ones as lost or
-empty.
+"""Maximum number of requests without records that wait for the next notification. The audit reports further ones as
+lost or empty.
 """
 
 Answer = Callable[[TieredStoreError | None], None]
@@ -83,9 +83,10 @@ class _OpenBatch:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Resources that the processors of one broker share: room for Messages, counts, and threads that write batches.
+    """Resources that the processors of one broker share: memory for Messages, counts, and threads that write batches.
 
-    ``by_producer``: True if each producer's Messages all go to one read partition."""
+    ``by_producer``: True if each producer's Messages all go to one read partition.
+    """
 
     room: Room
     counts: BrokerCounts
@@ -102,7 +103,7 @@ class TopicProcessor:
     state     is in                                       next
     ========  ==========================================  ===========================================================
     repeated  the ``answers`` of the first copy, if that  answered with the first copy, or at once if that copy is
-              copy is held                                stored. The room of the repetition is given back
+              copy is held                                stored. The repetition's memory is given back
     held      ``_held``, and an open batch                sealed: the batch is full or ``batch.ms`` old, or the broker
                                                           drains
     sealed    ``_held``, and a batch that is written      stored, or failed
@@ -110,7 +111,7 @@ class TopicProcessor:
     failed    nothing; a repetition is stored             –
     ========  ==========================================  ===========================================================
 
-    A Message holds room until it is stored or has failed. Then it is answered, once. There is one open batch, or one
+    A Message holds memory until it is stored or has failed. Then it is answered, once. There is one open batch, or one
     for each read partition if ``by_producer`` is set.
     """
 
@@ -128,7 +129,8 @@ class TopicProcessor:
         self._open: dict[int | None, _OpenBatch] = {}  # by lane
         self._held: dict[bytes, _Held] = {}
         self._stored = StoredHeaders()
-        self._empty: dict[ProducerRequest, None] = {}  # in order, not yet listed by a notification
+        # Requests without records, in order, that no notification lists yet.
+        self._empty: dict[ProducerRequest, None] = {}
         self._under_way = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -258,7 +260,7 @@ class TopicProcessors:
     def __init__(
         self, directory: Directory, assignment: Assignment, own: BatchBrokerSettings, uploads: int, lookups: Executor
     ) -> None:
-        """``uploads``: batches of a topic that are written in parallel."""
+        """``uploads``: number of batches of a topic that are written in parallel."""
         self.room: Room = Room(own.buffer_bytes)
         self.counts: BrokerCounts = BrokerCounts()
         self._directory = directory

@@ -127,8 +127,8 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
     while True:
         begin_s = time.monotonic()
         try:
-            # Before the first success no topic is assigned here. If a failed tick has announced this broker, that soon
-            # expires.
+            # Before the first success no topic is assigned here. If a failed tick has announced this broker, the
+            # announcement soon expires.
             with contextlib.nullcontext() if has_part else nothing_under_way():
                 governor.tick()
             has_part = True

@@ -31,7 +31,8 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime
 from tieredstore.pubsub.cli.options import BatchStore, TopicName, TopicNames
 
-_FOLLOWED_MS: Final = 600_000  # how far --follow reads back, for the other half of pairs
+# How far back --follow reads, to find the producer's record of a Message that is read now.
+_FOLLOWED_MS: Final = 600_000
 
 app: Final = typer.Typer(no_args_is_help=True, help="Batches of records in a store, like MemQ.")
 

@@ -108,7 +108,7 @@ class BatchConsumer(Closing):
         self._partitions: dict[int, PartitionState] = {}
         self._turn = 0
         self._member: GroupMember | None = None
-        self._version: int | None = None  # version of the claims behind ``_partitions``
+        self._version: int | None = None  # version of the group's claims from which ``_partitions`` was made
         self._is_closed = False
         self.losses: list[str] = []
         self.skipped: list[str] = self._shared.skipped
@@ -268,8 +268,8 @@ class BatchConsumer(Closing):
                 self._open(partition, claim.committed, claim.term)
 
     def _let_go(self, claims: Mapping[int, Claim]) -> None:
-        """Stop reading partitions that another member owns, or has owned meanwhile: that member continued at the
-        commit.
+        """Stop reading partitions that another member owns now, or has owned meanwhile: it has continued from the
+        committed position.
         """
         for partition, state in list(self._partitions.items()):
             if partition not in claims or claims[partition].term != state.term:

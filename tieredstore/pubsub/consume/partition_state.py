@@ -47,9 +47,10 @@ class FetchedObject(NamedTuple):
 
 
 class Fetches:
-    """A consumer's threads that fetch objects ahead, and their budget.
+    """A consumer's threads that fetch objects ahead, and their budget: at most ``objects`` objects, of ``most_bytes``
+    in all.
 
-    The objects are at most ``objects``, of ``most_bytes`` in all. A larger object is fetched alone.
+    An object larger than ``most_bytes`` is fetched alone.
     """
 
     def __init__(self, log: BatchLog, objects: int, most_bytes: int) -> None:
@@ -70,7 +71,7 @@ class Fetches:
         return self.pool.submit(self._fetch, batch)
 
     def give_back(self, batch: QueuedBatch) -> None:
-        """Return the budget of an object."""
+        """Release the budget that :meth:`begin` reserved for an object."""
         self._objects, self._bytes = self._objects + 1, self._bytes + batch.size
 
     def close(self) -> None:
@@ -258,7 +259,7 @@ class OpenBatch:
 
 
 class PartitionState:
-    """One partition during one ``term`` of ownership. For one thread.
+    """One partition while this consumer owns it; ``term`` numbers the periods of ownership. Not thread-safe.
 
     Each of its batches goes through these states, each held as an object:
 

@@ -31,7 +31,7 @@ class _Sighting:
 
 
 class SeenMessages:
-    """Messages of one partition that were appended within ``window_ms`` before the batch being read. For one thread.
+    """Messages of one partition that were appended within ``window_ms`` before the batch being read. Not thread-safe.
 
     An object is read only if its notification lists no requests (MemQ's do not), or to confirm a repetition. A copy is
     skipped only if the first Message exists undamaged.
@@ -68,7 +68,7 @@ class SeenMessages:
     def _is_earlier(self, sighting: _Sighting, batch: QueuedBatch, number: int, header: MessageHeader) -> bool:
         before = sighting.batch
         if (before.offset, sighting.number) >= (batch.offset, number):
-            return False  # the same Message, read again
+            return False  # this is the first copy itself, which is being read again
         if before.appended_ms < batch.appended_ms - self._window_ms:
             return False
         if sighting.header is not None and sighting.header != header:

@@ -24,10 +24,10 @@ from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE, ProducerRequest
 
 MOST_BYTES: Final = 1 << 20
-"""Most bytes of a notification: one of a thousand Messages of a thousand producers has 100 KiB."""
+"""Maximum bytes of a notification: one of a thousand Messages of a thousand producers has 100 KiB."""
 
 _MOST_VALUES: Final = 50_000
-_MOST_MESSAGES: Final = 100_000  # in a batch of this project, since readers enumerate each request
+_MOST_MESSAGES: Final = 100_000  # maximum in a batch of this project, since readers enumerate each request
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_NUL: Final = r"^[^\x00]*$"
 
@@ -64,10 +64,11 @@ class RequestRuns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """Facts that this project's writers add, to spare readers the object. Timestamps are ms, None if no record has one.
+    """Facts that this project's writers add to a notification, so that readers need not fetch the object.
 
-    ``crc32`` is that of the whole object; ``producers`` are those of its Messages. ``empty`` are requests without
-    records that the broker acknowledged since its last batch, and did not store.
+    ``crc32`` is that of the whole object. ``producers`` are the requests of its Messages. ``empty`` are requests
+    without records: the broker has acknowledged them since its last batch, without storing anything. Timestamps are in
+    ms, None if no record has one.
     """
 
     batch_id: Annotated[str, Strict(), AfterValidator(_check_batch_id), Field(alias="batchId")]

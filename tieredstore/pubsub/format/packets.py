@@ -22,7 +22,7 @@ from tieredstore.pubsub.errors import PacketCorruptError
 from tieredstore.pubsub.format._packets import write_fields
 
 MAX_PACKET_BYTES: Final = 4 << 20
-"""Most bytes of a packet, without its size field, that a broker accepts."""
+"""Maximum bytes of a packet, without its size field, that a broker accepts."""
 
 VERSIONS: Final = range(2, 6)
 SLOTS_FROM: Final = 4
@@ -337,9 +337,9 @@ class _Fields:
 
 
 MOST_READ_BYTES: Final = MAX_INT32 - 64
-"""Most bytes of an object in one answer, whose size is a signed 32-bit number."""
+"""Maximum bytes of an object in one answer, whose size is a signed 32-bit number."""
 
-_MOST_ERROR: Final = 4000  # characters of at most 4 bytes
+_MOST_ERROR: Final = 4000  # characters, of at most 4 bytes each
 
 
 def request_bytes(request: Request) -> bytes:
@@ -368,8 +368,8 @@ def response_bytes(response: Response) -> bytes:
 
 
 def write_acknowledgement(version: int, request_id: int) -> bytes:
-    """Return the packet that acknowledges a write. It has no slots and no version, so that clients keep alternating
-    between brokers.
+    """Return the packet that acknowledges a write. It leaves out the slots and the server version of protocol
+    version 4, so that clients keep alternating between brokers.
     """
     start, rest = _ACKNOWLEDGEMENTS[version]
     return start + request_id.to_bytes(8, "big", signed=True) + rest

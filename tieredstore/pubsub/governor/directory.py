@@ -61,7 +61,7 @@ class AllTopics(Assignment):
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic as brokers know it: its load, and the storage that clients are told.
+    """A topic as brokers know it: its load, and the storage that metadata answers describe to clients.
 
     ``topic`` and ``topics`` are None if this broker cannot store the topic: a topic of MemQ's may be in another bucket
     or have another storage handler. Clients still get its metadata. ``document`` is MemQ's JSON, if there is any.
@@ -161,7 +161,8 @@ class Directory:
             _logger.exception("cannot look up topic %r", name)
             raise own_error(error) from error
         if known is None:
-            if len(self._unknown) >= _MOST_UNKNOWN:  # bounds the memory for invented names
+            # Limit the memory: clients may ask for any number of names that do not exist.
+            if len(self._unknown) >= _MOST_UNKNOWN:
                 self._unknown.clear()
             self._unknown[name] = self._monotonic() + _UNKNOWN_S
             return None
@@ -174,7 +175,7 @@ class Directory:
             source.close()
 
     def known(self, name: str) -> KnownTopic | None:
-        """Return a topic if it was read."""
+        """Return a topic from memory; None if it was never read from a source."""
         return self._known.get(name)
 
     def is_unknown(self, name: str) -> bool:

@@ -7,8 +7,8 @@ different machines are never compared.
     <own folder>/governor/lease           {"beat", "owner", "session", "generation"}
     <own folder>/governor/assignments     {"generation", "brokers": {name: [rack, ip, port, reads]}, "topics": {…}}
 
-Every broker increments its own beat and watches the others. A broker is gone if its beat has not changed for
-``PATIENCE_S`` on the watcher's clock. The holder of the lease governs; each new holder raises the lease's
+Every broker increments its own heartbeat and watches the others. A broker is gone if its heartbeat has not changed
+for ``PATIENCE_S`` on the watcher's clock. The holder of the lease governs; each new holder raises the lease's
 generation. A governor writes its generation into the assignments, refuses to replace those of a later generation,
 and replaces only the etag that it has read. A delayed write of an earlier governor therefore fails.
 """
@@ -33,14 +33,14 @@ from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.versions import ASSIGNMENTS, BROKER_SEAT, LEASE
 
 PATIENCE_S: Final = 8.0
-"""Seconds without a new beat after which a broker counts as dead. With a tick to notice the death and a tick to read
-the new assignments, other brokers have its topics within 15 s.
+"""Seconds without a new heartbeat after which a broker counts as dead. With a tick to notice the death and a tick to
+read the new assignments, other brokers have its topics within 15 s.
 """
 
 _SEATS_FOR_S: Final = 30.0
 _REREADS: Final = 3
 """Limits on reading brokers' objects again: one object at most every ``_SEATS_FOR_S``, and ``_REREADS`` objects per
-tick. A listing alone shows new beats. Reading many objects in a row would take longer than a broker may be
+tick. A listing alone shows new heartbeats. Reading many objects in a row would take longer than a broker may be
 silent.
 """
 
@@ -99,7 +99,7 @@ _LEASE: Final = TypeAdapter(_LeaseObject)
 
 @dataclass(slots=True)
 class _Watched:
-    """The last seen beat of another broker, and when it changed."""
+    """The last seen heartbeat of another broker, and when it changed."""
 
     token: str
     since_s: float
@@ -108,8 +108,8 @@ class _Watched:
 
 
 class StoreGovernor(Governor):
-    """One broker's part in the election and, if elected, in governing. The clocks and the patience are parameters
-    for tests.
+    """One broker's part in the election and, if elected, in governing. The clocks and timeouts are parameters for
+    tests.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ class StoreGovernor(Governor):
     # --- on a separate thread ---
 
     def tick(self) -> None:
-        """Send a beat, find the living brokers, govern if elected, and read the assignments: about six requests to
-        the store.
+        """Send a heartbeat, find the living brokers, govern if elected, and read the assignments: about six requests
+        to the store.
         """
         seat = self._seat()
         self._move_own_beat(seat)
@@ -224,7 +224,7 @@ class StoreGovernor(Governor):
             self._own_etag = self._folder.store.replace(key, body, stored)
 
     def _find_living(self, own: BrokerSeat) -> list[BrokerSeat]:
-        """Return the brokers whose beat has changed recently, this one included."""
+        """Return the brokers whose heartbeat has changed recently, this one included."""
         beginning = self._key("brokers", "")
         now_s = self._monotonic()
         living = {own.name: own}
@@ -248,7 +248,7 @@ class StoreGovernor(Governor):
             except ObjectNotFoundError:
                 continue
             if known is None or known.token != token:
-                # A broker with a new beat counts as living until the patience is over.
+                # A broker with a new heartbeat counts as alive for another ``PATIENCE_S``.
                 self._others[name] = _Watched(token, now_s, read_s)
             if name not in self._seats:
                 continue
@@ -262,7 +262,7 @@ class StoreGovernor(Governor):
         return [living[name] for name in sorted(living)]
 
     def _read_seat(self, name: str, key: str) -> str:
-        """Read a broker's object. Return its session and beat, which show changes in stores without etags."""
+        """Read a broker's object. Return its session and heartbeat, which show changes in stores without etags."""
         try:
             stored = self._folder.read(key, BROKER_SEAT, _SEAT)
         except CorruptDataError as error:
@@ -292,7 +292,7 @@ class StoreGovernor(Governor):
         try:
             if stored is None:
                 self._folder.store.put(key, self._lease_body(own, 1), if_absent=True)
-                return False  # the next tick reads the etag, and then holds the lease
+                return False  # the next tick reads the new etag, and then this broker holds the lease
             return self._take_lease(own, *stored)
         except PreconditionFailedError:
             return False  # another broker was faster
@@ -300,7 +300,8 @@ class StoreGovernor(Governor):
     def _take_lease(self, own: BrokerSeat, stored: _LeaseObject, etag: str) -> bool:
         key = self._key("lease")
         now_s = self._monotonic()
-        if stored.session == self.session:  # its own lease, by an earlier write whose answer was lost
+        # The lease is this broker's own: an earlier write succeeded, but its answer was lost.
+        if stored.session == self.session:
             self._lease_etag, self.generation, self._lease_beat = etag, stored.generation, stored.beat
             return True
         if self._lease is None or self._lease.token != etag:

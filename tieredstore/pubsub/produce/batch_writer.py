@@ -31,7 +31,9 @@ from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchSettings
 
 _MOST_VALUES: Final = 30_000
-"""Most JSON values about producers in a notification: 800 KB of the 1 MiB that readers and Kafka accept."""
+"""Maximum number of JSON values about producers in a notification: 800 KB of the 1 MiB that readers and Kafka
+accept.
+"""
 
 _VALUES_A_PRODUCER: Final = 4
 
@@ -350,9 +352,9 @@ class BatchMemory:
         return self._end - self._first
 
     def body(self, most: int, head: int) -> BodyWriter:
-        """Return room for the next Message's records, after ``head`` bytes for its header.
+        """Return a writer for the next Message's records; keep ``head`` bytes before them for its header.
 
-        The room has ``most`` bytes, or the rest of the memory. Only :meth:`hold` adds the Message to the batch.
+        It may write ``most`` bytes, or the rest of the memory. Only :meth:`hold` adds the Message to the batch.
         """
         return BodyWriter(min(most, self.left - head), self._memory[self._end : self._size], head)
 

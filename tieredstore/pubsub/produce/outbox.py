@@ -83,10 +83,10 @@ class BatchEnd:
 
 
 class Packer(Protocol):
-    """Gives room to Messages. Called with the outbox's lock held, so it must not call back."""
+    """Allocates the memory of Messages. Called with the outbox's lock held, so it must not call back."""
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """Return room for the next Message, and the batch's memory if the room is part of it."""
+        """Return a writer for the next Message, and the batch's memory if the Message is written in place."""
         ...
 
     def close(self, message: OpenMessage) -> bool:
@@ -120,7 +120,7 @@ class PlainPacker:
         return False
 
     def has_other_room(self) -> bool:
-        """Return False: all Messages have the same room."""
+        """Return False: every Message gets the same amount of memory."""
         return False
 
     def end_batch(self) -> None:

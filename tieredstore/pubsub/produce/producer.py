@@ -194,7 +194,7 @@ class BatchPacker:
         self._memory: BatchMemory | None = None
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """Return room in the current batch, or in a new one."""
+        """Return a writer into the current batch, or into a new one."""
         settings = self._settings
         if self._memory is None:
             messages = room_for(settings.batch_messages, settings.batch_bytes, self._message_bytes)
@@ -203,7 +203,7 @@ class BatchPacker:
         return self._memory.body(self._message_bytes, _HEADER_BYTES), self._memory
 
     def close(self, message: OpenMessage) -> bool:
-        """Add the Message to the batch; return True if the room left is too small for another."""
+        """Add the Message to the batch; return True if the rest of its memory is too small for another Message."""
         if (memory := message.memory) is None:
             return False
         memory.hold(_HEADER_BYTES + len(message.body))

@@ -126,7 +126,8 @@ class SinkCommits:
             if not batches:
                 return True
             record = SinkRecord(epoch, False, self._entries(epoch, batches), 0 if stored is None else stored[0].aborts)
-            with contextlib.suppress(PreconditionFailedError):  # a rival's write, or this one with a lost answer
+            # Either another driver won the race, or this write succeeded and its answer was lost.
+            with contextlib.suppress(PreconditionFailedError):
                 self._write(record, None if stored is None else stored[1])
             stored = self._read()
             if stored is not None and stored[0] == record:
@@ -159,7 +160,8 @@ class SinkCommits:
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
             except PreconditionFailedError:
-                stored = self._read()  # a rival's write, the failed commit's, or this one with a lost answer
+                # Another driver's write has won, or that of the failed commit, or this one, whose answer was lost.
+                stored = self._read()
             else:
                 self._discard(None, batches)
                 return
@@ -265,10 +267,10 @@ _MAX_INT64: Final = (1 << 63) - 1
 
 
 class SinkBatches(Closing):
-    """Stores the batches of a task, with ``name`` in their keys. Memory holds one batch more than there are uploads.
+    """Stores the batches of a task, with ``name`` in their keys. Not thread-safe.
 
-    Each instance has its own keys and producer id, so that two attempts of a task never collide. The driver notifies of
-    one attempt. For one thread.
+    At most one batch more than running uploads is in memory. Each instance has its own keys and producer id, so that
+    two attempts of a task never collide. The driver appends the notifications of one attempt only.
     """
 
     def __init__(self, topics: Topics, topic: Topic, name: str) -> None:

@@ -29,7 +29,7 @@ def auditor_of(settings: BatchSettings, topic: str, *, is_producer: bool) -> Aud
 
 
 class ReadMessages:
-    """The Messages of one object, as far as they were decoded and handed out. For one thread.
+    """The Messages of one object, as far as they were decoded and handed out. Not thread-safe.
 
     Once its last record is handed out, a Message is reported with all of its ids. These include the ids of records
     before ``position``, which another reader of the group has handed out.

@@ -5,7 +5,7 @@
     <own folder>/groups/<group>/<topic>/members/<member>        {"beat": n}
     <own folder>/groups/<group>/<topic>/partitions/<partition>  {"owner", "generation", "position"}
 
-Objects change only by conditional replace. A member counts as dead when its beat has not changed for 15 s of the
+Objects change only by conditional replace. A member counts as dead when its heartbeat has not changed for 15 s of the
 observer's clock. Taking its partition raises the generation, so that the old owner's next commit raises FencedError.
 """
 
@@ -29,10 +29,10 @@ from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, 
 from tieredstore.versions import GROUP_MEMBER, GROUP_PARTITION
 
 BEAT_S: Final = 5.0
-"""Seconds between two beats of a member: 0.2 PUTs per second."""
+"""Seconds between two heartbeats of a member: 0.2 PUTs per second."""
 
 PATIENCE_S: Final = 15.0
-"""Seconds without a new beat after which a member counts as dead."""
+"""Seconds without a new heartbeat after which a member counts as dead."""
 
 _logger: Final = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -46,7 +46,7 @@ class _Owned:
 
 
 class StoreGroup(GroupMember):
-    """One member of a group. ``tick``, ``commit`` and ``leave`` are for one thread; another thread sends beats.
+    """One member of a group. ``tick``, ``commit`` and ``leave`` are for one thread; another thread sends heartbeats.
 
     A process that pauses for ``PATIENCE_S`` loses its partitions, and its later commits raise FencedError. The clock
     and its intervals are parameters for tests.
@@ -74,7 +74,7 @@ class StoreGroup(GroupMember):
         self._patience_s = patience_s
         self._owned: dict[int, _Owned] = {}
         self._version = 0
-        self._beats: dict[str, tuple[int, float]] = {}  # of other members: last beat, and when it changed
+        self._beats: dict[str, tuple[int, float]] = {}  # last heartbeat of each other member, and when it changed
         self._ticked_s = self._next_tick_s = monotonic()
         self._beat_number = 0
         self._beat_etag: str | None = None
@@ -82,7 +82,7 @@ class StoreGroup(GroupMember):
         self._beater: threading.Thread | None = None
 
     def claims(self) -> dict[int, Claim]:
-        """Return this member's partitions, with their generation as term."""
+        """Return this member's partitions, with their generation as ``term`` (see :class:`Claim`)."""
         return {partition: Claim(owned.generation, owned.position) for partition, owned in self._owned.items()}
 
     @property
@@ -100,7 +100,7 @@ class StoreGroup(GroupMember):
         slept_s, self._ticked_s = now_s - self._ticked_s, now_s
         self._next_tick_s = now_s + self._beat_s
         if slept_s >= self._patience_s and self._forget_lost():
-            return True  # let the reader drop them before they are taken again
+            return True  # the reader must drop these partitions before this member takes them again
         members = self._find_living(now_s)
         changed = False
         for partition in range(self._partitions()):
@@ -132,7 +132,7 @@ class StoreGroup(GroupMember):
         """Give up all partitions, so that others can take them at once."""
         self._stopped.set()
         if self._beater is not None:
-            self._beater.join(self._beat_s)  # a running beat would recreate the member
+            self._beater.join(self._beat_s)  # a running heartbeat would recreate the member
         for partition in list(self._owned):
             self._give_up(partition)
         self._folder.store.delete([self._member_key(self.member)])
@@ -153,7 +153,8 @@ class StoreGroup(GroupMember):
     # --- the store ---
 
     def _join(self) -> None:
-        with contextlib.suppress(PreconditionFailedError):  # its own put, with a lost answer
+        # Either the member exists again, or this put succeeded and its answer was lost.
+        with contextlib.suppress(PreconditionFailedError):
             self._folder.store.put(self._member_key(self.member), GROUP_MEMBER.to_bytes({"beat": 0}), if_absent=True)
         self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)
         self._beater.start()
@@ -163,7 +164,7 @@ class StoreGroup(GroupMember):
             try:
                 self.beat()
             except TieredStoreError as error:
-                # The next beat may succeed; if none does, others take over, and commits raise FencedError.
+                # The next heartbeat may succeed; if none does, others take over, and commits raise FencedError.
                 _logger.warning("group %s: a beat failed: %s", self._group, error)
 
     def _find_living(self, now_s: float) -> list[str]:
@@ -207,7 +208,7 @@ class StoreGroup(GroupMember):
                 return self._own(partition, _Owned(1, None, stored[1]))
             state = stored[0]
             if state.owner is not None and state.owner != self.member and state.owner in members:
-                return False  # the living owner will give the partition up
+                return False  # the owner is alive, and will give up the partition itself
             generation = (state.generation or 0) + 1
             document = _document(self.member, generation, state.position)
             etag = self._folder.store.replace(key, GROUP_PARTITION.to_bytes(document), stored[1])
@@ -236,7 +237,7 @@ class StoreGroup(GroupMember):
         try:
             owned.etag = self._folder.store.replace(key, body, owned.etag)
         except PreconditionFailedError:
-            # Changed by another member; or by this one, if the answer to an earlier commit was lost.
+            # Another member has changed the state; or this one has, and the answer to an earlier commit was lost.
             stored = self._read_state(partition)
             if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
                 self._drop(partition)

@@ -62,12 +62,12 @@ class KafkaGroup(GroupMember):
         self._cluster = cluster
         self._consumer: LiveConsumer | None = None
         self._owned: dict[int, Position | None] = {}
-        self._assigned: set[int] = set()  # commits may not be looked up yet
+        self._assigned: set[int] = set()  # assigned partitions; their committed offsets may not be known yet
         self._term = 0  # number of assignments and revocations
         self._version = 0
 
     def claims(self) -> dict[int, Claim]:
-        """Return this member's partitions, with the number of the last assignment as term."""
+        """Return this member's partitions, with the number of the last assignment as ``term`` (see :class:`Claim`)."""
         return {partition: Claim(self._term, position) for partition, position in self._owned.items()}
 
     @property
@@ -109,7 +109,7 @@ class KafkaGroup(GroupMember):
             errors = [error.args[0]]
         for refusal in errors:
             if refusal.code() in _OTHERS:
-                # Assignments are revoked as a whole: continue with the client's next one, in a new term.
+                # Assignments are revoked as a whole: continue with the client's next assignment, under a new number.
                 self._forget()
                 raise FencedError(self._describe_loss("partitions"))
             raise fault(refusal, f"group {self._group} cannot commit")
@@ -141,7 +141,7 @@ class KafkaGroup(GroupMember):
         self._assigned = {part.partition for part in partitions}
 
     def _give_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        del partitions  # always all of them: eager strategies revoke everything
+        del partitions  # ignore the list: eager strategies revoke all partitions
         self._forget()
         consumer.unassign()
 
@@ -165,7 +165,7 @@ def _read_commits(cluster: LiveCluster, group: str, wheres: list[tuple[str, int]
 
 
 def _position(offset: int, metadata: str | None) -> Position:
-    """Return the committed position; the batch's beginning if the metadata is foreign."""
+    """Return the committed position; the batch's beginning if another client wrote the metadata."""
     place = _PLACE.fullmatch(metadata or "")
     return Position(offset) if place is None else Position(offset, int(place[1]), int(place[2]))
 

@@ -83,7 +83,7 @@ class KafkaQueue(NotificationQueue):
         self._admin = TopicAdmin(properties, name, _CALL_S)
         reading = reading_configuration(client_configuration(properties, "read_uncommitted"), _CALL_S)
         self._logs = PartitionLogs(reading, name)
-        self._tail = PartitionLogs(reading, name)  # for searches, which must not move the readers' streams
+        self._tail = PartitionLogs(reading, name)  # for searches, which must not move the positions of other readers
         self._producer = PerProcess(lambda: LiveProducer(_producer_configuration(properties, send_s)), _discard)
         self._lock = threading.Lock()
         self._known_partitions: tuple[int, float] | None = None
@@ -226,7 +226,7 @@ class KafkaQueue(NotificationQueue):
             return self._logs.read(partition, offset, end, Deadline.after(_CALL_S))
         except BrokerError as error:
             if not error.retryable and not isinstance(error, DataLossError):
-                end()  # out of range mostly means freed: report that
+                end()  # an offset out of range was mostly freed by retention: ``end`` then raises that error
             raise
 
     def start(self, partition: int) -> int:

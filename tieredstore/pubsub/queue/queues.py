@@ -53,10 +53,11 @@ class GroupPartition:
 
 
 class Claim(NamedTuple):
-    """A member's claim on a partition, for one term of ownership.
+    """A member's claim on a partition. ``term`` numbers the periods in which members own it.
 
-    A partition that was lost and taken again has a new term, even if the loss went unnoticed. ``committed`` is None
-    before the first commit."""
+    A partition that was lost and taken again has a new ``term``, even if the loss went unnoticed. ``committed`` is None
+    before the first commit.
+    """
 
     term: int
     committed: Position | None
@@ -68,7 +69,7 @@ def name_partitions(partitions: Sequence[int]) -> str:
 
 
 class GroupMember(ABC):
-    """One member of a group, which shares the read partitions with other members. For one thread."""
+    """One member of a group, which shares the read partitions with other members. Not thread-safe."""
 
     @abstractmethod
     def tick(self) -> bool:
@@ -80,7 +81,7 @@ class GroupMember(ABC):
 
     @property
     def version(self) -> int | None:
-        """A number that changes whenever a claim is added, removed or changes its term.
+        """A number that changes whenever a claim is added, removed or changes its ``term``.
 
         None if the queue does not count changes: consumers then call :meth:`claims` before each record.
         """
@@ -99,7 +100,7 @@ class GroupMember(ABC):
 
 
 class QueueCursor:
-    """A reader's place in one partition of a queue: ``offset`` is next. For one thread at a time."""
+    """A reader's position in one partition of a queue: ``offset`` is the next to read. Not thread-safe."""
 
     def __init__(self, queue: NotificationQueue, partition: int, offset: int) -> None:
         self.offset: int = offset

@@ -46,7 +46,7 @@ from tieredstore.pubsub.queue.queues import (
 from tieredstore.versions import QUEUE_ENTRY, QUEUE_START
 
 ENTRY_NOTIFICATIONS: Final = 256
-"""Most notifications in one entry."""
+"""Maximum number of notifications in one entry."""
 
 _MOST_ENTRY_BYTES: Final = 8 << 20
 _LOSSES_BEFORE_SEARCH: Final = 4
@@ -93,9 +93,10 @@ _PUTS_AT_ONCE: Final = 24
 
 @dataclass(slots=True)
 class _Tail:
-    """This process's place to append in one partition.
+    """The position at which this process appends to one partition.
 
-    A writer holds ``turn``: of two concurrent puts, one would lose the number and waste requests."""
+    Writers take turns by the lock ``turn``: of two concurrent puts, one would lose the number and waste requests.
+    """
 
     turn: ForkSafeLock = field(default_factory=ForkSafeLock)
     free: int | None = None
@@ -153,7 +154,7 @@ class StoreQueue(NotificationQueue):
         return self._partitions()
 
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
-        """Append at most 256 notifications as one entry, by one PUT and one GET without rivals."""
+        """Append at most 256 notifications as one entry, by one PUT and one GET if no other writer interferes."""
         entry = self._new_entry(partition, notifications, uuid.uuid4().hex)
         attempt = _Attempt(partition, entry)
         with self._lock:

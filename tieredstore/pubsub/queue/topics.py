@@ -52,7 +52,7 @@ from tieredstore.pubsub.settings import BatchSettings
 from tieredstore.versions import TOPIC
 
 MOST_PARTITIONS: Final = 1000
-"""Most read partitions of a topic."""
+"""Maximum number of partitions from which a topic is read."""
 
 _LOOK_BACK: Final = 1024  # initial number of offsets to search backwards
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")

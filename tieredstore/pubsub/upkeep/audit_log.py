@@ -27,7 +27,7 @@ _PAIRING: Final = "pairing"
 
 
 class AuditLog(Closing):
-    """Reads the audit records of ``topic`` into pairs. For one thread."""
+    """Reads the audit records of ``topic`` into pairs. Not thread-safe."""
 
     def __init__(self, topics: Topics, topic: str, pairs: AuditPairs, since_ms: int | None = None) -> None:
         """Begin with records written at ``since_ms``; without it, with the first available one."""
@@ -150,7 +150,7 @@ _REMEMBERED_MS: Final = 3_600_000
 """Time after ``settle_ms`` for which paired or lost Messages are remembered, to recognise further records."""
 
 _MOST_KNOWN: Final = 2_000_000
-"""Most remembered Messages, of about 300 bytes each; beyond that, the oldest are dropped."""
+"""Maximum number of remembered Messages, of about 300 bytes each; beyond that, the oldest are dropped."""
 
 
 @dataclass(slots=True)
@@ -182,7 +182,7 @@ class _Known:
 
 
 class AuditPairs:
-    """Pairs the audit records of one topic. For one thread.
+    """Pairs the audit records of one topic. Not thread-safe.
 
     A Message that was read before or soon after ``begin_ms`` is never unannounced: it may have been sent before
     ``begin_ms``.

@@ -37,7 +37,9 @@ _ADOPTION_S: Final = 120.0
 
 
 class Found(NamedTuple):
-    """An object; ``partition`` and ``offset`` are set if a notification points to it."""
+    """An object under a topic's path. If a notification points to it, ``partition`` and ``offset`` are the
+    notification's place.
+    """
 
     key: str
     size: int | None = None
