@@ -134,6 +134,8 @@ SEALED_KEY: Final = StateKind("sealed private key", None)
 SPARK_OFFSETS: Final = StateKind("checkpoint of the Spark source", None)
 MEMQ_OFFSETS: Final = StateKind("checkpoint of the memq source", None)
 PIPELINE_OFFSETS: Final = StateKind("checkpoint of a pipeline's stream", None)
+RESTORE_POSITION: Final = StateKind("position of a restore", None)
+RESTORE_OFFSETS: Final = StateKind("list of restored offsets", None)
 
 KINDS: Final[Sequence[StateKind]] = tuple(each for each in vars().values() if isinstance(each, StateKind))
 """All kinds. Buckets also have marks of holes and rotations, objects of which only the key counts."""

@@ -56,6 +56,13 @@ from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
+from tieredstore.restore.produce.runs import (
+    OffsetRun,
+    RunPosition,
+    SourceRange,
+    offsets_from_bytes,
+    offsets_to_bytes,
+)
 from tieredstore.spark.memq import stream as memq_stream
 from tieredstore.spark.source.streaming import StreamOffsets
 from tieredstore.testing.segments import Record, build_batch
@@ -77,6 +84,8 @@ from tieredstore.versions import (
     MEMQ_OFFSETS,
     QUEUE_ENTRY,
     QUEUE_START,
+    RESTORE_OFFSETS,
+    RESTORE_POSITION,
     RETIRED,
     SEALED_KEY,
     SINK,
@@ -337,6 +346,25 @@ def continue_batches(state: State, *, is_new: bool = False) -> None:
 
 Step = Callable[..., None]
 
+
+def continue_restore(state: State, *, is_new: bool = False) -> None:
+    path = state.local / "restore-position.json"
+    position = RunPosition(
+        topics={"orders": "new"}, topic_ids={"orders": str(Uuid(bytes(range(16))))}, partitioner="keep",
+        sources={("orders", 0): SourceRange(5, 9)}, ends={("new", 0): 7}, records=4, offset_records=2, mapped=1,
+    )  # fmt: skip
+    if is_new:
+        path.write_bytes(position.to_bytes())
+    assert RunPosition.from_bytes(path.read_bytes(), "the newest position") == position
+
+
+def map_restored_offsets(state: State, *, is_new: bool = False) -> None:
+    path, runs = state.local / "restore-offsets.json", [OffsetRun("orders", 0, 5, 0, 7, 3)]
+    if is_new:
+        path.write_bytes(offsets_to_bytes(runs))
+    assert offsets_from_bytes(path.read_bytes(), "the list") == runs
+
+
 CONTINUED: Final[dict[StateKind, Step]] = {
     WATERMARK: move_watermark,
     HOLD: place_another_hold,
@@ -361,6 +389,8 @@ CONTINUED: Final[dict[StateKind, Step]] = {
     DISK_CACHE: cache,
     SEALED_KEY: open_key,
     SPARK_OFFSETS: continue_stream,
+    RESTORE_POSITION: continue_restore,
+    RESTORE_OFFSETS: map_restored_offsets,
     MEMQ_OFFSETS: continue_batches,
 }
 

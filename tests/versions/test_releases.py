@@ -32,6 +32,8 @@ LOCAL = {
     "state file of verify": "verify",
     "checkpoint of the Spark source": "spark.json",
     "checkpoint of the memq source": "memq.json",
+    "position of a restore": "restore-position.json",
+    "list of restored offsets": "restore-offsets.json",
     "disk cache": "cache/tieredstore-v1",
 }
 """Places of the kinds that are in no bucket."""

@@ -1,0 +1,1 @@
+"""A bucket's records produced into topics of a running cluster, each exactly once."""

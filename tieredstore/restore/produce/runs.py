@@ -1,0 +1,181 @@
+"""A run of ``restore produce``: its options, its position, and the offsets that its records got.
+
+Separate from ``producing``, because the map of offsets, the target's checks and the command need only these types.
+
+A record of the source is named by topic, partition and offset in the bucket. The control topic has two kinds of
+records. The key RUN has the run's newest position. The keys RUN/1, RUN/2 … have the offsets of one transaction each,
+until the bucket has them. All are JSON (``to_bytes``), and each is in the transaction whose records it describes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from pydantic import TypeAdapter
+
+from tieredstore.errors import ConfigError
+from tieredstore.model import TopicPartition, Uuid
+from tieredstore.versions import RESTORE_OFFSETS, RESTORE_POSITION
+
+Partitioner: TypeAlias = Literal["keep", "java", "librdkafka"]
+"""The target partition of a record: the source's number, or a hash of the key by Java's clients or by librdkafka."""
+
+OnProgress: TypeAlias = Callable[[int, int], object]
+"""Called after each commit with the records and the bytes of keys and values that it added."""
+
+CONTROL_TOPIC: Final = "__tieredstore_restores"
+"""The compacted topic of the target cluster that has the positions of all runs. It has one partition."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._,=-]{1,150}")
+_LONGEST_NAME: Final = 150
+
+
+class OffsetRun(NamedTuple):
+    """``length`` source records with consecutive offsets from ``start`` on, at consecutive offsets of the target."""
+
+    topic: str
+    """The source topic."""
+    partition: int
+    """The source partition."""
+    start: int
+    target_partition: int
+    target_start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRange:
+    """The offsets of a source partition that are still to be produced; ``stop`` is exclusive and never changes."""
+
+    next: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceOptions:
+    """The topics to restore, and how.
+
+    ``topics`` maps source topics to target topics, which exist. ``topic_ids`` choose between incarnations of a source
+    topic. ``stops`` has exclusive ends, from ``time_cut``; a partition without one is read to its end. They count for
+    a run's first start only: a run that is resumed keeps its own. ``name`` is the run's; None derives it from the
+    topics.
+    """
+
+    topics: Mapping[str, str]
+    topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid])
+    stops: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    partitioner: Partitioner = "keep"
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise ConfigError("no topic is named: give TOPIC, or TOPIC=NEW to restore it under another name")
+        targets = list(self.topics.values())
+        if len(set(targets)) < len(targets):
+            twice = next(target for target in targets if targets.count(target) > 1)
+            raise ConfigError(f"two topics would be restored into {twice}: give them different names (TOPIC=NEW)")
+        if _NAME.fullmatch(self.run) is None:
+            raise ConfigError(
+                f"the run's name (--run) is {self.run!r:.60}: it has 1 to {_LONGEST_NAME} letters, digits and . _ - , ="
+            )
+
+    @property
+    def run(self) -> str:
+        """The name of the run. Two processes with one name fence each other."""
+        if self.name is not None:
+            return self.name
+        derived = ",".join(one if one == new else f"{one}={new}" for one, new in sorted(self.topics.items()))
+        if len(derived) <= _LONGEST_NAME:
+            return derived
+        return f"{derived[: _LONGEST_NAME - 17]}-{sha256(derived.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPosition:
+    """How far a run is. ``ends`` are the offsets after its last record in each target partition.
+
+    ``offset_records`` have been written under RUN/1, RUN/2 …; the bucket's map has the first ``mapped`` of them.
+    """
+
+    topics: Mapping[str, str]
+    topic_ids: Mapping[str, str]
+    partitioner: Partitioner
+    sources: Mapping[TopicPartition, SourceRange]
+    ends: Mapping[TopicPartition, int]
+    records: int = 0
+    offset_records: int = 0
+    mapped: int = 0
+
+    @property
+    def is_produced(self) -> bool:
+        """True if all records are in the target."""
+        return all(source.next >= source.stop for source in self.sources.values())
+
+    @property
+    def is_finished(self) -> bool:
+        """True if nothing is left to do."""
+        return self.is_produced and self.mapped == self.offset_records
+
+    def to_bytes(self) -> bytes:
+        """Return the value of the record with the key RUN."""
+        document = {
+            "topics": dict(self.topics),
+            "topic_ids": dict(self.topic_ids),
+            "partitioner": self.partitioner,
+            "sources": [[*where, each.next, each.stop] for where, each in sorted(self.sources.items())],
+            "ends": [[*where, end] for where, end in sorted(self.ends.items())],
+            "records": self.records,
+            "offset_records": self.offset_records,
+            "mapped": self.mapped,
+        }
+        return RESTORE_POSITION.to_bytes(document)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes | None, where: str) -> RunPosition:
+        """Parse the value of a record; raise CorruptDataError, which begins with ``where``, for another one."""
+        stored = RESTORE_POSITION.parse(_POSITION, raw, where)
+        return cls(
+            topics=stored.topics,
+            topic_ids=stored.topic_ids,
+            partitioner=stored.partitioner,
+            sources={(topic, number): SourceRange(begin, stop) for topic, number, begin, stop in stored.sources},
+            ends={(topic, number): end for topic, number, end in stored.ends},
+            records=stored.records,
+            offset_records=stored.offset_records,
+            mapped=stored.mapped,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredPosition:
+    topics: dict[str, str]
+    topic_ids: dict[str, str]
+    partitioner: Partitioner
+    sources: list[tuple[str, int, int, int]]
+    ends: list[tuple[str, int, int]]
+    records: int
+    offset_records: int
+    mapped: int
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredOffsets:
+    runs: list[tuple[str, int, int, int, int, int]]
+
+
+_POSITION: Final = TypeAdapter(_StoredPosition)
+_OFFSETS: Final = TypeAdapter(_StoredOffsets)
+
+
+def offsets_to_bytes(runs: Iterable[OffsetRun]) -> bytes:
+    """Return the value of a record RUN/NUMBER."""
+    return RESTORE_OFFSETS.to_bytes({"runs": list(runs)})
+
+
+def offsets_from_bytes(raw: bytes | None, where: str) -> Sequence[OffsetRun]:
+    """Parse the value of a record RUN/NUMBER; raise CorruptDataError, which begins with ``where``, for another one."""
+    return [OffsetRun(*run) for run in RESTORE_OFFSETS.parse(_OFFSETS, raw, where).runs]
