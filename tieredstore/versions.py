@@ -109,6 +109,7 @@ WATERMARK: Final = StateKind("watermark", r"!tieredstore/watermarks/[^/]+/\d+\.j
 LAYOUT_RECORD: Final = StateKind("layout record", r"!tieredstore/layout\.json")
 HOLD: Final = StateKind("legal hold", r"!tieredstore/holds/[^/]+\.json")
 CATALOG: Final = StateKind("catalog file", r"!tieredstore/catalog\.arrows")
+CLUSTER_SNAPSHOT: Final = StateKind("cluster snapshot", r"!tieredstore/snapshots/[^/]+/[^/]+\.json")
 
 _PUBSUB: Final = r"!tieredstore/pubsub/.+/"
 TOPIC: Final = StateKind("pub/sub topic", _PUBSUB + r"topics/[^/]+\.json")

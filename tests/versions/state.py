@@ -35,10 +35,12 @@ from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.watermark import Watermark
 from tieredstore.errors import NewerVersionError, TieredStoreError
+from tieredstore.format.cluster_snapshot import ClusterSnapshot, TopicSettings
 from tieredstore.kms.sealed_key import open_sealed, seal
 from tieredstore.model import Uuid
 from tieredstore.ops.garbage import collection
 from tieredstore.ops.garbage.holds import LegalHold, list_holds, place_hold
+from tieredstore.ops.snapshots.storing import Snapshots
 from tieredstore.ops.steps import Outcome
 from tieredstore.ops.verification.state import VerifyState
 from tieredstore.ops.verification.subject import Extent, Level, SoundSegment
@@ -71,6 +73,7 @@ from tieredstore.versions import (
     ASSIGNMENTS,
     BROKER_SEAT,
     CATALOG,
+    CLUSTER_SNAPSHOT,
     COMMIT,
     DIRECTORY_STATEMENT,
     DISK_CACHE,
@@ -105,6 +108,7 @@ LAYOUT: Final = Layout(4, "c1")
 CHUNK: Final = ChunkKey("store", "key", 0, bytes(16))
 KMS: Final = MemoryKms(b"k" * 32)
 DAY_MS: Final = 86_400_000
+TOPIC_SETTINGS: Final = (TopicSettings("orders", str(WHERE.topic_id), 3, 1, {"retention.ms": "1000"}),)
 PIPELINE: Final = pipeline_of(
     partitioner__granularity__hour="true",
     pipeline__finalize="true",
@@ -180,6 +184,16 @@ def place_another_hold(state: State, *, is_new: bool = False) -> None:
     assert bool(before) != is_new
     place_hold(state.bucket, "", LegalHold(f"case-{len(before)}", "payments", reason="audit"))
     assert [one.name for one in list_holds(state.bucket, "")] == [f"case-{at}" for at in range(len(before) + 1)]
+
+
+def take_another_snapshot(state: State, *, is_new: bool = False) -> None:
+    snapshots = Snapshots(state.bucket, "", None)
+    count = len(snapshots.find_all())
+    assert (count > 0) != is_new
+    if not is_new:
+        assert snapshots.find().topics == TOPIC_SETTINGS
+    assert snapshots.write(ClusterSnapshot("c1", NOON_MS + count * HOUR_MS, TOPIC_SETTINGS))
+    assert snapshots.find().taken_ms == NOON_MS + count * HOUR_MS
 
 
 def write_in_layout(state: State, *, is_new: bool = False) -> None:
@@ -370,6 +384,7 @@ CONTINUED: Final[dict[StateKind, Step]] = {
     HOLD: place_another_hold,
     LAYOUT_RECORD: write_in_layout,
     CATALOG: plan,
+    CLUSTER_SNAPSHOT: take_another_snapshot,
     TOPIC: use_topic,
     QUEUE_ENTRY: use_topic,
     QUEUE_START: use_topic,

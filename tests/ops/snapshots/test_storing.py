@@ -1,0 +1,199 @@
+"""Snapshots in the bucket: one an hour whoever writes, read back whole or refused, and expired but for the newest."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.support.paths import GOLDEN
+from tests.support.stores.doubles import DelegatingObjectStore
+from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import (
+    ConfigError,
+    CorruptDataError,
+    EncryptionError,
+    NewerVersionError,
+    ResourceNotFoundError,
+    UnknownKeyError,
+)
+from tieredstore.format.cluster_snapshot import (
+    AclEntry,
+    ClusterSnapshot,
+    CommittedOffset,
+    GroupOffsets,
+    NotHeld,
+    RegistrySchemas,
+    SchemaReference,
+    SchemaVersion,
+    TopicSettings,
+)
+from tieredstore.ops.snapshots.storing import Snapshots
+from tieredstore.transform.keyring import KeyPair, KeyRing
+
+KEYS = GOLDEN / "08-keyring" / "keys"
+PAIRS = {key: KeyPair.from_files(KEYS / f"{key}.public.pem", KEYS / f"{key}.private.pem") for key in ("key1", "key2")}
+RING = KeyRing("key1", PAIRS)
+NOON_MS = int(datetime(2026, 11, 28, 12, 20, tzinfo=UTC).timestamp()) * 1000
+HOUR_MS = 3_600_000
+FULL = ClusterSnapshot(
+    "c1",
+    NOON_MS,
+    (TopicSettings("orders", "AAECAwQFBgcICQoLDA0ODw", 3, 1, {"retention.ms": "5"}, ("secret",)),),
+    (AclEntry("TOPIC", "orders", "LITERAL", "User:alice", "*", "READ", "ALLOW"),),
+    (GroupOffsets("billing", "classic", (CommittedOffset("orders", 2, 2**62, "note"),)),),
+    RegistrySchemas(
+        "BACKWARD",
+        {"orders-value": "NONE"},
+        (SchemaVersion("orders-value", 1, 7, "AVRO", '"int"', (SchemaReference("n", "s", 1),), is_deleted=True),),
+    ),
+    (NotHeld("group", "shared", "it is a share group"),),
+)
+
+
+class ClockStore(DelegatingObjectStore):
+    """A store whose clock the test sets; objects have the time of their write by it."""
+
+    def __init__(self, now_ms: int | None = NOON_MS) -> None:
+        super().__init__(MemoryObjectStore())
+        self.clock_ms = now_ms
+        self.written: dict[str, int | None] = {}
+
+    def now_ms(self) -> int | None:
+        return self.clock_ms
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        super().put(key, body, if_absent=if_absent)
+        self.written[key] = self.clock_ms
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        for info in super().list(prefix, start_after):
+            yield dataclasses.replace(info, modified_ms=self.written[info.key])
+
+
+def at(moment_ms: int, cluster: str = "c1") -> ClusterSnapshot:
+    return dataclasses.replace(FULL, taken_ms=moment_ms, cluster_id=cluster)
+
+
+def stored_of(store: ObjectStore, ring: KeyRing | None = None) -> Snapshots:
+    return Snapshots(store, "pre/", ring)
+
+
+@pytest.mark.parametrize("ring", [None, RING], ids=["plain", "encrypted"])
+def test_what_was_written_is_read_back(ring: KeyRing | None) -> None:
+    store = MemoryObjectStore()
+    assert stored_of(store, ring).write(FULL)
+    assert stored_of(store, ring).find() == FULL
+    (info,) = store.list()
+    assert info.key == "pre/!tieredstore/snapshots/c1/2026-11-28T12Z.json"
+    assert info.size < 4096
+    assert (b"billing" in store.get(info.key)) is False
+    other_active = KeyRing("key2", PAIRS)
+    assert stored_of(store, other_active).find() == FULL
+
+
+def test_without_its_key_an_encrypted_snapshot_is_refused() -> None:
+    store = MemoryObjectStore()
+    stored_of(store, RING).write(FULL)
+    with pytest.raises(UnknownKeyError, match="key1"):
+        stored_of(store).find()
+    with pytest.raises(UnknownKeyError, match="key1"):
+        stored_of(store, KeyRing("key2", {"key2": PAIRS["key2"]})).find()
+
+
+def test_of_many_uploaders_one_writes_the_hour() -> None:
+    store = MemoryObjectStore()
+    with ThreadPoolExecutor(8) as pool:
+        wrote = list(pool.map(lambda at_ms: stored_of(store, RING).write(at(at_ms)), range(NOON_MS, NOON_MS + 8)))
+    assert sorted(wrote) == [False] * 7 + [True]
+    assert stored_of(store, RING).find().taken_ms == NOON_MS + wrote.index(True)
+
+
+def test_a_snapshot_is_found_by_time_and_by_cluster() -> None:
+    snapshots = stored_of(MemoryObjectStore())
+    with pytest.raises(ResourceNotFoundError, match="the bucket has no snapshot: "):
+        snapshots.find()
+    for hour in (0, 1, 5):
+        snapshots.write(at(NOON_MS + hour * HOUR_MS))
+    assert snapshots.find().taken_ms == NOON_MS + 5 * HOUR_MS
+    assert snapshots.find(NOON_MS + HOUR_MS).taken_ms == NOON_MS + HOUR_MS
+    assert snapshots.find(NOON_MS + HOUR_MS - 1).taken_ms == NOON_MS, "the one of that hour is later"
+    assert snapshots.find(NOON_MS + 5 * HOUR_MS - 1).taken_ms == NOON_MS + HOUR_MS
+    with pytest.raises(ResourceNotFoundError, match="at or before 2026-11-28T12:19:59Z"):
+        snapshots.find(NOON_MS - 1)
+    snapshots.write(at(NOON_MS, "a/b c"))
+    with pytest.raises(ConfigError, match="2 clusters; name one: a/b c, c1"):
+        snapshots.find()
+    assert snapshots.find(cluster_id="a/b c").cluster_id == "a/b c"
+    with pytest.raises(ResourceNotFoundError, match="of the cluster c2"):
+        snapshots.find(cluster_id="c2")
+
+
+def test_another_release_and_another_name_are_refused() -> None:
+    store = MemoryObjectStore()
+    snapshots = stored_of(store)
+    snapshots.write(FULL)
+    key = snapshots.key("c1", NOON_MS)
+    body = store.get(key)
+    store.put(snapshots.key("c1", NOON_MS + HOUR_MS), body)
+    with pytest.raises(CorruptDataError, match="the snapshot c1 2026-11-28T13Z is that of c1 2026-11-28T12Z"):
+        snapshots.find()
+    store.put(key, body.replace(b'"version":1', b'"version":2'))
+    with pytest.raises(NewerVersionError, match=r"a cluster snapshot of version 2.*upgrade tieredstore"):
+        snapshots.find(NOON_MS)
+
+
+@pytest.mark.parametrize("ring", [None, RING], ids=["plain", "encrypted"])
+def test_a_flipped_bit_never_gives_another_snapshot(ring: KeyRing | None) -> None:
+    store = MemoryObjectStore()
+    snapshots = stored_of(store, ring)
+    snapshots.write(FULL)
+    key = snapshots.key("c1", NOON_MS)
+    body = store.get(key)
+    chosen = random.Random(48)
+    refused = 0
+    for _ in range(400):
+        place = chosen.randrange(len(body))
+        flipped = bytearray(body)
+        flipped[place] ^= 1 << chosen.randrange(8)
+        store.put(key, bytes(flipped))
+        try:
+            assert snapshots.find() == FULL
+        except (CorruptDataError, EncryptionError, NewerVersionError):
+            refused += 1
+    assert refused > 380
+
+
+def test_old_ones_expire_by_the_stores_clock_and_the_newest_stays() -> None:
+    store = ClockStore()
+    snapshots = stored_of(store)
+    for hour in range(4):
+        store.clock_ms = NOON_MS + hour * HOUR_MS
+        snapshots.write(at(store.clock_ms))
+    store.clock_ms = NOON_MS
+    snapshots.write(at(NOON_MS, "other"))
+    store.clock_ms = NOON_MS + 3 * HOUR_MS
+    assert [each.hour for each in snapshots.expire(2 * HOUR_MS)] == ["2026-11-28T12Z"]
+    store.clock_ms = NOON_MS + 1000 * HOUR_MS
+    assert [each.hour for each in snapshots.expire(2 * HOUR_MS)] == ["2026-11-28T13Z", "2026-11-28T14Z"]
+    assert [(each.cluster_id, each.hour) for each in snapshots.find_all()] == [
+        ("c1", "2026-11-28T15Z"), ("other", "2026-11-28T12Z"),
+    ]  # fmt: skip
+    assert not snapshots.expire(0)
+
+
+def test_a_clock_that_jumps_deletes_no_newest_one_and_an_unknown_clock_none() -> None:
+    store = ClockStore()
+    snapshots = stored_of(store)
+    for jump in (0, -50 * HOUR_MS, 90 * HOUR_MS, -5 * HOUR_MS):
+        store.clock_ms = NOON_MS + jump
+        snapshots.write(at(store.clock_ms))
+        snapshots.expire(HOUR_MS)
+        assert "2026-12-02T06Z" in [each.hour for each in snapshots.find_all()] or jump <= 0
+    store.clock_ms = None
+    assert not snapshots.expire(0)

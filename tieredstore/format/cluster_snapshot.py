@@ -1,0 +1,142 @@
+"""The contents of a cluster snapshot: all that a cluster needs beside its segments. Plain values, written as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter, ValidationError, with_config
+
+from tieredstore.errors import CorruptDataError
+from tieredstore.limits import MAX_INT32, MAX_INT64
+from tieredstore.versions import fault_in
+
+_Number: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT32)]
+_Moment: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT64)]
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """A topic's partition count and the settings that the topic itself sets; defaults of cluster and Kafka are not
+    among them. ``withheld`` names set settings whose values the brokers keep secret.
+    """
+
+    topic: str
+    topic_id: str
+    partition_count: Annotated[int, Field(ge=1, le=MAX_INT32)]
+    replication_factor: _Number
+    settings: dict[str, str]
+    withheld: tuple[str, ...] = ()
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class AclEntry:
+    """One ACL, in Kafka's words in capitals: ``TOPIC``, ``LITERAL``, ``READ``, ``ALLOW``."""
+
+    resource_type: str
+    name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """The offset of the next record that a group reads in a partition, and the text it committed along with it."""
+
+    topic: str
+    partition: _Number
+    offset: _Moment
+    metadata: str = ""
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """All committed offsets of one consumer group. ``protocol`` is ``consumer`` for groups of KIP-848."""
+
+    group: str
+    protocol: Literal["classic", "consumer"]
+    offsets: tuple[CommittedOffset, ...]
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class SchemaReference:
+    """A schema that another one refers to, by ``name``: a version of a subject."""
+
+    name: str
+    subject: str
+    version: _Number
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """A version of a subject in the schema registry. ``id`` is in messages; ``is_deleted`` means soft deletion."""
+
+    subject: str
+    version: _Number
+    id: _Number
+    schema_type: str
+    schema: str
+    references: tuple[SchemaReference, ...] = ()
+    is_deleted: bool = False
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class RegistrySchemas:
+    """The schemas of a registry, its compatibility level, and those of subjects that set their own."""
+
+    compatibility: str
+    subject_compatibility: dict[str, str]
+    versions: tuple[SchemaVersion, ...]
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class NotHeld:
+    """Something that a snapshot does not hold, and why: all ACLs, a group, all schemas, or a part of a schema."""
+
+    kind: Literal["acls", "group", "schemas", "schema"]
+    name: str
+    reason: str
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """Settings of a cluster's topics, its ACLs, groups' offsets and schemas, as of ``taken_ms`` by the store's clock.
+
+    ``acls`` is None if they were not read, ``schemas`` if no registry was named or read. Offsets of different groups
+    are of slightly different times.
+    """
+
+    cluster_id: str
+    taken_ms: _Moment
+    topics: tuple[TopicSettings, ...] = ()
+    acls: tuple[AclEntry, ...] | None = None
+    groups: tuple[GroupOffsets, ...] = ()
+    schemas: RegistrySchemas | None = None
+    not_held: tuple[NotHeld, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Return the snapshot as JSON."""
+        return _SNAPSHOT.dump_json(self)
+
+    @classmethod
+    def from_json(cls, raw: bytes, where: str) -> ClusterSnapshot:
+        """Parse a snapshot; raise CorruptDataError, which names a field, for invalid JSON."""
+        try:
+            return _SNAPSHOT.validate_json(raw, strict=True)
+        except ValidationError as error:
+            raise CorruptDataError(f"{where} is not a valid cluster snapshot: {fault_in(error)}") from error
+
+
+_SNAPSHOT: Final = TypeAdapter(ClusterSnapshot)

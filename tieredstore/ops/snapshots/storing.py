@@ -1,0 +1,270 @@
+"""Cluster snapshots in the bucket: ``<prefix>!tieredstore/snapshots/<cluster id>/<hour>.json``, written if absent.
+
+The object is JSON: the snapshot itself is compressed, encrypted like a segment if the settings have key pairs, and
+encoded as base64. A checksum covers it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from pydantic import Field, TypeAdapter, with_config
+
+from tieredstore.backends.base import ObjectStore, admin_of
+from tieredstore.errors import (
+    ConfigError,
+    CorruptDataError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    ResourceNotFoundError,
+    UnknownKeyError,
+)
+from tieredstore.format.cluster_snapshot import ClusterSnapshot
+from tieredstore.format.json_object import decode_base64
+from tieredstore.format.manifest import WrappedDataKey
+from tieredstore.format.sizes import IV_SIZE
+from tieredstore.transform.chunks import DEFAULT_LEVEL, ChunkDecoder, ChunkEncoder, GrowingBuffer, fresh_memory
+from tieredstore.transform.encryption import DataKey, SegmentCipher
+from tieredstore.versions import CLUSTER_SNAPSHOT
+
+if TYPE_CHECKING:
+    from tieredstore.remote.manager import RemoteStorageManager
+    from tieredstore.transform.keyring import KeyRing
+
+_FOLDER: Final = "!tieredstore/snapshots/"
+_NAME: Final = re.compile(r"([^/]+)/(\d{4}-\d{2}-\d{2}T\d{2})Z\.json", re.ASCII)
+_HOUR: Final = "%Y-%m-%dT%H"
+_MAX_STORED_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 512 << 20
+"""The largest snapshot, as JSON: enough for millions of committed offsets."""
+
+
+class StoredSnapshot(NamedTuple):
+    """A snapshot's object. ``hour_ms`` is the start of the hour in which it was taken; it sorts by cluster and hour."""
+
+    cluster_id: str
+    hour_ms: int
+    key: str
+    size: int
+    modified_ms: int | None
+
+    @property
+    def hour(self) -> str:
+        """The hour, as in 2026-11-28T06Z."""
+        return _hour_text(self.hour_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """The snapshots under a key prefix. ``key_ring`` is None if the settings have no key pairs."""
+
+    store: ObjectStore
+    prefix: str
+    key_ring: KeyRing | None
+
+    @classmethod
+    def of(cls, manager: RemoteStorageManager) -> Snapshots:
+        """Return the snapshots of a manager's bucket, with its keys."""
+        return cls(manager.store, manager.layout.prefix, manager.key_ring)
+
+    def key(self, cluster_id: str, moment_ms: int) -> str:
+        """Return the key of a cluster's snapshot in the hour of ``moment_ms``."""
+        return f"{self.prefix}{_FOLDER}{quote(cluster_id, safe='')}/{_hour_text(moment_ms)}.json"
+
+    def has(self, cluster_id: str, moment_ms: int) -> bool:
+        """Return True if the hour's snapshot exists."""
+        try:
+            self.store.head(self.key(cluster_id, moment_ms))
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def write(self, snapshot: ClusterSnapshot) -> bool:
+        """Write a snapshot; return False and write nothing if its hour has one.
+
+        Raise ConfigError if it is larger than a snapshot may be.
+        """
+        body = _sealed(snapshot, self.key_ring)
+        try:
+            self.store.put(self.key(snapshot.cluster_id, snapshot.taken_ms), body, if_absent=True)
+        except PreconditionFailedError:
+            return False
+        return True
+
+    def find_all(self) -> list[StoredSnapshot]:
+        """Return all snapshots, by cluster and then by hour, by one listing."""
+        return sorted(self._listed())
+
+    def read(self, stored: StoredSnapshot) -> ClusterSnapshot:
+        """Read one snapshot.
+
+        Raise CorruptDataError if it is damaged, NewerVersionError if a later release wrote it, EncryptionError without
+        its key, and ObjectNotFoundError if it has expired.
+        """
+        where = f"the snapshot {stored.cluster_id} {stored.hour}"
+        snapshot = _opened(self.store.get_small(stored.key, _MAX_STORED_BYTES), self.key_ring, where)
+        if (snapshot.cluster_id, _hour_text(snapshot.taken_ms)) != (stored.cluster_id, stored.hour):
+            raise CorruptDataError(f"{where} is that of {snapshot.cluster_id} {_hour_text(snapshot.taken_ms)}")
+        return snapshot
+
+    def find(self, at_ms: int | None = None, cluster_id: str | None = None) -> ClusterSnapshot:
+        """Read the newest snapshot, or the newest that was taken at or before ``at_ms``.
+
+        Raise ResourceNotFoundError without one, ConfigError if there are several clusters and ``cluster_id`` names
+        none; see also :meth:`read`.
+        """
+        listed = self.find_all()
+        clusters = sorted({each.cluster_id for each in listed})
+        if cluster_id is None and len(clusters) > 1:
+            raise ConfigError(f"the bucket has snapshots of {len(clusters)} clusters; name one: {', '.join(clusters)}")
+        for stored in reversed(listed):
+            if cluster_id in (None, stored.cluster_id) and (at_ms is None or stored.hour_ms <= at_ms):
+                snapshot = self.read(stored)
+                # It may have been taken later in the hour that has ``at_ms``.
+                if at_ms is None or snapshot.taken_ms <= at_ms:
+                    return snapshot
+        of = "" if cluster_id is None else f" of the cluster {cluster_id}"
+        until = "" if at_ms is None else f" at or before {_moment_text(at_ms)}"
+        raise ResourceNotFoundError(
+            f"the bucket has no snapshot{of}{until}: `tieredstore restore snapshot` writes one"
+        )
+
+    def expire(self, max_age_ms: int) -> list[StoredSnapshot]:
+        """Delete the snapshots older than this, but never a cluster's newest; return those deleted.
+
+        The store's clock decides. If the store has none, or does not list times, nothing is deleted.
+        """
+        now_ms = admin_of(self.store).now_ms()
+        listed = self.find_all()
+        newest = {each.cluster_id: each for each in listed}
+        old = [
+            each
+            for each in listed
+            if now_ms is not None
+            and each.modified_ms is not None
+            and each.modified_ms < now_ms - max_age_ms
+            and each != newest[each.cluster_id]
+        ]
+        if old:
+            self.store.delete([each.key for each in old])
+        return old
+
+    def _listed(self) -> Iterator[StoredSnapshot]:
+        folder = f"{self.prefix}{_FOLDER}"
+        for info in self.store.list(folder):
+            match = _NAME.fullmatch(info.key.removeprefix(folder))
+            hour_ms = None if match is None else _parse_hour(match[2])
+            if match is not None and hour_ms is not None:
+                yield StoredSnapshot(unquote(match[1]), hour_ms, info.key, info.size, info.modified_ms)
+
+
+def read_snapshot(
+    manager: RemoteStorageManager, at_ms: int | None = None, cluster_id: str | None = None
+) -> ClusterSnapshot:
+    """Read the bucket's newest snapshot, or the newest that was taken at or before ``at_ms``; see
+    :meth:`Snapshots.find`.
+    """
+    return Snapshots.of(manager).find(at_ms, cluster_id)
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class _Encryption:
+    """The data key, wrapped by a key pair, and the AAD; both in base64."""
+
+    key_id: str
+    data_key: str
+    aad: str
+
+
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """The object's JSON. ``size`` is that of the snapshot's own JSON, ``sha256`` that of the decoded ``content``."""
+
+    size: Annotated[int, Field(ge=0, le=_MAX_BYTES)]
+    encryption: _Encryption | None
+    sha256: str
+    content: str
+
+
+_DOCUMENT: Final = TypeAdapter(_Document)
+
+
+def key_id_of(raw: bytes | None, where: str) -> str | None:
+    """Return the key pair that a snapshot's object needs, None without encryption; see :meth:`Snapshots.read`."""
+    encryption = CLUSTER_SNAPSHOT.parse(_DOCUMENT, raw, where).encryption
+    return None if encryption is None else encryption.key_id
+
+
+def _sealed(snapshot: ClusterSnapshot, key_ring: KeyRing | None) -> bytes:
+    plain = snapshot.to_json()
+    encryption = cipher = None
+    if key_ring is not None:
+        data_key = DataKey.generate()
+        wrapped = b64encode(key_ring.wrap(data_key.key)).decode()
+        encryption = {"key_id": key_ring.active_id, "data_key": wrapped, "aad": b64encode(data_key.aad).decode()}
+        cipher = SegmentCipher(data_key)
+    encoder = ChunkEncoder(DEFAULT_LEVEL, cipher)
+    content = bytes(encoder.encode(memoryview(plain), os.urandom(IV_SIZE), GrowingBuffer()))
+    digest = hashlib.sha256(content).hexdigest()
+    body = CLUSTER_SNAPSHOT.to_bytes({
+        "size": len(plain), "encryption": encryption, "sha256": digest, "content": b64encode(content).decode(),
+    })  # fmt: skip
+    if len(plain) > _MAX_BYTES or len(body) > _MAX_STORED_BYTES:
+        raise ConfigError(f"a snapshot of the cluster {snapshot.cluster_id} would have {len(plain)} bytes: too large")
+    return body
+
+
+def _opened(raw: bytes | None, key_ring: KeyRing | None, where: str) -> ClusterSnapshot:
+    document = CLUSTER_SNAPSHOT.parse(_DOCUMENT, raw, where)
+    try:
+        content = _content_of(document)
+        plain = fresh_memory(document.size)
+        cipher = _cipher_of(document.encryption, key_ring)
+        ChunkDecoder(compressed=True, cipher=cipher).decode_into(memoryview(content), plain)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{where} is damaged: {error}") from error
+    return ClusterSnapshot.from_json(bytes(plain), where)
+
+
+def _content_of(document: _Document) -> bytes:
+    content = decode_base64(document.content, "content", padded=True)
+    if hashlib.sha256(content).hexdigest() != document.sha256:
+        raise CorruptDataError("its checksum does not match")
+    return content
+
+
+def _cipher_of(encryption: _Encryption | None, key_ring: KeyRing | None) -> SegmentCipher | None:
+    if encryption is None:
+        return None
+    if key_ring is None:
+        raise UnknownKeyError(
+            f"the snapshot is encrypted by key pair {encryption.key_id!r:.80}: add it to encryption.key.pairs"
+        )
+    wrapped = decode_base64(encryption.data_key, "data_key", padded=True)
+    key = WrappedDataKey(encryption.key_id, wrapped, decode_base64(encryption.aad, "aad", padded=True))
+    return SegmentCipher(DataKey(key_ring.unwrap(key.key_id, key.wrapped), key.aad))
+
+
+def _hour_text(moment_ms: int) -> str:
+    return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):{_HOUR}}Z"
+
+
+def _moment_text(moment_ms: int) -> str:
+    return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _parse_hour(text: str) -> int | None:
+    try:
+        return int(datetime.strptime(f"{text}+0000", f"{_HOUR}%z").timestamp()) * 1000
+    except ValueError:
+        return None
