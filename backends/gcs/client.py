@@ -81,8 +81,9 @@ def parse_credentials(raw: bytes) -> Credentials:
     """
     try:
         content: object = json.loads(raw)
-    except ValueError as error:
-        raise ConfigError("the Google credentials are not JSON") from error
+    except ValueError:
+        # JSON's own error holds the whole text.
+        raise ConfigError("the Google credentials are not JSON") from None
     if not isinstance(content, dict):
         raise ConfigError("the Google credentials are not a JSON object")
     info = cast("dict[str, object]", content)
@@ -95,9 +96,9 @@ def parse_credentials(raw: bytes) -> Credentials:
         raise ConfigError(f"the Google credentials have neither a known type ({known}) nor an access_token")
     try:
         credentials = make(info)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        # Do not quote the SDK's message, which may repeat the text; the cause stays chained for debugging.
-        raise ConfigError(f"the Google credentials of type {kind} are incomplete or malformed") from error
+    except (ValueError, TypeError, KeyError, AttributeError):
+        # The SDK's message may repeat the text.
+        raise ConfigError(f"the Google credentials of type {kind} are incomplete or malformed") from None
     return cast("Credentials", credentials)
 
 

@@ -16,7 +16,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import ProblemKind, load_catalog
 from tieredstore.catalog.watermark import MoveBack, Watermark
 from tieredstore.config import Settings, settings_from
-from tieredstore.errors import StoreError
+from tieredstore.errors import ObjectNotFoundError, StoreError
 from tieredstore.kafka.checkpoints import parse_leader_epochs
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import IndexType
@@ -227,6 +227,20 @@ def test_deleting_takes_the_log_first_and_writes_are_refused(tmp_path: Path) -> 
         manager.delete_log_segment_data(segment)
     left = [info.key.rpartition("/")[2] for info in store.list("p/kafkaCluster1/")]
     assert left == [f"{10:020d}.{ending}" for ending in ("index", "log", "timeindex")] + ["_metadata", "offset.wm"]
+
+
+def test_a_manifest_is_gone_once_another_log_has_its_place() -> None:
+    store = MemoryObjectStore()
+    put_raw(store, case_path("07-txn") / "original")
+    settings = raw_settings()
+    manifest = next(info.key for info in place_store(store, settings).list("p/") if info.key.endswith("-manifest"))
+    log = next(info for info in store.list("p/") if info.key.endswith(".log"))
+    place_store(store, settings).get(manifest)
+    store.delete([log.key])
+    store.put(log.key, b"another log")
+    for ask in (place_store(store, settings).get, place_store(store, settings).head):
+        with pytest.raises(ObjectNotFoundError, match="another log has been written in its place"):
+            ask(manifest)
 
 
 def test_listings_are_sorted_and_begin_behind_a_key() -> None:

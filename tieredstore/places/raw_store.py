@@ -319,7 +319,10 @@ class RawStore(LaidOutStore):
                 files[ending] = self.inner.head(self._keys.file(where, parsed.start_offset, ending))
             except ObjectNotFoundError:
                 continue
-        return RawSegment(where, parsed.start_offset, files)
+        segment = RawSegment(where, parsed.start_offset, files)
+        if LOG in files and segment.id(self._keys.cluster) != parsed.segment_id.id:
+            raise ObjectNotFoundError(f"{parsed.main_path}: another log has been written in its place")
+        return segment
 
     def _name(self, segment: RawSegment) -> str:
         where = segment.where
