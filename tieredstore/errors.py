@@ -5,51 +5,51 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     TieredStoreError                         retryable  exit_code
     ├── ConfigError                          no         2   a user's setting or argument is wrong
     │   └── NewerVersionError                no         2   state that a later release wrote: upgrade tieredstore
-    ├── EncryptionError                                     keys that data is encrypted with
+    ├── EncryptionError                                     missing or wrong keys of encrypted data
     │   ├── KeyRingError                     no         2   key files or key ids that cannot be used; ConfigError too
-    │   │   └── WrongKeyError                no         4   a pair of that id that opens no data key
+    │   │   └── WrongKeyError                no         4   the pair with this id does not open the data key
     │   ├── UnknownKeyError                  no         4   data wrapped by a key that is not on the ring
-    │   └── KeyServiceError                  no         6   the key management service said no
-    │       ├── KeyServiceDeniedError        no         6   credentials that the service refuses
+    │   └── KeyServiceError                  no         6   the key management service refused the request
+    │       ├── KeyServiceDeniedError        no         6   the service refuses the credentials
     │       └── KeyServiceUnavailableError   yes        75  no answer in time: try again
-    ├── InvalidRangeError                    no         2   a byte range outside of what was asked for
+    ├── InvalidRangeError                    no         2   a byte range outside of the object
     ├── InvalidSegmentError                  no         2   local segment files that cannot be copied
     │   └── SegmentConflictError             no         2   another segment has its name, in the raw layout
     ├── InvalidRecordError                   no         2   a record that MemQ's format cannot hold
-    ├── ResourceNotFoundError                no         3   absent: nothing was ever there, or it was deleted
+    ├── ResourceNotFoundError                no         3   absent: it never existed, or was deleted
     │   ├── TopicNotFoundError               no         3   no topic of this name
     │   ├── SegmentNotFoundError             no         3   no committed segment (no manifest)
     │   ├── IndexNotRecordedError            no         3   the segment was copied without this index
-    │   ├── ObjectNotFoundError              no         3   one key of the store
-    │   ├── PreparedGoneError                no         3   bytes prepared for an object, and gone
+    │   ├── ObjectNotFoundError              no         3   no object has this key
+    │   ├── PreparedGoneError                no         3   the bytes prepared for an object have expired
     │   ├── SchemaNotFoundError              no         3   no schema of this id or subject in the registry
-    │   └── DataLossError                    no         3   offsets in no segment, though later ones are there
-    ├── CorruptDataError                     no         4   bytes are there and wrong
+    │   └── DataLossError                    no         3   offsets in no segment, although later ones exist
+    ├── CorruptDataError                     no         4   bytes exist, but are wrong
     │   ├── ManifestCorruptError             no         4
     │   ├── SegmentCorruptError              no         4   the .log object: missing, short, or altered
     │   ├── IndexesCorruptError              no         4   the .indexes object: missing, short, or altered
     │   ├── BatchCorruptError                no         4   Kafka's own bytes: batches, indexes, checkpoints
-    │   ├── CommitLogCorruptError            no         4   what says which files a pipeline has written
+    │   ├── CommitLogCorruptError            no         4   a pipeline's record of the files it has written
     │   ├── MessageCorruptError              no         4   MemQ's batches: index, Message, records
     │   ├── NotificationCorruptError         no         4   a notification that does not point to a batch
-    │   └── PacketCorruptError               no         4   what came over a connection is no packet of MemQ's
-    ├── InvalidValueError                    no         4   a key or value that is not what it is read as
-    ├── SegmentAlreadyExistsError            no         5   a manifest stands already under this segment id
-    ├── SegmentTooLargeError                 no         2   over the format's 2^31 limits
-    ├── FencedError                          no         5   a group's partition that another member has by now
-    ├── BufferFullError                      yes        75  a producer holds all that it may: try again
+    │   └── PacketCorruptError               no         4   received bytes that are no packet of MemQ
+    ├── InvalidValueError                    no         4   a key or value does not match its type
+    ├── SegmentAlreadyExistsError            no         5   this segment id already has a manifest
+    ├── SegmentTooLargeError                 no         2   beyond the format's limits of 2^31
+    ├── FencedError                          no         5   another member or process has taken over
+    ├── BufferFullError                      yes        75  a producer's buffer is full: try again
     ├── DeliveryFailedError                  yes        75  records that were not stored in time
     ├── AlreadyClosedError                   no         1   used after it was closed, or closed while it was used
-    ├── BrokerError                          no         6   the Kafka broker said no
-    │   ├── BrokerDeniedError                no         6   credentials that the broker or we refuse
+    ├── BrokerError                          no         6   the Kafka broker refused the request
+    │   ├── BrokerDeniedError                no         6   refused credentials, or an untrusted certificate
     │   └── BrokerUnavailableError           yes        75  no answer in time, connection lost: try again
     ├── PartlyDoneError                      no         6   some items of a tool failed; the others are done
-    ├── RegistryError                        no         6   the schema registry said no
-    │   ├── RegistryDeniedError              no         6   credentials that the registry or we refuse
+    ├── RegistryError                        no         6   the schema registry refused the request
+    │   ├── RegistryDeniedError              no         6   refused credentials, or an untrusted certificate
     │   └── RegistryUnavailableError         yes        75  no answer in time, server trouble: try again
-    └── StoreError                           no         6   the object store said no
+    └── StoreError                           no         6   the object store refused the request
         ├── RangeNotSatisfiableError         no         6
-        ├── PreconditionFailedError          no         5   if_absent or an etag did not hold
+        ├── PreconditionFailedError          no         5   the condition (if_absent, or an etag) failed
         ├── InvalidKeyError                  no         2   a key that this store cannot hold
         ├── AccessDeniedError                no         6
         └── StoreUnavailableError            yes        75  timed out, connection lost, server trouble: try again
@@ -62,7 +62,7 @@ from reprlib import Repr
 from typing import ClassVar, Final
 
 LONGEST_SENTENCE: Final = 4000
-"""The most characters that an error's message may have."""
+"""The maximum number of characters in an error's message."""
 
 _SHORT: Final = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60

@@ -58,9 +58,9 @@ class Extra:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds ``extra`` to this installation, in the words of the tool that made it.
+    """Return the command that adds ``extra`` to this installation, by the tool that made it (uv, pipx or pip).
 
-    A tool's own environment is made anew, so the command repeats its present extras: ``uv tool install
+    Such a tool recreates its environment, so the command repeats the present extras: ``uv tool install
     'tieredstore[query,s3]'``.
     """
     import sys  # noqa: PLC0415  all of this is needed only to tell a user
@@ -94,7 +94,9 @@ def _pip(python: Path) -> str:
 
 
 def _origin() -> tuple[Mapping[str, Any], str]:
-    """Return the record of a package that came from no index (PEP 610), empty for one that did, and the installer."""
+    """Return the PEP 610 record of a package that was installed from a URL or folder (empty if it came from an
+    index), and the name of the installer.
+    """
     from importlib import metadata  # noqa: PLC0415  fifty modules that few processes need
 
     try:
@@ -110,7 +112,7 @@ def _extras_in(requirement: str) -> list[str]:
 
 
 def _receipt(path: Path) -> tuple[list[str], list[str]]:
-    """Return the extras in uv's record of a tool, and ``--with`` for each package beside it."""
+    """Return the extras in uv's record of an installed tool, and ``--with`` for each package beside it."""
     import tomllib  # noqa: PLC0415  for this file alone
 
     required = tomllib.loads(path.read_text())["tool"]["requirements"]
@@ -127,7 +129,7 @@ def _requirement(origin: Mapping[str, Any], extras: set[str]) -> str:
     listed = f"[{','.join(sorted(extras))}]"
     folder = _folder_of(origin)
     if folder is not None:
-        # As typed inside the clone.
+        # Show the folder as the user would type it inside the clone.
         place = "." if folder == Path.cwd() else str(folder)
         return ("-e " if origin["dir_info"].get("editable") else "") + shlex.quote(place + listed)
     if not origin:

@@ -68,7 +68,7 @@ class StateKind:
         where: str,
         error: type[CorruptDataError] = CorruptDataError,
     ) -> _Value:
-        """Parse an object's bytes, None if they were too many, as ``kind``, which does not have the version.
+        """Parse an object's bytes (None: the object was too large) as ``kind``, a class without the version.
 
         Raise ``error``, naming a field, if they do not match it, and NewerVersionError for a later version.
         """

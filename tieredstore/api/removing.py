@@ -148,7 +148,9 @@ def _bounds(stop: int | AtTime | None, only: SegmentObjects | None) -> dict[str,
 
 
 def _find(opened: OpenBucket, scopes: Scopes, segment: int | Uuid) -> SegmentObjects:
-    """Find a single segment. By offset it must have a manifest; by id, remains of a segment count too."""
+    """Find a single segment. Given its offset, it must have a manifest; given its id, the remains of a segment are
+    enough.
+    """
     topic, partition = scopes.topics[0], (scopes.partitions or (0,))[0]
     start, segment_id = (None, segment) if isinstance(segment, Uuid) else (segment, None)
     address = SegmentAddress(topic, partition, start, scopes.topic_id, segment_id)

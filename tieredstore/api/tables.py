@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RowT = TypeVar("RowT")
 
 _SHOWN: Final = 20
-"""The most rows that a notebook shows; the others are counted."""
+"""The maximum number of rows that a notebook shows; the others are counted."""
 
 
 def told(items: Iterable[RowT], tell: Callable[[RowT], object]) -> Iterator[RowT]:

@@ -53,8 +53,8 @@ def absence(
         elif not partitions:
             sentences.append(f"topic {_quote(topic)} has objects {where}, and no segment that counts")
         else:
-            # Do not suggest the requested partition itself: it may have objects that do not count, or of another
-            # incarnation.
+            # Do not suggest the requested partition itself: its objects may be incomplete segments, or belong to a
+            # deleted topic of the same name.
             sentences.append(_absent_partitions(topic, partitions, there - set(partitions), where))
     if absent:
         known = {*topic_names(store, prefix, until=until), *(live or ())}

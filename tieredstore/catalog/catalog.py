@@ -52,8 +52,8 @@ class PartitionSegments:
 class Catalog:
     """The valid segments of a store, by partition. Picklable; safe from several threads.
 
-    ``lives`` are the incarnations of each topic (see :meth:`incarnations`), ``problems`` the segments that do not
-    count. A method without ``topic_id`` uses the topic's current incarnation.
+    ``lives`` are the incarnations of each topic (see :meth:`incarnations`), ``problems`` the segments that cannot be
+    used. A method without ``topic_id`` uses the topic's current incarnation.
     """
 
     segments: Mapping[TopicIdPartition, PartitionSegments]
@@ -93,7 +93,7 @@ class Catalog:
         return self.lives[topic]
 
     def _why_none(self, topic: str) -> str:
-        # The topic is not absent if it has segments that do not count: raise DataLossError.
+        # A topic with segments is not absent, even if none can be used: raise DataLossError.
         of_topic = [problem for problem in self.problems if problem.segment_id.topic_id_partition.topic == topic]
         if not of_topic:
             return ""

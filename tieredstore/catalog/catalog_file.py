@@ -133,8 +133,9 @@ class Stamp:
 class SegmentRow:
     """One valid segment.
 
-    ``path`` is the main path of its objects, as listed. ``history`` is its leader-epoch index, read only for the
-    segment that rules its partition. ``is_proven`` is True if end and epochs were compared with the segment's contents.
+    ``path`` is the main path of its objects, as listed. ``history`` is its leader-epoch index, read only for the ruling
+    segment of a partition (see ``lineage``). ``is_proven`` is True if end and epochs were compared with the segment's
+    contents.
     """
 
     path: str

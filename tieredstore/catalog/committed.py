@@ -103,8 +103,7 @@ class CommittedSegments:
     def find(self, identity: SegmentIdentity) -> SegmentObjects | None:
         """Return the whole copy with this identity, or None.
 
-        A copy that lost an object or has a damaged manifest does not count, because the segment can still be copied
-        again.
+        A copy that lost an object or has a damaged manifest is ignored, because the segment can still be copied again.
         """
         known = self._known(identity.partition)
         with known.lock:
@@ -180,7 +179,7 @@ class _Partition:
         self._listed_at: float | None = None
         self._first_offset = 0
         self._by_offset: dict[int, list[SegmentObjects]] = {}
-        self._identities: dict[Uuid, SegmentIdentity | None] = {}  # None for a copy that does not count
+        self._identities: dict[Uuid, SegmentIdentity | None] = {}  # None for a copy that is incomplete or damaged
         self._warned_of: set[Uuid] = set()
 
     def answers_for(self, base_offset: int, not_before: float) -> bool:
@@ -220,7 +219,7 @@ class _Partition:
         return None
 
     def _read(self, objects: SegmentObjects, store: ObjectStore, rules: ManifestRules) -> SegmentIdentity | None:
-        """Read the identity of a copy, by one request; None if the copy does not count."""
+        """Read the identity of a copy, by one request; None if the copy is incomplete or damaged."""
         if objects.missing:
             lost = ", ".join(f".{suffix.value}" for suffix in objects.missing)
             self._warn(objects, f"lost its {lost} and counts as not copied")

@@ -202,9 +202,10 @@ def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
 
 
 def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
-    """Return True if the ruler's leader-epoch index must be read, because a segment begins in an earlier epoch.
+    """Return True if the leader-epoch index of the ruling segment (``ruler``) must be read, because a segment begins in
+    an earlier epoch.
 
-    The ruler's metadata have only the epochs from its own start on.
+    The ruling segment's metadata have only the epochs from its own start on.
     """
     first = _epochs_of(ruler)[0][0]
     # If the first epoch has no record in the segment, the segment really begins in a later epoch.
@@ -245,11 +246,12 @@ def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: L
 def last_before(
     segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs
 ) -> tuple[RemoteLogSegmentMetadata, LeaderEpochs] | None:
-    """Return the last segment before the beginning of ``history``, with its own epochs there; or None.
+    """Return the last segment that begins before ``history`` does, with its epochs from before that; or None.
 
-    It is for a beginning that no copy spans. There a leader began exactly with a segment, or the records were deleted
-    before they were copied, or no copy shows an unclean election. No later leader removes committed records, so the
-    last segment before the beginning counts.
+    Use it if no single copy covers the time before and after the beginning of ``history``. Then the new leader began
+    exactly with a segment, or retention deleted the records in between before they were copied. No later leader removes
+    committed records, so the records of that last segment are still part of the log, unless an unclean election removed
+    them, which no copy shows.
     """
     epoch, start = history[0]
     named = [
@@ -264,10 +266,11 @@ def last_before(
 def trace_lineage(
     segments: Sequence[RemoteLogSegmentMetadata], ruler: RemoteLogSegmentMetadata, history: LeaderEpochs | None
 ) -> Lineage:
-    """Assemble the log that the ``ruler`` describes from checked ``segments`` of its partition.
+    """Assemble the log that the ruling segment (``ruler``) describes from checked ``segments`` of its partition.
 
-    ``history`` is the ruler's leader-epoch index, with its truncated beginning restored from other segments as far as
-    possible. It may be None if ``needs_history`` is False. Raise IndexesCorruptError if it contradicts the ruler.
+    ``history`` is the ruling segment's leader-epoch index, with its truncated beginning restored from other segments as
+    far as possible. It may be None if ``needs_history`` is False. Raise IndexesCorruptError if it contradicts the
+    segment.
     """
     epochs = _epochs_of(ruler) if history is None else history
     reigns = _reigns(epochs)
@@ -275,7 +278,7 @@ def trace_lineage(
     if spans is not None:
         return Lineage(ruler.topic_id_partition, epochs, spans)
     kept = {segment: _keep(segment, reigns) for segment in segments}
-    # The ruler lies wholly in its own epochs; an index that contradicts this cannot be its own.
+    # The ruling segment lies wholly in its own epochs; an index that contradicts this cannot be its own.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
         raise IndexesCorruptError(f"the leader-epoch index of {ruler} lacks the epochs in its metadata")
     spans = tuple(_cover(kept))
@@ -329,7 +332,7 @@ def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
 
 
 def _keep(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, OffsetSpan]) -> list[OffsetSpan]:
-    """Return the offsets at which the segment's epoch is the log's, with adjacent ranges joined."""
+    """Return the offsets at which the log has the segment's leader epoch, with adjacent ranges joined."""
     own = _epochs_of(segment)
     if len(own) == 1:  # the usual case
         start, stop = reigns.get(own[0][0], (0, 0))

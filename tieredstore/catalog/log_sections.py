@@ -178,7 +178,9 @@ BASE_OFFSET_SIZE: Final = 8
 """Size of the base offset at the start of each batch."""
 
 _LONGEST_CUT_HEAD: Final = 16
-"""Bytes of a batch's start that a decoder may have seen at a buffer's end without learning the base offset."""
+"""Bytes to keep of the end of a buffer: a decoder may have seen the first bytes of a batch there without learning
+its base offset.
+"""
 
 
 class SectionBytes:

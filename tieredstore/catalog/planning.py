@@ -56,7 +56,7 @@ def load_catalog(
     file is updated unless ``update_file`` is False.
 
     A manifest without segment metadata takes a few more requests. So does a partition with older leader epochs than its
-    newest segment (two), and an overlapping segment (three); only these need keys. Segments that do not count are in
+    newest segment (two), and an overlapping segment (three); only these need keys. Segments that cannot be used are in
     the catalog's ``problems``. Raise StoreError if the store fails; if it refuses the new catalog file, only log that.
     """
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))

@@ -1,4 +1,4 @@
-"""Segments that were found but do not count, with the reasons."""
+"""Segments that were found but cannot be used, with the reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.model import RemoteLogSegmentId
 
 
 class ProblemKind(enum.Enum):
-    """Reason why a segment does not count; the value is a clause for messages."""
+    """Reason why a segment cannot be used; the value is a clause for messages."""
 
     INCOMPLETE = "not all of its objects are there"
     UNFINISHED = "its copy was not finished"
@@ -26,7 +26,7 @@ _HOLD_RECORDS: Final = (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A segment that was found but does not count, with the reason; ``detail`` is a sentence.
+    """A segment that was found but cannot be used, with the reason; ``detail`` is a sentence.
 
     ``has_manifest`` of an incomplete segment proves that it was once whole, because the manifest is written last.
     """
@@ -61,10 +61,10 @@ def unreadable_between(
     ``readable`` are the readable offsets (half-open), ascending. A segment whose start alone is known may extend to the
     next readable offset.
 
-    A segment right before or after the window counts too, unless the caller fixed that end (``starts_there``,
-    ``stops_there``): if the window ends at the log's beginning or end, or at a time, the segment's records would be
-    part of it. A segment that lost objects counts only at the log's end. Before other segments retention may be
-    deleting it; between them it leaves a gap.
+    A segment right before or after the window is included too, unless the caller named that end of the window as an
+    offset (``starts_there``, ``stops_there``). If the end was looked up (the log's beginning or end, or a time), the
+    segment's records would belong to the window. A segment that lost objects is included only at the log's end:
+    elsewhere retention may be deleting it, or it leaves a gap.
     """
     for problem in problems:
         first = problem.start_offset

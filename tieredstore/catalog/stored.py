@@ -26,7 +26,7 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.remote.manifest_object import manifest_text, parse_manifest
 
 MAX_MANIFESTS_IN_FLIGHT: Final = MAX_MANIFEST_SIZE
-"""Maximum bytes of manifests being read at once: that of one manifest, of which a real one needs a few KB."""
+"""Maximum bytes of manifests that are read at once: the maximum size of one manifest. Real manifests have a few KB."""
 
 _MAX_BATCH: Final = 1 << 20
 """Maximum bytes of manifests read in one batch."""

@@ -76,7 +76,7 @@ class KnownProofs:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The partitions with segments, and the segments that do not count."""
+    """The partitions with segments, and the segments that cannot be used."""
 
     partitions: list[TracedPartition]
     problems: list[Problem]
@@ -206,7 +206,9 @@ class _Tracing:
         return self._known.histories.get(segment.remote_log_segment_id) or read_history(self._source, segment)
 
     def _prove(self, doubtful: Iterable[RemoteLogSegmentMetadata]) -> bool:
-        """Compare these segments with their contents, each once; return True if any was compared."""
+        """Compare the manifests of these segments with their logs and indexes, once per segment; return True if any
+        was compared.
+        """
         asked = {segment.remote_log_segment_id for segment in doubtful} - self._asked - set(self._known.segments)
         for segment_id in sorted(asked):
             self._prove_one(segment_id)
@@ -218,7 +220,7 @@ class _Tracing:
         try:
             self._segments[segment_id] = prove_segment(self._source, segment)
             self._proven.add(segment_id)
-        # Retention may have deleted it.
+        # Retention may have deleted the segment.
         except SegmentNotFoundError:
             del self._segments[segment_id]
         except CorruptDataError as error:
@@ -235,7 +237,7 @@ def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> Tiered
 
 
 def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield the segments that claim to reach into a following one; copies of equal offsets do not count."""
+    """Yield the segments that claim to reach into a following one; ignore copies of equal offsets."""
     ordered = sorted(segments, key=attrgetter("start_offset"))
     if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
         return  # the usual case

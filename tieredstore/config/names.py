@@ -113,8 +113,8 @@ def candidates(reader: SettingsReader) -> frozenset[str]:
 
 
 def forgotten_names(reader: SettingsReader) -> list[str]:
-    """Return names of ours without the prefix in a source where others have it. Neither the plugin nor this package
-    reads them.
+    """Return names of this package's properties that lack the prefix, in a source where other names have it. Neither
+    the plugin nor this package reads them.
 
     Exclude ``metrics.*``, of which a broker has its own, and names that are read with and without the prefix.
     """

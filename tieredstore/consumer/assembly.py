@@ -43,7 +43,7 @@ class Makers:
     silent_s: float = 10.0
     """How long a partition may return nothing after its assignment, although the broker has records."""
     held_bytes: int = 8 * 1024 * 1024
-    """The most bytes of client messages that may wait to become columns. The client bounds only its own queue."""
+    """The maximum bytes of client messages that may wait to become columns. The client bounds only its own queue."""
     closing_s: float = 8.0
     """How long ``close`` waits for threads that are in a call of the store or the broker. Then it abandons them."""
 

@@ -241,7 +241,7 @@ class Core:
     def _take(self, partition: Partition, answer: Found | Unanswered) -> None:
         """Apply the answer to a partition that is being looked up."""
         if partition.paused:
-            # Keep only its start; a resume looks up the rest.
+            # A paused partition needs only its start; the look-up after a resume finds the rest.
             if partition.position is None and isinstance(answer, Found) and not isinstance(answer.placement, Recreated):
                 partition.at = answer.at or partition.at
             partition.phase = Parked()
@@ -292,8 +292,8 @@ class Core:
                 if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
             case EndsEarlier(end):
-                # Prefer the broker from there on: otherwise the bucket's later records would be returned again and
-                # again.
+                # From this offset on, prefer the broker: otherwise the bucket's later records would be returned again
+                # and again.
                 partition.left_at = end
                 ends = f"the broker's log of {partition} ends at offset {end}, but it was read up to offset {position}"
                 if self.policy.accepts(partition, ends):

@@ -159,7 +159,7 @@ class Group:
         if span is None or not span[0] <= start <= span[1]:
             return False
         if self._parts.core.live.is_eager and self._parts.core.live.due_in is not None:
-            return False  # the client does not fetch it yet
+            return False  # the client does not fetch the partition yet
         if lineage is not None and start < lineage.end_offset:
             return False
         try:

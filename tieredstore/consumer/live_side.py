@@ -137,7 +137,7 @@ class LiveSide:
                 # librdkafka checks the leader epoch of a seek, but never that of an assignment.
                 self._client.seek(partition.where, partition.position, partition.epoch)
             except KafkaException:
-                continue  # the client does not fetch it yet
+                continue  # the client does not fetch the partition yet
             live.link = Link.SILENT
 
     def _list_unheard(self) -> list[tuple[Partition, Live]]:

@@ -11,7 +11,7 @@ from tieredstore.kafka.indexes import AbortedTransaction
 
 ABORT: Final = 0
 MARKER_BYTES: Final = 64
-"""More than the bytes of an end marker's record up to its key."""
+"""Bytes that suffice to parse an end marker's record up to its key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ def _construct(
 _logger: Final = logging.getLogger(__name__)
 
 _KEPT: Final = 4
-"""The most idle consumers in a pool. Parallel reads have one consumer each, without a limit."""
+"""The maximum number of idle consumers in a pool. Parallel reads have one consumer each, without a limit."""
 
 _STATISTICS_MS: Final = 1000
 

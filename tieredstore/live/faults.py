@@ -135,7 +135,7 @@ _DAMAGED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, K
 class Trouble:
     """The connection error of a client, noted by its callback for an operation that waits.
 
-    ``beside_clients`` is true if the process was forked from one with clients, so that its own may hang.
+    ``beside_clients`` is true if the process was forked from one with clients: then this process's own client may hang.
     """
 
     def __init__(self, *, beside_clients: bool = False) -> None:

@@ -16,7 +16,7 @@ from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid, human_bytes
 
 _MOST_NAMED: Final = 20
-"""The most segments that an error names, because each costs a request."""
+"""The maximum number of segments that an error names, because each costs a request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ ItemT_co = TypeVar("ItemT_co", covariant=True)
 class Outcome(enum.StrEnum):
     """What happened to an item; in a dry run, what would happen."""
 
-    # The item was changed:
+    # Outcomes of items that were changed.
     ADDED = "added"
     ADOPTED = "adopted"
     """An orphan batch: readers are now notified of it."""
@@ -33,7 +33,7 @@ class Outcome(enum.StrEnum):
     ROTATED = "rotated"
     """The active pair now wraps its data key."""
 
-    # Nothing had to be done:
+    # Outcomes of items that needed no change.
     ACTIVE = "active"
     """The active pair wrapped its data key before; or, for uploads, the broker may still append to the segment."""
     GONE = "gone"
@@ -43,7 +43,7 @@ class Outcome(enum.StrEnum):
     THERE = "there"
     """The item existed already, with equal content."""
 
-    # The item was kept:
+    # Outcomes of items that were kept.
     CHANGED = "changed"
     """Another process changed its manifest during each attempt."""
     COMMITTED = "committed"

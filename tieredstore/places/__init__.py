@@ -1,4 +1,4 @@
-"""Places of topics and their layouts: every room above sees one store with the plugin's keys.
+"""Places of topics and their layouts: all packages above this one see one store with the plugin's keys.
 
 A place is a store and a prefix. Stores that translate keys lie between a place and its readers:
 

@@ -20,7 +20,9 @@ from tieredstore.process.thread_pool import ThreadPool
 _Item = TypeVar("_Item")
 
 _LOOK_S: Final = 1.0
-"""Seconds between a waiter's own checks: a thread may end without notifying, as at the end of the process."""
+"""Seconds between the checks that a waiting thread makes itself: another thread may end without notifying it, as at
+the end of the process.
+"""
 
 
 @dataclass(eq=False, slots=True)

@@ -41,7 +41,7 @@ class Lifetime:
         return self._is_over
 
     def check(self) -> None:
-        """Raise AlreadyClosedError after its end."""
+        """Raise AlreadyClosedError after the lifetime's end."""
         if self._is_over:
             raise self.error()
 

@@ -82,7 +82,7 @@ class ThreadsOfProcess(Executor):
 
 
 class _Crew:
-    """Threads and tasks of a pool. It has no reference to the pool, which can so be garbage collected."""
+    """Threads and tasks of a pool. It has no reference to the pool, so that the pool can be garbage collected."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size = size

@@ -77,7 +77,7 @@ class Condition:
         return [span for span, is_kept in zip(asked, kept, strict=True) if is_kept]
 
     def hull(self, spans: Sequence[PartitionSpan]) -> tuple[int, int]:
-        """Return the range of offsets (the end is exclusive) that may be wanted in consecutive spans.
+        """Return the range of offsets (the end is exclusive) that the filter may select in consecutive spans.
 
         The spans must be results of :meth:`possible`.
         """

@@ -196,9 +196,9 @@ def _python(column: Any, maps: str | None) -> list[Any]:
     try:
         cells: list[Any] = column.to_pylist(maps_as_pydicts=maps)
     except KeyError:
-        return _python(column, None)  # a map has a key twice
+        return _python(column, None)  # some map has a key twice
     except (OverflowError, ValueError):
-        # A time is beyond Python's calendar. Producers may set any time.
+        # The conversion fails for a time beyond Python's calendar, which producers may set.
         cells = [_cell(scalar) for scalar in column]
     return cells
 

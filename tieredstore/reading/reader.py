@@ -202,7 +202,9 @@ def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int
 
 
 def _nth(batches: Iterable[Sequence[int]], number: int, otherwise: int) -> int:
-    """Return the offset with this number. Return ``otherwise`` if retention has deleted too many since."""
+    """Return the offset of record ``number`` in ``batches``. Return ``otherwise`` if there are fewer records,
+    because retention has deleted some meanwhile.
+    """
     for offsets in batches:
         if number < len(offsets):
             return offsets[number]

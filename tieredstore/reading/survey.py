@@ -55,7 +55,7 @@ class _LiveSpan(NamedTuple):
 
 
 class _FoundPartition(NamedTuple):
-    """A partition whose seam is not known yet."""
+    """A partition for which the offset between the bucket's and the broker's part (the seam) is not known yet."""
 
     where: TopicPartition
     topic_id: Uuid
@@ -275,7 +275,9 @@ class _Survey:
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
 
     def _end_before(self, known: _FoundPartition) -> int | None:
-        """Return the seam from the earlier snapshot if the bucket's log has not changed; else None."""
+        """Return the offset between the bucket's and the broker's part (the seam) from the earlier snapshot if the
+        bucket's log has not changed; else None.
+        """
         log = self._before.get(known.where)
         return None if log is None or known.lineage is None or log.lineage != known.lineage else log.seam
 

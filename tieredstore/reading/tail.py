@@ -70,14 +70,18 @@ class _ToLook:
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
-    """The next offset is below the seam of ``log``, and waits to be read from the bucket."""
+    """The next offset is below the seam of ``log`` (the end of the bucket's part), and waits to be read from the
+    bucket.
+    """
 
     log: PartitionLog
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The partition is being read from the bucket, up to the seam of ``log``. One partition is read at a time."""
+    """The partition is being read from the bucket, up to the seam of ``log``, where the broker's part begins. One
+    partition is read at a time.
+    """
 
     log: PartitionLog
     window: StoredRead

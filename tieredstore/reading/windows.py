@@ -56,7 +56,8 @@ def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: Partiti
     if cluster is None or not log.on_broker:
         return None
     live_offset = cluster.offsets_for_times({log.where: timestamp_ms})[log.where]
-    # Below the seam, the bucket is read. If the broker finds an earlier record there, start at the seam.
+    # Below the seam (the end of the bucket's part), the bucket is read. If the broker finds an earlier record there,
+    # start at the seam.
     return None if live_offset is None or live_offset >= log.end else max(live_offset, log.seam)
 
 

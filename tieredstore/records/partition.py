@@ -154,7 +154,7 @@ class RunRead:
 
     def _meet_transaction(self, number: int, span: Span, decoder: RecordDecoder) -> None:
         self._transactions.skip_to(number)
-        # Read aborted transactions first: they may prove that every transaction in the read has an outcome.
+        # Read the transaction indexes first: they may prove that every transaction in the read has an outcome.
         decoder.leave_out(self._aborted(number, span))
         self._settle()
 
@@ -171,7 +171,9 @@ class RunRead:
         return span.segment
 
     def _before_undecided(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records before the first transaction without an outcome, which may have shortened the read."""
+        """Return the records before the end of the read, which a transaction without an outcome may have moved to an
+        earlier offset.
+        """
         count = bisect_left(int64_values(records, "offset"), self._stop)
         return leading(records, self._settings.schema, count)
 

@@ -1,6 +1,6 @@
 """Record batches of magic 2, made from records: for tests, examples and benchmarks.
 
-Separate from ``segments``, because tests of all rooms build batches without a log directory.
+Separate from ``segments``, because tests of all packages build batches without a log directory.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class NotificationQueueTests:
         assert [entry.raw for entry in read_all(queue, 1)] == [b"other"]
 
     def test_a_reader_goes_on_at_any_offset(self, queue: NotificationQueue) -> None:
-        """This includes offsets in the middle of notifications that were appended together."""
+        """A reader may start in the middle of notifications that were appended together."""
         offsets = self.append(queue, b"a", b"b", b"c") + self.append(queue, b"d")
         assert [entry.raw for entry in read_all(queue, 0, offsets[1])] == [b"b", b"c", b"d"]
         assert read_all(queue, 0, offsets[-1] + 1) == []
@@ -94,7 +94,7 @@ class NotificationQueueTests:
         assert after > offsets[4]
 
     def test_times_are_found(self, queue: NotificationQueue) -> None:
-        """The first notification appended at a time or later is found; for a future time, the end."""
+        """The result is the first notification appended at the given time or later; for a future time, the end."""
         for number in range(7):
             self.append(queue, b"%d" % number)
         entries = read_all(queue, 0)

@@ -324,7 +324,7 @@ class PreparedTests(StoreAccess):
                 store.publish(prepared)
             assert list(store.list()) == []
         else:
-            # In some services only the service itself removes it: then it can still be published.
+            # In some services only the service itself removes the bytes: then the write can still be published.
             store.publish(prepared)
             assert store.get("folder/object") == b"the bytes"
 
@@ -428,7 +428,7 @@ class AbandonedTests(StoreAccess):
 
     def test_a_killed_write_is_seen_by_nobody_and_can_be_discarded(self, store: ObjectStore) -> None:
         if not self.picklable:
-            # No other process can write these objects: they end with this one.
+            # These objects exist only in this process, so no other process can write them.
             return
         self._put_and_be_killed(store)
         assert list(store.list()) == []

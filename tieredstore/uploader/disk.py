@@ -102,7 +102,7 @@ class Disk:
 
     @property
     def partitions(self) -> list[Partition]:
-        """Return all partitions that have a folder or pinned segments."""
+        """Return all partitions that have a folder, or segments kept by open files or links (pins)."""
         with self._lock:
             return list(self._partitions.values())
 
@@ -147,7 +147,7 @@ class Disk:
                 self._list(partition, partition.folder)
 
     def remove(self, partition: Partition) -> None:
-        """Forget a partition that has neither pins nor a folder."""
+        """Forget a partition that has neither a folder nor segments kept by open files or links (pins)."""
         with self._lock:
             if self._partitions.get(partition.where) is partition:
                 del self._partitions[partition.where]

@@ -115,7 +115,7 @@ class _Filling:
             yield Hole(0, first.start_offset - 1, "the leader's disk did not have it", 0, leader_epochs=epochs)
 
     def _release(self, watermark: Watermark, gaps: Sequence[Hole]) -> None:
-        """Unpin segments that are stored, and those that cannot fill a hole."""
+        """Drop the open files and links (pins) of segments that are stored, and of those that cannot fill a hole."""
         extents = [(gap.first_offset, gap.last_offset) for gap in gaps]
         for segment in self.partition.pending():
             if segment.next_offset > watermark.next_offset or segment.may_fill(extents):
@@ -148,7 +148,8 @@ class _Filling:
                 yield described
 
     def _candidates(self, gaps: Sequence[Hole]) -> list[Segment]:
-        """Return pinned segments that the broker has deleted, and all closed segments in its folder.
+        """Return the segments that the broker has deleted and pins (open files or links) keep, and all closed segments
+        in its folder.
 
         The folder must be listed, because the uploader forgets uploaded segments.
         """

@@ -38,14 +38,15 @@ class Role(enum.Enum):
     IGNORED = "ignored"
     """Nothing is pinned."""
     FOLLOWED = "followed"
-    """Another broker leads, but this broker may lead next. Segments from ``shipped`` on are pinned. While
-    ``shipped`` is unknown, only segments that the broker is about to delete are pinned.
+    """Another broker leads, but this broker may lead next. Segments from ``shipped`` on are pinned: open files or
+    hard links keep them. While ``shipped`` is unknown, only segments that the broker is about to delete are
+    pinned.
     """
     LED = "led"
-    """This broker leads: segments are pinned and uploaded."""
+    """This broker leads: segments are pinned (kept by open files or hard links) and uploaded."""
     LEAVING = "leaving"
-    """The broker has no folder of the partition any more, but the topic exists. Pinned segments stay, and may fill
-    holes, until the store has them.
+    """The broker has no folder of the partition any more, but the topic exists. Segments kept by open files or hard
+    links stay, and may fill holes, until the store has them.
     """
 
 
@@ -186,7 +187,7 @@ class Partition:
 
     @property
     def has_pins(self) -> bool:
-        """True if any segment is pinned."""
+        """True if open files or hard links keep any segment."""
         with self.lock:
             return any(segment.is_pinned for segment in self.segments.values())
 
@@ -197,7 +198,7 @@ class Partition:
     # Changes seen on disk
 
     def lie_in(self, folder: Path | None) -> None:
-        """Move to another folder, or to none. Forget segments without pins: their files are gone."""
+        """Move to another folder, or to none. Forget segments without open files or links: their files are gone."""
         with self.lock:
             self.folder = folder
             for segment in self.pending():
@@ -253,7 +254,7 @@ class Partition:
             segment.absences = 0
             return True
         if base < first_live:
-            # Retention deleted the segment, so it can be uploaded only if it is pinned.
+            # Retention deleted the segment, so it can be uploaded only if open files or links keep it.
             segment.absences += 1
             segment.place = FoundSegment(segment.place.directory, *self.name, base, end, is_deleted=True)
             if self.role is not Role.LED and segment.may_be_cut(self.epochs):
@@ -265,7 +266,9 @@ class Partition:
         return segment.is_pinned and end > active
 
     def adopt(self, links: Iterable[Link], now_s: float) -> None:
-        """Take over the links of an earlier process as pins. The next listing shows which segments are still valid."""
+        """Keep segments by the hard links that an earlier process made. The next listing shows which segments are
+        still valid.
+        """
         with self.lock:
             for link in links:
                 extent, is_deleted = (link.base_offset, link.next_offset), self.folder is None
@@ -339,18 +342,18 @@ class Partition:
         self.progress.must_reload, self.turn.not_before_s = True, 0.0
 
     def follow(self) -> None:
-        """Begin to pin segments that the leader's uploader has not uploaded."""
+        """Begin to keep segments, by open files or links, that the leader's uploader has not uploaded."""
         with self.lock:
             if self.role is not Role.FOLLOWED:
                 self.role, self.shipped = Role.FOLLOWED, None
 
     def leave(self) -> None:
-        """Keep existing pins, but add none."""
+        """Keep the open files and links of segments, but add none."""
         with self.lock:
             self.role = Role.LEAVING
 
     def ignore(self) -> None:
-        """Unpin all segments but remember them: the partition is not uploaded."""
+        """Close and unlink the files of all segments, but remember the segments: the partition is not uploaded."""
         with self.lock:
             self.role = Role.IGNORED
             for segment in self.segments.values():
@@ -365,7 +368,7 @@ class Partition:
             self.segments.clear()
 
     def abandon(self) -> list[Segment]:
-        """Drop all segments without uploading them; return those that were pinned."""
+        """Drop all segments without uploading them; return those that open files or links kept."""
         with self.lock:
             pinned = [segment for segment in self.segments.values() if segment.is_pinned]
             for segment in self.segments.values():

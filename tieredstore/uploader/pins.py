@@ -41,7 +41,9 @@ _Entry: TypeAlias = tuple[Partition, Segment]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Totals of the present pins. ``unlinked_bytes`` counts logs that the broker deleted and only pins keep."""
+    """Totals of the present pins (open files and hard links). ``unlinked_bytes`` counts logs that the broker deleted
+    and only pins keep.
+    """
 
     files: int
     unlinked_bytes: int
@@ -50,7 +52,7 @@ class Held:
 
 
 class Pins:
-    """Pins and unpins segments. Called by one thread at a time."""
+    """Keeps segments by open files or hard links (pins), and releases them. Called by one thread at a time."""
 
     def __init__(self, max_files: int, min_free_percent: int, links: Links) -> None:
         """Set the limits. Hard links, if there is a folder for them, are not limited by ``max_files``."""
@@ -218,7 +220,7 @@ def _raise_limit(max_files: int) -> int:
 _FIRST_PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 960.0
 _AT_ONCE: Final = 50
-"""The most watermarks to read in one round: thousands of new partitions must not ask at once."""
+"""The maximum number of watermarks to read in one round: thousands of new partitions must not ask at once."""
 
 
 @dataclass(slots=True)
@@ -230,8 +232,8 @@ class _Asked:
 
 
 class FollowedPartitions:
-    """Slowly reads the watermarks of followed partitions, and unpins what their leaders have uploaded. For one
-    thread.
+    """Slowly reads the watermarks of followed partitions, and releases the segments that their leaders have
+    uploaded. Not thread-safe.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -248,7 +250,7 @@ class FollowedPartitions:
         self._asked = {partition: self._asked.get(partition) or _Asked() for partition in followed}
         _mark_replicated(followed)
         now_s = self._monotonic()
-        # ``first`` is the first closed segment that is not known to be uploaded.
+        # ``first`` is the partition's first closed segment that is not known to be uploaded.
         due = [partition for partition in followed if self._asked[partition].again_s <= now_s and partition.first]
         # Begin with partitions whose watermark was never read.
         due.sort(key=lambda partition: (partition.shipped is not None, self._asked[partition].again_s))

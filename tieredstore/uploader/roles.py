@@ -59,7 +59,8 @@ class Roles:
             if self._broker is not None and entering:
                 self._broker.look_anew()
             for partition in entering:
-                # While this broker followed, its log may have been truncated and its pinned files replaced.
+                # While this broker followed, its log may have been truncated, and the files kept by links or open
+                # descriptors replaced.
                 if partition.role is not Role.IGNORED:
                     self._disk.relist(partition)
                 partition.lead()
@@ -69,10 +70,11 @@ class Roles:
         return bool(entering)
 
     def let_leave(self, counts: Counts, made_id: Callable[[str], Uuid] | None) -> None:
-        """Forget partitions without a folder if all their pins are uploaded, or if their topic is deleted.
+        """Forget partitions without a folder if all segments kept by open files or links are uploaded, or if their
+        topic is deleted.
 
-        Pins are dropped without upload only if the cluster no longer knows the topic. ``made_id`` derives ids for
-        topics without one.
+        Segments are dropped without upload only if the cluster no longer knows the topic. ``made_id`` derives ids
+        for topics without one.
         """
         leaving = [partition for partition in self._disk.partitions if partition.folder is None]
         for partition in leaving:

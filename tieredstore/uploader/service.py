@@ -92,7 +92,9 @@ class _Threads:
         return lambda stop: self.again(name, stop, ask, _SETTLED_S)
 
     def lead(self) -> None:
-        """Refresh leadership. If a partition is newly led, start a sweep at once to pin its files."""
+        """Refresh leadership. If a partition is newly led, check the folders at once, to open its files before the
+        broker deletes them.
+        """
         if self._uploader.ask_leadership():
             self._changed.set()
 

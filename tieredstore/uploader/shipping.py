@@ -1,8 +1,8 @@
 """One step of one partition: upload its next segment, then advance its watermark in the store.
 
 A step reads the partition's progress and closes a gap before the next segment. It records gone and lost segments as
-holes and waits for unsettled ones. The watermark object may lag, but never covers an offset that has neither a stored
-manifest nor a recorded hole.
+holes. It waits for segments that are not replicated yet or belong to an open transaction. The watermark object may lag,
+but never covers an offset that has neither a stored manifest nor a recorded hole.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class _Work:
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
             if value.next_offset < (partition.shipped or 0):
-                # Another uploader moved it back, so segments that we dropped as uploaded are needed again.
+                # Another uploader moved the watermark back, so segments that we dropped as uploaded are needed again.
                 partition.shipped = value.next_offset
                 self.shipper.relist(partition)
         else:

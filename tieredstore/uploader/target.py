@@ -95,8 +95,8 @@ class Target:
         They are stored in the plugin's format with the same encryption, so the same commands read them.
         """
         prefix = f"{self.settings.key_prefix}{QUARANTINE}"
-        # Raw segments too are stored in the plugin's format here: the raw layout has no encryption, and no place for
-        # damaged segments.
+        # Quarantined segments of a raw bucket are stored in the plugin's format too: the raw layout has no encryption,
+        # and no place for damaged segments.
         own = {"key_prefix": prefix, "chunk_size": min(self.settings.chunk_size, _QUARANTINE_CHUNK)}
         settings = self.settings.model_copy(update={**own, "endpoint": EndpointSettings()})
         with RemoteStorageManager(settings, store=self.store) as manager:

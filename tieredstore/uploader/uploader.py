@@ -1,4 +1,6 @@
-"""The uploader: pins closed segments, and uploads the settled ones of partitions that this broker leads, in order."""
+"""The uploader: keeps closed segments by open files or hard links (pins). In partitions that this broker leads, it
+uploads the segments that are replicated and have no open transaction (settled), in order.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,9 @@ class Uploader(Closing):
     # Parts of a run, each bounded in time
 
     def sweep(self, *, only_touched: bool = False) -> Held:
-        """Check all folders, or only those with events. Assign roles and pin closed segments."""
+        """Check all folders, or only those with events. Assign roles, and open or link the files of closed segments
+        (pin them).
+        """
         self.disk.sweep(only_touched=only_touched)
         self.leadership.source.watch({partition.name for partition in self.disk.partitions})
         self.roles.assign()
@@ -156,7 +160,8 @@ class Uploader(Closing):
         return self.held
 
     def ask_leadership(self) -> bool:
-        """Ask which partitions this broker leads. Return True if one is newly led, so that the caller pins its files.
+        """Ask which partitions this broker leads. Return True if one is newly led: the caller then opens its files
+        before the broker deletes them.
 
         On an error the last answer stays valid for a while; then ``health`` reports the error.
         """
@@ -208,7 +213,7 @@ class Uploader(Closing):
             self.counts.fill(where)
 
     def follow(self) -> None:
-        """Unpin what other brokers have uploaded of the partitions that they lead, and forget partitions that left."""
+        """Release segments of followed partitions that other brokers have uploaded, and forget partitions that left."""
         try:
             self._followed_partitions.release(self.target, self.disk.partitions)
         except TieredStoreError as error:
@@ -304,10 +309,11 @@ class Uploader(Closing):
         self.replace_target(new)
 
     def run_once(self, *, tries: int = 5) -> Table[Outcome]:
-        """Upload everything closed and settled by now. Return the partitions with segments left to upload, and why.
+        """Upload everything that is closed, replicated and outside open transactions by now. Return the partitions with
+        segments left to upload, and why.
 
-        A failed step is tried up to ``tries`` times. Raise errors that prevent the start, and StoreUnavailableError if
-        a thread does not return from the store.
+        A failed step is tried up to ``tries`` times. Raise errors that prevent the start, and StoreUnavailableError
+        if a thread does not return from the store.
         """
         return self.tries.watch(lambda: self._ship_once(tries))
 

@@ -86,7 +86,7 @@ class _Union:
             field = _plain(one or other)
             field["type"] = self.of(one and one["type"], other and other["type"])
             if (one is None or other is None) and not is_alone and "default" not in field:
-                # Data of the other schema do not have this field.
+                # Data that were written with the other schema lack this field, so let it be null.
                 branches = [branch for branch in _branches(field["type"]) if branch != "null"]
                 field |= {"type": ["null", *branches], "default": None}
             elif "default" in field and "null" in _branches(field["type"]) and field["default"] is not None:

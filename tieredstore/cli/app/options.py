@@ -204,7 +204,10 @@ class Topics(Group):
         return self.topics or ()
 
     def which(self, work: Work | None = None, *, of_all: bool = False) -> Which:
-        """Return partitions, id and concurrency as methods of a bucket take them; ``of_all`` narrows all topics too."""
+        """Return partitions, topic id and parallelism as arguments of a bucket's methods.
+
+        Without ``of_all``, raise ConfigError for partitions or an id that are given without a topic.
+        """
         if not of_all and not self.topics and (self.partitions not in (None, [ALL]) or self.topic_id):
             raise ConfigError("-p and --topic-id narrow a topic: name it too")
         return _which(self.partitions, self.topic_id, work)
@@ -246,7 +249,7 @@ class Address(Group):
 
     @property
     def segment(self) -> int | Uuid:
-        """The offset or the id; ConfigError for what is neither."""
+        """The offset or the id. Raise ConfigError for a text that is neither."""
         return parse_segment(self.offset)
 
     @property
@@ -275,7 +278,7 @@ class End(Group):
 
     @property
     def end(self) -> int | AtTime | None:
-        """Return the end, exclusive; ConfigError, which names the option, for an invalid one."""
+        """Return the end, exclusive. Raise ConfigError, which names the option, for an invalid one."""
         return parse_option("--to", self.stop)
 
 
@@ -308,7 +311,7 @@ class FromTo(Group):
 
     @property
     def first(self) -> int | AtTime | None:
-        """Return the start; ConfigError, which names the option, for an invalid one."""
+        """Return the start. Raise ConfigError, which names the option, for an invalid one."""
         return parse_option("--from", self.start)
 
     def check_order(self) -> None:
@@ -432,7 +435,7 @@ class Work(Group):
 
 @dataclass(frozen=True, slots=True)
 class Apply(Group):
-    """For commands that delete or rewrite: they show their plan, and only ``--yes`` applies it.
+    """Option ``--yes`` of commands that delete or rewrite: without it they only show their plan.
 
     There is no prompt, even on a terminal: the same line has the same effect in a shell, in a script and in cron.
     """
@@ -444,7 +447,7 @@ class Apply(Group):
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", rich_help_panel="Work", help="Only show what would be done.")
 ]
-"""For commands that only add. They act at once unless this is given."""
+"""Option of commands that only add. Without it they act at once."""
 
 MinAge: TypeAlias = Annotated[
     str,
@@ -452,12 +455,12 @@ MinAge: TypeAlias = Annotated[
         "--min-age", metavar="AGE", rich_help_panel="Work", help="Minimum age, by the store's clock: 24h, 7d."
     ),
 ]
-"""For commands that collect garbage."""
+"""Option of commands that collect garbage."""
 
 Count: TypeAlias = Annotated[
     int | None, typer.Option("-n", metavar="N", min=1, rich_help_panel="Output", help="End after so many records.")
 ]
-"""For commands that show records."""
+"""Option of commands that show records."""
 
 Follow: TypeAlias = Annotated[
     bool,
@@ -490,7 +493,7 @@ Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that 
 BACKUP: Final = typer.Option(
     "--backup", metavar="FILE", help="Settings of a pipeline, or of Secor, that keeps the same topics raw."
 )
-"""For commands that search files for records."""
+"""Option of commands that search files for records."""
 
 JsonLogs: TypeAlias = Annotated[
     bool,

@@ -82,7 +82,7 @@ def _attached() -> tuple[Entry, ...]:
     """Read the tables of the installed wings."""
     from importlib.metadata import (
         entry_points,
-    )  # here: it takes a tenth of a second
+    )  # imported here, because it takes a tenth of a second
 
     return tuple(read_tables(entry_points(group=_GROUP)))
 

@@ -127,7 +127,7 @@ class Report:
         return f"{self._reading()}{passed}: {worst or 'no problems found'}"
 
     def _reading(self) -> str:
-        """Return what was read: as the level asks, or only a sample."""
+        """Return what was read: the parts that the level checks, or only a sample of the segments."""
         seen, segments = self.seen, counted(self.seen.segments, "segment")
         if seen.level == "data":
             return f"{seen.segments_read} of {segments} read in full ({human_share(seen.log_read, seen.log_size)})"

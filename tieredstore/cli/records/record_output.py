@@ -41,7 +41,7 @@ def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -
 def write_formatted(
     batches: Iterable[PartitionRecords], record_format: RecordFormat, file: BinaryIO, *, topic: str
 ) -> None:
-    """Write each record in the format, with nothing added."""
+    """Write each record in the format; add no separators or line ends."""
     for partition, records in batches:
         place = {"topic": topic, "partition": partition}
         for row in rows_of(records, record_format.columns):

@@ -25,7 +25,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _Stderr(logging.Handler):
-    """Writes to the stderr of the moment, which tests and redirections replace."""
+    """Writes to the current ``sys.stderr``, which tests and redirections replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""

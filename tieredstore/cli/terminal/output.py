@@ -93,7 +93,7 @@ def ratio_of(original: int, stored: int) -> float | None:
 
 
 def human_ratio(original: int, stored: int) -> str:
-    """Return the ratio for a person."""
+    """Return the compression ratio as text, such as ``3.47``; ``-`` if it is unknown."""
     ratio = ratio_of(original, stored)
     return "-" if ratio is None else f"{ratio:.2f}"
 

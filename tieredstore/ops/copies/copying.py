@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
 
 _LOOKS: Final = 1 + len(Suffix)
-"""The most attempts while another process copies the same segment: the first, and one after each object that
-appears.
+"""The maximum number of attempts while another process copies the same segment: the first, and one after each object
+that appears.
 """
 
 _DATA: Final = (Suffix.LOG, Suffix.INDEXES)
@@ -169,7 +169,7 @@ class VerbatimCopies:
                 continue
             if not is_committed:
                 before_s = max(before_s, self._leftover_age_s(info))
-            # If there is a manifest, they were compared before it was written.
+            # If there is a manifest, the writer of the manifest has compared the objects before.
             if info.size != segment.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
                 raise SegmentAlreadyExistsError(
                     f"{self._shown(segment, suffix)} exists in the target with other bytes than in the source; "
@@ -453,7 +453,7 @@ class _Copying:
 
 
 PART: Final = 8 << 20
-"""The most bytes to read by one request."""
+"""The maximum bytes to read by one request."""
 
 
 class ProvenStore(DelegatingStore):

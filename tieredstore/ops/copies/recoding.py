@@ -250,7 +250,7 @@ class Transcoder:
                 name,
                 metadata.segment_size_in_bytes,
                 InOrder(log.readinto, name).read_into,
-                lambda: False,  # not asked, without the heuristic
+                lambda: False,  # never called, because the heuristic is off
                 lambda: _indexes(manager, segment),
             )
             return new_id.id, writer.copy_content(copy, content).total

@@ -89,7 +89,7 @@ def _taken(hold: LegalHold) -> PreconditionFailedError:
 
 
 def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
-    """Return the hold of this name; None if it is unreadable. Raise ObjectNotFoundError if it does not exist."""
+    """Return the hold of this name; None if the hold is unreadable. Raise ObjectNotFoundError if it does not exist."""
     LegalHold(name)
     try:
         return _parse(name, store.get_small(_key(prefix, name), _MOST_BYTES))
@@ -112,7 +112,7 @@ def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
             try:
                 raw = store.get_small(info.key, _MOST_BYTES)
             except ObjectNotFoundError:
-                continue  # it was released after the listing
+                continue  # the hold was released after the listing
             yield _parse(info.key.removeprefix(f"{prefix}{_FOLDER}").removesuffix(_ENDING), raw)
 
 

@@ -39,7 +39,7 @@ class RotationStep(Step[SegmentObjects]):
 
 
 _LOOKS: Final = 2
-"""The most attempts at a manifest that another process keeps changing."""
+"""The maximum number of attempts at a manifest that another process keeps changing."""
 
 
 @dataclass(frozen=True, slots=True)

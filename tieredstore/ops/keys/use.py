@@ -27,7 +27,7 @@ def each_counted(listed: Iterable[ListedSegment], totals: dict[str | None, Segme
 
 
 class NeedReason(enum.StrEnum):
-    """Why a pair may be needed."""
+    """Reasons for which a pair may be needed."""
 
     WRAPPED = "wrapped"
     """The pair wraps the segment's data key."""

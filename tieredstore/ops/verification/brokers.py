@@ -56,8 +56,8 @@ class BrokersBelief(Closing):
                 yield Finding(FindingKind.BROKERS_RECORD, where, str(error), offsets=(offset, offset))
 
     def compare(self, checked: CheckedSegment) -> Iterator[Finding]:
-        """Yield differences between a segment and the brokers' record of it. Leave those that may pass to
-        :meth:`rest`.
+        """Yield differences between a segment and the brokers' record of it. Differences that may be temporary are
+        left to :meth:`rest`.
         """
         objects = checked.objects
         if objects.find(Suffix.MANIFEST) is None:

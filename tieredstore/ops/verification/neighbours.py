@@ -17,7 +17,7 @@ from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.subject import Extent, Subject
 
 _EPOCHS_KEPT: Final = 1000
-"""The most leader epochs to remember of a partition. Overlaps reach back by one or two epochs."""
+"""The maximum number of leader epochs to remember of a partition. Overlaps reach back by one or two epochs."""
 
 
 class Neighbours:

@@ -159,7 +159,7 @@ def _note(state: VerifyState, result: SegmentResult) -> None:
 
 @contextlib.contextmanager
 def _uncached(bucket: Bucket) -> Generator[RemoteStorageManager]:
-    """Open a manager without a chunk cache, which would prove nothing about the store."""
+    """Open a manager without a chunk cache: cached chunks would prove nothing about the store."""
     fetch = bucket.settings.fetch.model_copy(update={"chunk_cache": None})
     settings = bucket.settings.model_copy(update={"fetch": fetch})
     with dataclasses.replace(bucket, settings=settings).manager() as manager:
@@ -304,8 +304,8 @@ class SegmentResult:
             return None
         metadata = self.stored.metadata
         end = metadata.end_offset
-        # The log counts more than the manifest's number, which no checksum protects. If compaction removed the last
-        # records, both are right.
+        # Trust the log more than the end offset in the manifest, which no checksum protects. If compaction removed the
+        # last records, both are right.
         is_wrong = end < 0 or any(finding.kind is FindingKind.END_OFFSET for finding in self.findings)
         if is_wrong and self.last_offset is not None:
             end = max(self.last_offset, metadata.start_offset)
@@ -336,7 +336,7 @@ class SegmentCheck:
         """Check a segment as deep as ``subject.level`` says."""
         try:
             return self._check(subject)
-        # Retention may delete a segment after the listing. That is no damage.
+        # Retention may delete a segment after the listing, so its absence is no damage.
         except SegmentNotFoundError:
             return SegmentResult(subject, is_gone=True)
 

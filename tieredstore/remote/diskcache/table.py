@@ -45,7 +45,7 @@ _MAX_NOTED: Final = 1024
 _WRITE_EVERY_S: Final = 1.0
 _SWEEP_EVERY_S: Final = 3600.0
 _UNLISTED_AGE_S: Final = 600.0  # a file gets its row right after it is written, or never
-_PAUSE_S: Final = 2.0  # time for running calls, which wait at most for the table's lock
+_PAUSE_S: Final = 2.0  # time for running calls to end: they wait at most for the table's lock
 
 Result = TypeVar("Result")
 
@@ -254,12 +254,13 @@ class DiskTable:
     def _remove(self) -> None:
         """Remove the database and the values, unless another process has made a new database."""
         if self._identity == self._find():
+            # Remove SQLite's logs before the database: a log without its database is useless.
             for name in (
                 "cache.db-wal",
                 "cache.db-shm",
                 "cache.db-journal",
                 "cache.db",
-            ):  # logs first, because a log without its database is useless
+            ):
                 (self._folder / name).unlink(missing_ok=True)
             for path in filter(is_own, self._folder.glob("??/*.val")):
                 path.unlink(missing_ok=True)
@@ -325,6 +326,6 @@ def _is_passing(error: BaseException) -> bool:
     """Return True for an error that is transient, or the machine's, and does not come from the table's content."""
     if (
         isinstance(error, Timeout) and error.__context__ is not None
-    ):  # the context of a Timeout is why the transaction could not begin
+    ):  # the error in the context of a Timeout says why the transaction could not begin
         error = error.__context__
     return isinstance(error, OSError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING

@@ -181,7 +181,9 @@ def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """A checkpoint: the next offset of each read partition; ``initial`` are those at the start of the first batch."""
+    """A checkpoint: the next offset of each read partition. ``initial`` has those offsets at the start of the first
+    batch.
+    """
 
     version: Literal[1]
     topic: str
