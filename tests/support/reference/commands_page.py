@@ -45,7 +45,7 @@ For users of the command line who restore, upload, run pipelines, or publish and
 page from the help of the commands.
 
 ```console
-$ tieredstore pipeline status -c store.properties
+$ tieredstore pipeline status backup.properties
 ```
 
 [Commands](commands.md) has what holds for all of them, the [shared options](commands.md#shared-options), and the
