@@ -110,6 +110,7 @@ LAYOUT_RECORD: Final = StateKind("layout record", r"!tieredstore/layout\.json")
 HOLD: Final = StateKind("legal hold", r"!tieredstore/holds/[^/]+\.json")
 CATALOG: Final = StateKind("catalog file", r"!tieredstore/catalog\.arrows")
 CLUSTER_SNAPSHOT: Final = StateKind("cluster snapshot", r"!tieredstore/snapshots/[^/]+/[^/]+\.json")
+OFFSET_MAP: Final = StateKind("restore offset map", r"!tieredstore/restores/[^/]+/offsets")
 
 _PUBSUB: Final = r"!tieredstore/pubsub/.+/"
 TOPIC: Final = StateKind("pub/sub topic", _PUBSUB + r"topics/[^/]+\.json")

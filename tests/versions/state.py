@@ -58,6 +58,7 @@ from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
+from tieredstore.restore.produce.offset_map import OffsetMapFile, load_map
 from tieredstore.restore.produce.runs import (
     OffsetRun,
     RunPosition,
@@ -85,6 +86,7 @@ from tieredstore.versions import (
     LAYOUT_RECORD,
     LEASE,
     MEMQ_OFFSETS,
+    OFFSET_MAP,
     QUEUE_ENTRY,
     QUEUE_START,
     RESTORE_OFFSETS,
@@ -194,6 +196,16 @@ def take_another_snapshot(state: State, *, is_new: bool = False) -> None:
         assert snapshots.find().topics == TOPIC_SETTINGS
     assert snapshots.write(ClusterSnapshot("c1", NOON_MS + count * HOUR_MS, TOPIC_SETTINGS))
     assert snapshots.find().taken_ms == NOON_MS + count * HOUR_MS
+
+
+def extend_map(state: State, *, is_new: bool = False) -> None:
+    file = OffsetMapFile(state.bucket, "", "r1")
+    assert bool(file.map.topics) != is_new
+    file.map.add_topic("orders", "orders.new")
+    count = len(list(file.map.mapped_runs(("orders", 0))))
+    file.map.extend([OffsetRun("orders", 0, 20 * count, 0, 11 * count, 10)])
+    file.save()
+    assert load_map(state.bucket, "", "r1").translate(("orders", 0), 20 * count).offset == 11 * count
 
 
 def write_in_layout(state: State, *, is_new: bool = False) -> None:
@@ -382,6 +394,7 @@ def map_restored_offsets(state: State, *, is_new: bool = False) -> None:
 CONTINUED: Final[dict[StateKind, Step]] = {
     WATERMARK: move_watermark,
     HOLD: place_another_hold,
+    OFFSET_MAP: extend_map,
     LAYOUT_RECORD: write_in_layout,
     CATALOG: plan,
     CLUSTER_SNAPSHOT: take_another_snapshot,

@@ -1,0 +1,1 @@
+"""Restores into a running cluster."""

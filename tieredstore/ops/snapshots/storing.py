@@ -133,9 +133,7 @@ class Snapshots:
                     return snapshot
         of = "" if cluster_id is None else f" of the cluster {cluster_id}"
         until = "" if at_ms is None else f" at or before {_moment_text(at_ms)}"
-        raise ResourceNotFoundError(
-            f"the bucket has no snapshot{of}{until}: `tieredstore restore snapshot` writes one"
-        )
+        raise ResourceNotFoundError(f"the bucket has no snapshot{of}{until}: `tieredstore restore snapshot` writes one")
 
     def expire(self, max_age_ms: int) -> list[StoredSnapshot]:
         """Delete the snapshots older than this, but never a cluster's newest; return those deleted.

@@ -78,10 +78,7 @@ class ProduceOptions:
         if len(set(targets)) < len(targets):
             twice = next(target for target in targets if targets.count(target) > 1)
             raise ConfigError(f"two topics would be restored into {twice}: give them different names (TOPIC=NEW)")
-        if _NAME.fullmatch(self.run) is None:
-            raise ConfigError(
-                f"the run's name (--run) is {self.run!r:.60}: it has 1 to {_LONGEST_NAME} letters, digits and . _ - , ="
-            )
+        check_run(self.run)
 
     @property
     def run(self) -> str:
@@ -92,6 +89,14 @@ class ProduceOptions:
         if len(derived) <= _LONGEST_NAME:
             return derived
         return f"{derived[: _LONGEST_NAME - 17]}-{sha256(derived.encode()).hexdigest()[:16]}"
+
+
+def check_run(name: str) -> None:
+    """Raise ConfigError unless a run can have this name, which is also a part of a key in the bucket."""
+    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+        raise ConfigError(
+            f"the run's name (--run) is {name!r:.60}: it has 1 to {_LONGEST_NAME} letters, digits and . _ - , ="
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
