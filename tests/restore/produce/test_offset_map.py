@@ -19,9 +19,9 @@ from tieredstore.errors import (
 )
 from tieredstore.restore.produce.offset_map import (
     FirstUnread,
+    MappedRun,
     OffsetMap,
     OffsetMapFile,
-    MappedRun,
     Translation,
     list_runs,
     load_map,
