@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+import crc32c
 
 from tieredstore.kafka.batches import BatchHeader
 from tieredstore.kafka.indexes import AbortedTransaction
 
 ABORT: Final = 0
 MARKER_BYTES: Final = 64
-"""Bytes that suffice to parse an end marker's record up to its key."""
+"""Bytes that suffice to parse an end marker's record."""
+
+_KEY_SIZE: Final = 4
+_VALUE_SIZE: Final = 6
+_TRANSACTIONAL: Final = 16
+_CONTROL: Final = 32
+
+# A batch's header up to its checksum, then what that covers (see `batches`), then the one record: length, attributes,
+# time and offset delta, key (size, version, kind), value (size, version, coordinator epoch), number of headers. Sizes
+# are varints below 64, so each is one byte with twice the number.
+_UNCOVERED: Final = struct.Struct(">qiibI")
+_AFTER_LENGTH: Final = _UNCOVERED.size - 12
+_COVERED: Final = struct.Struct(">hiqqqhii")
+_RECORD: Final = struct.Struct(">BBBBBhhBhiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +86,22 @@ def marker_kind(record: bytes) -> int | None:
     """Return what a control batch does, from the key of its first record: 0 aborts, 1 commits; None without such a
     key.
     """
+    at = _key_at(record)
+    return None if at is None else int.from_bytes(record[at + 2 : at + 4], "big")
+
+
+def coordinator_epoch(record: bytes) -> int:
+    """Return the epoch of the coordinator that ended the transaction, from the first record of an end marker; -1
+    without one.
+    """
+    at = _key_at(record)
+    # After the key: one byte of length, and two of version.
+    value = b"" if at is None else record[at + 7 : at + 11]
+    return int.from_bytes(value, "big", signed=True) if len(value) == 4 else -1
+
+
+def _key_at(record: bytes) -> int | None:
+    """Return the position of a control record's key; None unless it has four bytes."""
     position, numbers = 0, list[int]()
     # Skip five fields: record length, attributes (one byte), time and offset delta, key length. The key itself is a
     # version and the kind.
@@ -86,5 +118,18 @@ def marker_kind(record: bytes) -> int | None:
             if byte < 0x80:
                 break
         numbers.append((value >> 1) ^ -(value & 1))
-    key = record[position : position + 4]
-    return int.from_bytes(key[2:], "big") if len(key) == 4 and numbers[-1] == 4 else None
+    return position if len(record) >= position + 4 and numbers[-1] == 4 else None
+
+
+def format_end_marker(
+    offset: int, producer_id: int, producer_epoch: int, *, commit: bool, timestamp_ms: int, coordinator_epoch: int
+) -> bytes:
+    """Return the control batch that ends a producer's transaction, of leader epoch 0."""
+    record = _RECORD.pack(
+        2 * (_RECORD.size - 1), 0, 0, 0, 2 * _KEY_SIZE, 0, int(commit), 2 * _VALUE_SIZE, 0, coordinator_epoch, 0
+    )
+    covered = _COVERED.pack(
+        _TRANSACTIONAL | _CONTROL, 0, timestamp_ms, timestamp_ms, producer_id, producer_epoch, -1, 1
+    )
+    covered += record
+    return _UNCOVERED.pack(offset, _AFTER_LENGTH + len(covered), 0, 2, crc32c.crc32c(covered)) + covered

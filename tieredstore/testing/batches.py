@@ -15,6 +15,7 @@ import crc32c
 import zstandard
 
 from tieredstore.kafka.batches import FRAME_SIZE, HEADER_SIZE, CompressionType
+from tieredstore.kafka.end_markers import format_end_marker
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC_START: Final = 21
@@ -23,7 +24,6 @@ _TIMES: Final = struct.Struct(">qq")
 _INT32: Final = struct.Struct(">i")
 _LOG_APPEND_TIME: Final = 8
 _TRANSACTIONAL: Final = 16
-_CONTROL: Final = 32
 
 # Frame header of 64 KiB independent blocks without checksums; its last byte is the header's own check byte.
 _LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
@@ -65,7 +65,6 @@ def build_batch(
     producer: Producer = ANONYMOUS,
     leader_epoch: int = 0,
     log_append_time_ms: int | None = None,
-    control: bool = False,
 ) -> bytes:
     """Return one batch of consecutive offsets.
 
@@ -74,7 +73,7 @@ def build_batch(
     base_timestamp = records[0].timestamp_ms if records else -1
     body = b"".join(_encode_record(record, i, base_timestamp) for i, record in enumerate(records))
     max_timestamp = max((record.timestamp_ms for record in records), default=-1)
-    attributes = compression.value | producer.transactional * _TRANSACTIONAL | control * _CONTROL
+    attributes = compression.value | producer.transactional * _TRANSACTIONAL
     if log_append_time_ms is not None:
         attributes, max_timestamp = attributes | _LOG_APPEND_TIME, log_append_time_ms
     body = _COMPRESSORS[compression](body)
@@ -91,9 +90,10 @@ def build_end_marker(
     base_offset: int, producer: Producer, *, commit: bool, timestamp_ms: int = 0, coordinator_epoch: int = 0
 ) -> bytes:
     """Return the control batch that ends a transaction of ``producer``."""
-    key, value = struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, coordinator_epoch)
-    ending = Producer(producer.id, producer.epoch, -1, transactional=True)
-    return build_batch([Record(value, key, timestamp_ms)], base_offset, producer=ending, control=True)
+    return format_end_marker(
+        base_offset, producer.id, producer.epoch, commit=commit, timestamp_ms=timestamp_ms,
+        coordinator_epoch=coordinator_epoch,
+    )  # fmt: skip
 
 
 def seal_batch(batch: bytearray) -> None:

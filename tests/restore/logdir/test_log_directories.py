@@ -260,9 +260,6 @@ def test_a_log_directory_that_is_not_ready_is_refused(
     refused(attempt(), ConfigError, "stop it in order (kafka-server-stop)")
     (log_dir / "aside").rename(log_dir / ".kafka_cleanshutdown")
     refused(attempt(of=prepared(partition_of(txn), brokers=(1, 2))), ConfigError, "has 2 replicas")
-    refused(
-        attempt(RestoreOptions(stop=603, producer_states="keep", open_transactions="cut")), ConfigError, "drop them"
-    )
     with monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
         refused(attempt(), ConfigError, "has 1.0 MiB free")

@@ -16,6 +16,7 @@ from tests.restore.logdir.test_unfinished import stop_after
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError
+from tieredstore.kafka.checkpoints import ProducerState, parse_producer_snapshot
 from tieredstore.kafka.indexes import read_txn_index
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.places.opening import place_store
@@ -26,7 +27,7 @@ from tieredstore.testing.batches import Producer, Record, build_batch, build_end
 from tieredstore.testing.segments import write_segment
 
 ORDERS = TopicIdPartition(Uuid(b"orders-on-a-disk"), "orders", 0)
-ONE, TWO = (Producer(number, 0, transactional=True) for number in (1, 2))
+ONE, TWO = (Producer(number, 3, 0, transactional=True) for number in (1, 2))
 
 
 def raw_store(folder: Path, second: bytes) -> MemoryObjectStore:
@@ -68,8 +69,18 @@ def test_a_run_that_resumes_knows_where_transactions_began(tmp_path: Path) -> No
     with opened(store) as bucket:
         stop_after(2, bucket, log_dir, plan_of(bucket))
     with opened(store) as bucket:
-        with pytest.raises(ConfigError, match="orders-0 is stored without its producers"):
-            restore(bucket, log_dir, plan_of(bucket), RestoreOptions(producer_states="keep"))
-        restore(bucket, log_dir, plan_of(bucket))
+        restore(bucket, log_dir, plan_of(bucket), RestoreOptions(producer_states="keep"))
     (aborted,) = read_txn_index((log_dir / "orders-0" / f"{4:020d}.txnindex").read_bytes(), 4)
     assert (aborted.first_offset, aborted.last_offset) == (0, 4)
+    # Its snapshots are computed without epochs, so the batches are read.
+    states = parse_producer_snapshot((log_dir / "orders-0" / f"{6:020d}.snapshot").read_bytes())
+    assert states == (ProducerState(1, 3, 0, 0, 0, 0, 0, -1),)
+
+
+def test_markers_have_the_epochs_of_the_batches(tmp_path: Path) -> None:
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+    store = raw_store(tmp_path / "disk", build_batch([Record(b"c")], 2, producer=TWO))
+    with opened(store) as bucket:
+        restore(bucket, log_dir, plan_of(bucket), RestoreOptions(stop=4, open_transactions="abort"))
+    markers = (log_dir / "orders-0" / f"{4:020d}.log").read_bytes()
+    assert markers == b"".join(build_end_marker(4 + at, one, commit=False) for at, one in enumerate((ONE, TWO)))

@@ -74,8 +74,8 @@ def logdir(
         typer.Option("--producer-state", help="Keep it only in the cluster that the segments come from."),
     ] = "drop",
     open_transactions: Annotated[
-        Literal["fail", "cut"],
-        typer.Option("--open-transactions", help="Refuse them, or end the log before the first of them."),
+        Literal["fail", "cut", "abort"],
+        typer.Option("--open-transactions", help="Refuse them, end the log before the first, or append abort markers."),
     ] = "fail",
     *,
     replicas: Annotated[bool, typer.Option("--replicas", help="Restore every replica, each on its broker.")] = False,
@@ -161,8 +161,9 @@ def _parse_setting(text: str) -> tuple[str, str]:
 
 def _restored_line(outcome: Outcome, verb: str) -> str:
     where = f"{outcome.topic}-{outcome.partition} {outcome.base_offset} … {outcome.last_offset}"
+    size = "" if outcome.size is None else f" ({human_bytes(outcome.size)})"
     reason = f": {outcome.reason}" if outcome.reason else ""
-    return f"{verb:<10} {where} ({human_bytes(outcome.size or 0)}){reason}"
+    return f"{verb:<10} {where}{size}{reason}"
 
 
 def _finished_line(outcome: Outcome, verb: str) -> str:
@@ -175,6 +176,7 @@ _RESTORED: Final = Words(
     doing="restoring",
     show=_restored_line,
     left={"there": "there already", "elsewhere": "not in this log directory"},
+    also={"aborted": "transactions aborted by a marker"},
     none="no segments to restore for this broker",
     only_adds=True,
 )

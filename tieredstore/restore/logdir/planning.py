@@ -5,16 +5,16 @@ Separate from ``restoring``, because it only reads, and knows no log directory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, dropwhile
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.errors import ConfigError, DataLossError
-from tieredstore.kafka.checkpoints import open_transactions, parse_producer_snapshot
-from tieredstore.kafka.end_markers import MARKER_BYTES, TransactionStep, play_markers, transaction_steps
+from tieredstore.kafka.checkpoints import parse_producer_snapshot
 from tieredstore.model import AtTime, IndexType
+from tieredstore.restore.logdir.producers import Producers
 from tieredstore.restore.logdir.segment_copy import is_whole, whole_batches
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from tieredstore.kafka.checkpoints import ProducerState
     from tieredstore.remote.source import SegmentSource
 
-OpenTransactions: TypeAlias = Literal["fail", "cut"]
-"""What to do with transactions that are open at the end: refuse, or end the log before the first of them."""
+OpenTransactions: TypeAlias = Literal["fail", "cut", "abort"]
+"""What to do with transactions that are open at the end: refuse them, end the log before the first of them, or keep
+everything and append abort markers.
+"""
 
 
 def plan_spans(
@@ -38,7 +40,7 @@ def plan_spans(
 
     ``start`` keeps whole segments: it begins with the segment of its first record. ``stop`` cuts at the border of
     batches at or before it; a time means the first batch with a record of this time or later. Raise DataLossError for
-    a gap, and ConfigError for an open transaction unless it is cut off.
+    a gap, and ConfigError for an open transaction unless it is cut off or aborted.
     """
     spans = _until(source, _since(lineage, start), stop)
     if not spans:
@@ -48,9 +50,8 @@ def plan_spans(
     if source.layout.raw_cluster is not None:
         # Its indexes are computed, each from those of the segment before. A run that resumes copies only some.
         for span in spans:
-            _producers(source, span)
-    while spans and (still_open := _open_at_end(source, spans)):
-        first = min(still_open.values())
+            _stored_producers(source, span)
+    while spans and open_transactions != "abort" and (first := _first_open(source, spans)) is not None:
         if open_transactions == "fail":
             raise ConfigError(
                 f"{lineage.partition}: transactions are open at the end ({spans[-1].stop}), the first since offset "
@@ -67,7 +68,38 @@ def log_size(source: SegmentSource, span: Span) -> int:
     return sum(len(batch) for _, batch in _batches(source, span))
 
 
-def _producers(source: SegmentSource, span: Span) -> tuple[ProducerState, ...] | None:
+def producers_at_end(
+    source: SegmentSource, spans: Sequence[Span], before: Sequence[ProducerState] = (), *, has_epochs: bool = True
+) -> Producers:
+    """Return the producers at the end of the spans, from the last stored snapshot and the batches after it.
+
+    A snapshot is of the end of a segment, so one of a span that ends earlier is of no use. ``before`` are the producers
+    at the beginning. The raw layout's snapshots are computed, and have the open transactions without epochs: they serve
+    if ``has_epochs`` is False.
+    """
+    may_serve = not has_epochs or source.layout.raw_cluster is None
+    later: list[Span] = []
+    known: Sequence[ProducerState] | None = None
+    for span in reversed(spans):
+        if may_serve and span.stop == span.segment.end_offset + 1:
+            known = _stored_producers(source, span)
+        if known is not None:
+            break
+        later.insert(0, span)
+    producers = Producers(before if known is None else known)
+    for span in later:
+        for header, batch in _batches(source, span):
+            producers.append(header, batch)
+    return producers
+
+
+def _first_open(source: SegmentSource, spans: Sequence[Span]) -> int | None:
+    """Return where the first transaction began that is open at the end of the spans; None without one."""
+    still_open = producers_at_end(source, spans, has_epochs=False).in_transactions
+    return still_open[0].current_txn_first_offset if still_open else None
+
+
+def _stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, ...] | None:
     """Return the producers at the end of the span's segment; None if the segment was copied without them."""
     stored = source.fetch_indexes(span.segment, (IndexType.PRODUCER_SNAPSHOT,))
     if IndexType.PRODUCER_SNAPSHOT not in stored:
@@ -116,31 +148,6 @@ def _may_reach(span: Span, stop: int | AtTime) -> bool:
 
 def _reaches(header: BatchHeader, stop: int | AtTime) -> bool:
     return header.max_timestamp >= stop.timestamp_ms if isinstance(stop, AtTime) else header.last_offset >= stop
-
-
-def _open_at_end(source: SegmentSource, spans: Sequence[Span]) -> Mapping[int, int]:
-    """Return the producers with an open transaction at the end of the spans, and the first offset of each."""
-    later: list[Span] = []
-    for span in reversed(spans):
-        if span.stop == span.segment.end_offset + 1 and (known := _producers(source, span)) is not None:
-            break
-        later.insert(0, span)
-    else:
-        known = ()
-    _, still_open = play_markers(_steps(source, later), open_transactions(known))
-    return still_open
-
-
-def _steps(source: SegmentSource, spans: Sequence[Span]) -> Iterator[TransactionStep]:
-    markers: dict[int, bytes] = {}
-
-    def headers() -> Iterator[BatchHeader]:
-        for header, batch in chain.from_iterable(_batches(source, span) for span in spans):
-            if header.is_control:
-                markers[header.base_offset] = bytes(batch[61 : 61 + MARKER_BYTES])
-            yield header
-
-    return transaction_steps(headers(), lambda header: markers.pop(header.base_offset))
 
 
 def _batches(source: SegmentSource, span: Span) -> Iterator[tuple[BatchHeader, memoryview]]:

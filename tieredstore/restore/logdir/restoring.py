@@ -16,18 +16,25 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.api.outcomes import Outcome, Status
+from tieredstore.catalog.lineage import Span
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, CorruptDataError
-from tieredstore.kafka.checkpoints import format_leader_epochs, parse_broker_id, parse_partition_metadata
+from tieredstore.kafka.checkpoints import (
+    format_leader_epochs,
+    format_producer_snapshot,
+    parse_broker_id,
+    parse_partition_metadata,
+)
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from tieredstore.model import AtTime, TopicIdPartition, human_bytes
 from tieredstore.process.whole_files import sync_folder
+from tieredstore.restore.logdir.abort_markers import AbortMarkers
 from tieredstore.restore.logdir.log_directory import (
     LogDirectory,
     disk_faults,
@@ -35,11 +42,12 @@ from tieredstore.restore.logdir.log_directory import (
     take_owner,
     unfinished_work,
 )
-from tieredstore.restore.logdir.planning import OpenTransactions, log_size, plan_spans
-from tieredstore.restore.logdir.segment_copy import DRAFT, ProducerStates, copy_span
+from tieredstore.restore.logdir.planning import OpenTransactions, log_size, plan_spans, producers_at_end
+from tieredstore.restore.logdir.producers import Producers
+from tieredstore.restore.logdir.segment_copy import DRAFT, copy_span, draft_files
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.lineage import Span
+    from tieredstore.kafka.checkpoints import ProducerState
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.logdir.prepared import PreparedRestore, PreparedTopic
 
@@ -48,6 +56,16 @@ _SEGMENT_FILE: Final = re.compile(r"\d{20}\.")
 _SUFFIXES: Final = ("index", "timeindex", "log")
 _MARGIN: Final = 64 << 20
 """Bytes of a disk that stay free besides the logs: for indexes, checkpoints and the broker's start."""
+
+Part: TypeAlias = "Span | ProducerState"
+"""A segment to restore, or a producer whose transaction an abort marker ends."""
+
+ProducerStates: TypeAlias = Literal["keep", "drop"]
+"""What becomes of the broker's state of idempotent producers.
+
+``keep`` is for the cluster that the segments come from. In another one a new producer may get an id and an epoch that
+the state knows, and its first batch would be acknowledged as a duplicate and lost.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +83,14 @@ class RestoreOptions:
 class PartitionRestore:
     """The restore of one partition: copies ``spans`` of segments into ``folder``, which the broker made with the topic.
 
-    ``sizes`` has the size of each span's log, in bytes.
+    ``sizes`` has the size of each span's log, in bytes. ``markers`` end the transactions that are open after them.
     """
 
     partition: TopicIdPartition
     spans: tuple[Span, ...]
     sizes: tuple[int, ...]
     folder: Path
+    markers: AbortMarkers
 
     @property
     def start_offset(self) -> int:
@@ -81,45 +100,67 @@ class PartitionRestore:
     @property
     def bounds(self) -> tuple[int, int]:
         """The first offset, and the one after the last."""
-        return self.start_offset, self.spans[-1].stop
+        return self.start_offset, self.markers.stop
 
     @property
-    def size(self) -> int:
-        """The bytes of the log."""
-        return sum(self.sizes)
+    def parts(self) -> tuple[Part, ...]:
+        """The segments, and the producers whose transactions are aborted after them."""
+        return (*self.spans, *self.markers.opened)
+
+    @property
+    def logs(self) -> dict[int, int]:
+        """The sizes of the logs by their base offsets, without empty ones."""
+        sizes = dict(zip((span.start for span in self.spans), self.sizes, strict=True))
+        return {start: size for start, size in (*sizes.items(), (self.markers.start, len(self.markers.log))) if size}
 
     def is_complete(self) -> bool:
         """Return True if the folder has the whole log already; raise ConfigError if it has another one."""
-        sizes = {span.start: size for span, size in zip(self.spans, self.sizes, strict=True) if size}
         found = _logs(self.folder)
-        if found and found != sizes:
+        if found and found != self.logs:
             held = human_bytes(sum(found.values()))
             raise ConfigError(f"{self.folder} has another log already ({held}): restore into a new topic")
         return bool(found)
 
-    def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Span]:
-        """Write the segments that are missing, and yield each segment once it is there; then the leader epochs.
+    def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Part]:
+        """Write the segments that are missing, then the leader epochs; yield each of :attr:`parts` once it is there.
 
         An empty segment follows them, as after a roll: compaction may have removed the last batches of the log, and
         its end is the end all the same.
         """
-        sizes, there = dict(zip((span.start for span in self.spans), self.sizes, strict=True)), _logs(self.folder)
-        if any(sizes.get(start) != size for start, size in there.items()):
+        logs, there = self.logs, _logs(self.folder)
+        if not there.items() <= logs.items():
             # The bucket has changed since this restore began.
             empty(self.folder)
             there = {}
         for path in self.folder.glob(f"*{DRAFT}"):
             path.unlink()
+        producers = Producers()
         for span in self.spans:
-            if there.get(span.start) != sizes[span.start]:
-                for draft, path in copy_span(source, span, self.folder, producer_states).items():
-                    take_owner(draft, self.folder)
-                    draft.replace(path)
-                sync_folder(self.folder)
+            if producer_states == "keep":
+                producers = producers_at_end(source, [span], producers.states)
+            if span.start not in there:
+                self._place(copy_span(source, span, self.folder, format_producer_snapshot(producers.states)))
             yield span
+        if self.markers.opened:
+            if producer_states == "keep":
+                self.markers.end_transactions(producers)
+            contents = {**self.markers.indexes(), "snapshot": format_producer_snapshot(producers.states)}
+            contents["log"] = self.markers.log
+            self._place(draft_files(self.folder, self.markers.start, self.markers.stop, contents))
+            yield from self.markers.opened
+        self._close()
+
+    def _place(self, drafts: Mapping[Path, Path]) -> None:
+        """Give the files of a segment their names, in order."""
+        for draft, path in drafts.items():
+            take_owner(draft, self.folder)
+            draft.replace(path)
+        sync_folder(self.folder)
+
+    def _close(self) -> None:
+        """Write the leader epochs, and an empty segment at the end; remove the empty one that the broker made."""
         epochs = format_leader_epochs(((0, self.start_offset),))
         replace_file(self.folder / LEADER_EPOCH_CHECKPOINT, epochs, like=self.folder)
-        # The broker made an empty segment.
         if self.start_offset:
             for suffix in _SUFFIXES:
                 (self.folder / f"{0:020d}.{suffix}").unlink(missing_ok=True)
@@ -161,14 +202,14 @@ def restore_logs(
         for topic in prepared.topics:
             for plan in _plan_topic(source, log_dir, topic, broker, options):
                 if plan.folder.exists() and before is None and plan.is_complete():
-                    yield from (_outcome(plan, span, "there", "kept") for span in plan.spans)
+                    yield from (_outcome(plan, part, "there", "kept") for part in plan.parts)
                 elif plan.folder.exists():
                     plans.append(plan)
                 else:
-                    yield from (_outcome(plan, span, "elsewhere", "kept") for span in plan.spans)
+                    yield from (_outcome(plan, part, "elsewhere", "kept") for part in plan.parts)
         _check_space(log_dir, plans)
         if directory is None:
-            yield from (_outcome(plan, span, "restored", "planned") for plan in plans for span in plan.spans)
+            yield from (_outcome(plan, part, "restored", "planned") for plan in plans for part in plan.parts)
             return
         if before not in (None, work):
             _discard(directory, prepared)
@@ -176,7 +217,7 @@ def restore_logs(
             directory.begin(work)
         for plan in plans:
             yield from (
-                _outcome(plan, span, "restored", "done") for span in plan.write(source, options.producer_states)
+                _outcome(plan, part, "restored", "done") for part in plan.write(source, options.producer_states)
             )
         if plans:
             directory.checkpoint({(one.partition.topic, one.partition.partition): one.bounds for one in plans})
@@ -247,22 +288,13 @@ def _plan_topic(
             continue
         lineage = catalog.lineage(topic.topic, number, topic.incarnation)
         spans = plan_spans(source, lineage, options.start, options.stop, open_transactions=options.open_transactions)
-        if spans and options.producer_states == "keep":
-            _check_producers(source, spans[-1], name)
         if spans:
             folder = log_dir / name
             _check_id(folder, topic)
             sizes = tuple(log_size(source, span) for span in spans)
-            yield PartitionRestore(lineage.partition, spans, sizes, folder)
-
-
-def _check_producers(source: SegmentSource, last: Span, name: str) -> None:
-    if source.layout.raw_cluster is not None:
-        raise ConfigError(f"{name} is stored without its producers: drop them (--producer-state drop)")
-    if last.stop != last.segment.end_offset + 1:
-        raise ConfigError(
-            f"{name} is cut at offset {last.stop}, where its producers are not known: drop them (--producer-state drop)"
-        )
+            is_aborting = options.open_transactions == "abort"
+            opened = producers_at_end(source, spans).in_transactions if is_aborting else ()
+            yield PartitionRestore(lineage.partition, spans, sizes, folder, AbortMarkers(spans[-1].stop, opened))
 
 
 def _check_id(folder: Path, topic: PreparedTopic) -> None:
@@ -278,19 +310,24 @@ def _check_id(folder: Path, topic: PreparedTopic) -> None:
 
 def _check_space(log_dir: Path, plans: Sequence[PartitionRestore]) -> None:
     there = sum(sum(_logs(plan.folder).values()) for plan in plans)
-    needed, free = max(0, sum(plan.size for plan in plans) - there), shutil.disk_usage(log_dir).free
+    needed, free = max(0, sum(sum(plan.logs.values()) for plan in plans) - there), shutil.disk_usage(log_dir).free
     if plans and needed + _MARGIN > free:
         raise ConfigError(
             f"the logs take {human_bytes(needed)}, and the disk of {log_dir} has {human_bytes(free)} free"
         )
 
 
-def _outcome(plan: PartitionRestore, span: Span, code: str, status: Status) -> Outcome:
-    return Outcome(
-        action="restore", status=status, code=code, topic=plan.partition.topic, partition=plan.partition.partition,
-        topic_id=plan.partition.topic_id, base_offset=span.start, last_offset=span.stop - 1,
-        size=span.segment.segment_size_in_bytes, stored_size=span.segment.segment_size_in_bytes,
-        reason=_REASONS.get(code),
+def _outcome(plan: PartitionRestore, part: Part, code: str, status: Status) -> Outcome:
+    outcome = Outcome(action="restore", status=status, code=code, reason=_REASONS.get(code)).of(plan.partition)
+    if isinstance(part, Span):
+        size = part.segment.segment_size_in_bytes
+        return replace(outcome, base_offset=part.start, last_offset=part.stop - 1, size=size, stored_size=size)
+    offset = plan.markers.start + plan.markers.opened.index(part)
+    aborted = (
+        f"abort marker of producer {part.producer_id}, in a transaction since offset {part.current_txn_first_offset}"
+    )
+    return replace(
+        outcome, code="aborted" if code == "restored" else code, base_offset=offset, last_offset=offset, reason=aborted,
     )  # fmt: skip
 
 

@@ -8,15 +8,14 @@ leader, and followers would truncate it (KIP-101). Magic 0 and 1 have no epoch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tieredstore.catalog.lineage import Span
 from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import BatchHeader, check_batch_crc, first_batch_size, next_batch_header
-from tieredstore.kafka.checkpoints import format_producer_snapshot
 from tieredstore.kafka.index_builder import IndexBuilder
 from tieredstore.kafka.indexes import format_txn_index, read_txn_index
 from tieredstore.model import IndexType
@@ -30,31 +29,20 @@ _FILES: Final = {
     IndexType.OFFSET: "index",
     IndexType.TIMESTAMP: "timeindex",
     IndexType.TRANSACTION: "txnindex",
-    IndexType.PRODUCER_SNAPSHOT: "snapshot",
 }
 
-ProducerStates: TypeAlias = Literal["keep", "drop"]
-"""What becomes of the broker's state of idempotent producers.
 
-``keep`` is for the cluster that the segments come from. In another one a new producer may get an id and an epoch that
-the state knows, and its first batch would be acknowledged as a duplicate and lost.
-"""
-
-
-def copy_span(source: SegmentSource, span: Span, folder: Path, producer_states: ProducerStates) -> dict[Path, Path]:
+def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) -> dict[Path, Path]:
     """Write the files of the span's segment as drafts, and sync them; return each draft with its name, the log last.
 
     Until a segment has its log, it does not exist for a broker. The indexes of a whole segment are those of the bucket;
-    of a part they are built anew. Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's
-    border. Memory is bounded by the largest batch and a chunk.
+    of a part they are built anew. ``snapshot`` has the producers at the span's end. Raise BatchCorruptError for a
+    damaged batch, and for a batch that crosses the span's border. Memory is bounded by the largest batch and a chunk.
     """
     segment = span.segment
     indexes = None if is_whole(span) else IndexBuilder(span.start)
-    names = {suffix: folder / f"{span.start:020d}.{suffix}" for suffix in _FILES.values()}
-    # A broker gives a segment's end to the producers as of its last record.
-    names |= {"snapshot": folder / f"{span.stop:020d}.snapshot", "log": folder / f"{span.start:020d}.log"}
-    position = 0
-    with _draft(names["log"]).open("wb") as log, source.fetch_log_segment(segment, 0) as stream:
+    path, position = folder / f"{span.start:020d}.log", 0
+    with _draft(path).open("wb") as log, source.fetch_log_segment(segment, 0) as stream:
         for header, batch in whole_batches(stream.chunks(), segment.segment_size_in_bytes):
             if not segment.start_offset <= header.base_offset <= header.last_offset <= segment.end_offset:
                 raise BatchCorruptError(
@@ -76,13 +64,23 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, producer_states: 
             position += len(batch)
         sync(log)
     contents = _stored_indexes(source, span) if indexes is None else _built_indexes(source, span, indexes)
-    if producer_states == "drop":
-        contents["snapshot"] = format_producer_snapshot(())
+    return {**draft_files(folder, span.start, span.stop, {**contents, "snapshot": snapshot}), _draft(path): path}
+
+
+def draft_files(folder: Path, start: int, stop: int, contents: Mapping[str, bytes]) -> dict[Path, Path]:
+    """Write files of the segment from ``start`` to ``stop`` as drafts, given by their suffixes, and sync them.
+
+    Return each draft with its name.
+    """
+    drafts: dict[Path, Path] = {}
     for suffix, content in contents.items():
-        with _draft(names[suffix]).open("wb") as file:
+        # The name of the producers' file is the offset after the last record.
+        path = folder / f"{stop if suffix == 'snapshot' else start:020d}.{suffix}"
+        with _draft(path).open("wb") as file:
             file.write(content)
             sync(file)
-    return {_draft(names[suffix]): names[suffix] for suffix in (*contents, "log")}
+        drafts[_draft(path)] = path
+    return drafts
 
 
 def is_whole(span: Span) -> bool:

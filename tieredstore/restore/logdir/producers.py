@@ -1,0 +1,75 @@
+"""The state that brokers keep of idempotent producers, as it follows from the batches of a log.
+
+Separate from ``planning``, because it reads no bucket: batches in, states out, as in Kafka's ProducerStateManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.kafka.batches import HEADER_SIZE
+from tieredstore.kafka.checkpoints import ProducerState
+from tieredstore.kafka.end_markers import MARKER_BYTES, coordinator_epoch
+from tieredstore.limits import MAX_INT32
+
+if TYPE_CHECKING:
+    from tieredstore.kafka.batches import BatchHeader
+
+_NONE: Final = -1
+
+
+class Producers:
+    """The producers of a log, moved on batch by batch. ``known`` are those at the log's beginning."""
+
+    def __init__(self, known: Iterable[ProducerState] = ()) -> None:
+        self._states = {state.producer_id: state for state in known}
+
+    @property
+    def states(self) -> tuple[ProducerState, ...]:
+        """The producers at the end of the last batch."""
+        return tuple(self._states.values())
+
+    @property
+    def in_transactions(self) -> tuple[ProducerState, ...]:
+        """The producers with an open transaction, in the order in which their transactions began."""
+        opened = (state for state in self._states.values() if state.current_txn_first_offset >= 0)
+        return tuple(sorted(opened, key=lambda state: state.current_txn_first_offset))
+
+    def append(self, header: BatchHeader, batch: memoryview | bytes) -> None:
+        """Take the log's next batch."""
+        producer = header.producer_id
+        if producer < 0:
+            return
+        before = self._states.get(producer) or ProducerState(producer, _NONE, _NONE, _NONE, 0, _NONE, _NONE, _NONE)
+        if header.is_control:
+            self._states[producer] = _ended(before, header, coordinator_epoch(_marker(batch)))
+            return
+        began, size = before.current_txn_first_offset, header.last_offset - header.base_offset
+        self._states[producer] = ProducerState(
+            producer, header.producer_epoch, _last_sequence(header.base_sequence, size), header.last_offset, size,
+            header.max_timestamp, before.coordinator_epoch,
+            header.base_offset if began < 0 and header.is_transactional else began,
+        )  # fmt: skip
+
+
+def _ended(before: ProducerState, header: BatchHeader, epoch: int) -> ProducerState:
+    after = replace(
+        before, producer_epoch=header.producer_epoch, timestamp=header.max_timestamp, coordinator_epoch=epoch,
+        current_txn_first_offset=_NONE,
+    )  # fmt: skip
+    if before.producer_epoch == header.producer_epoch:
+        return after
+    # A coordinator raises the epoch to fence the producer, and since KIP-890 after each transaction: sequences begin
+    # again.
+    return replace(after, last_sequence=_NONE, last_offset=_NONE, offset_delta=0)
+
+
+def _marker(batch: memoryview | bytes) -> bytes:
+    return bytes(batch[HEADER_SIZE : HEADER_SIZE + MARKER_BYTES])
+
+
+def _last_sequence(first: int, size: int) -> int:
+    """Return the sequence of a batch's last record; after 2^31 - 1 comes 0."""
+    return _NONE if first < 0 else (first + size) % (MAX_INT32 + 1)
