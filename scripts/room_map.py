@@ -13,7 +13,7 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = REPOSITORY / "CONTRIBUTING.md"
-HEADER: Final = "| layer | room | contents | its tests |\n|---|---|---|---|"
+HEADER: Final = "| layer | package | contents | its tests |\n|---|---|---|---|"
 
 
 def layers() -> list[list[str]]:
