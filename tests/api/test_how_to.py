@@ -104,7 +104,7 @@ def test_cleaning_up(store: Path) -> None:
 
 @pytest.mark.skipif(find_spec("tieredstore.pubsub") is None, reason="the core alone")
 def test_publishing_batches(store: Path) -> None:
-    (publish, _), _ = programs("batches.md")
+    (publish, *_), _ = programs("batches.md")
     assert run(publish, store).endswith("\n1 record\n")
 
 

@@ -135,11 +135,12 @@ def test_an_offset_is_no_time_of_audit_records(tmp_path: Path) -> None:
 def test_a_broker_takes_lines_and_stores_them_when_it_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings and the program are those of docs/how-to/batch-brokers.md."""
-    port, page = free_port(), REPOSITORY / "docs" / "how-to" / "batch-brokers.md"
+    """The settings and the program are those of docs/how-to/batches.md."""
+    port, page = free_port(), REPOSITORY / "docs" / "how-to" / "batches.md"
     here = {"10.0.0.7:9092": f"127.0.0.1:{port}", "0.0.0.0:9092": f"127.0.0.1:{port}", "127.0.0.1:9404": "127.0.0.1:0"}
-    (shown, _), (program,) = (
-        [replace_places(code, here) for code in blocks(page, language)] for language in ("properties", "python")
+    (shown,), (program,) = (
+        [replace_places(code, here) for code in blocks(page, language) if "10.0.0.7" in code]
+        for language in ("properties", "python")
     )
     own = dict(line.split("=", 1) for line in shown.splitlines() if line.startswith("pubsub."))
     settings = write_settings(tmp_path, {**own, "pubsub.batch.ms": "50"})

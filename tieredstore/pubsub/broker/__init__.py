@@ -1,1 +1,1 @@
-"""A broker that speaks MemQ's packets: many small requests in, few large objects out (docs/how-to/batch-brokers.md)."""
+"""A broker that speaks MemQ's packets: many small requests in, few large objects out (docs/how-to/batches.md)."""

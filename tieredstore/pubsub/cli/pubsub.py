@@ -167,7 +167,7 @@ def broker(
 ) -> None:
     """Accept Messages of producers by MemQ's protocol, and store them in batches, until stopped.
 
-    The settings file holds the store's settings, pubsub.* and pubsub.broker.* (docs/how-to/batch-brokers.md). After
+    The settings file holds the store's settings, pubsub.* and pubsub.broker.* (docs/how-to/batches.md). After
     SIGTERM the broker stores and acknowledges its Messages.
 
     Example: tieredstore pubsub broker -c broker.properties
