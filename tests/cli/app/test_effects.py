@@ -187,7 +187,7 @@ def check(scene: Scene) -> None:
 READ: Final = {
     "cat": "cat single", "du": "du", "fetch": "fetch single 0 0", "holds list": "holds list",
     "inspect": "inspect single 0 0", "keys list": "keys list", "ls": "ls", "query": "query",
-    "verify": "verify",
+    "restore offsets": "restore offsets", "verify": "verify",
 }  # fmt: skip
 """Lines of read-only commands, each with something to read."""
 OF_FILES: Final = {"show", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify"}

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+import tieredstore as ts
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.cli.odd_bucket import make_it_odd
 from tests.support.cli.screens import commands_below, demo_bucket
@@ -20,6 +21,8 @@ from tests.support.pubsub.pubsub_brokers import message_of
 from tieredstore.cli.app.entry import JSON_VERSION
 from tieredstore.cli.app.main import program
 from tieredstore.pubsub import BatchProducer, open_topics
+from tieredstore.restore.produce.offset_map import OffsetMapFile
+from tieredstore.restore.produce.runs import OffsetRun
 
 PAGE = (REPOSITORY / "docs" / "reference" / "json.md").read_text()
 DOCUMENTED = re.findall(r"^`(\w+)` \|", PAGE, re.MULTILINE)
@@ -74,6 +77,7 @@ PRINTING = {
     # They need a cluster, and print what every tool does; see tests/restore.
     "restore logdir": [],
     "restore finish": [],
+    "restore offsets": [f"restore offsets{more}" for more in ("", " r1", " r1 none 0", " r1 none 0 5")],
     "uploader": ["uploader --dry-run", "uploader --once"],
 }
 WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipeline ")} | {
@@ -109,6 +113,7 @@ def printing_bucket() -> Generator[Printed]:
             kept.write("kafka.new.consumer.topic.list=none\n")  # an undamaged topic
         _kept_twice(folder)
         _publish()
+        _map_offsets(folder)
         yield {command: _printed_by(command, lines) for command, lines in PRINTING.items()}
 
 
@@ -119,6 +124,15 @@ def _printed_by(command: str, lines: list[str]) -> dict[str, set[str]]:
             for name, kind in _names(document):
                 names.setdefault(name, set()).update({kind} - {"null"})
     return names
+
+
+def _map_offsets(folder: Path) -> None:
+    """Write the map of a run that restored ten records."""
+    with ts.open(folder / "store") as bucket:
+        file = OffsetMapFile(bucket.opened().store, "", "r1")
+        file.map.add_topic("none", "new")
+        file.map.extend([OffsetRun("none", 0, 0, 0, 0, 10)])
+        file.save()
 
 
 def _kept_twice(folder: Path) -> None:

@@ -13,5 +13,10 @@ def _restore() -> Loaded:
     return app
 
 
-_EFFECTS: Final[dict[str, Effect]] = {"prepare": "adds", "logdir": "adds", "finish": "rewrites"}
+_EFFECTS: Final[dict[str, Effect]] = {
+    "prepare": "adds",
+    "logdir": "adds",
+    "finish": "rewrites",
+    "offsets": "reads",
+}
 COMMANDS: Final = (Entry("restore", "Put what is in a bucket back into Kafka.", _EFFECTS, _restore),)

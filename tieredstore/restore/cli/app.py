@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from tieredstore.restore.cli import logdir
+from tieredstore.restore.cli import logdir, offsets
 
 app: Final = typer.Typer(no_args_is_help=True, help="Put what is in a bucket back into Kafka.")
 
@@ -16,5 +16,5 @@ def restore() -> None:
     """Put what is in a bucket back into Kafka: the segments of a cluster's log directories, batch by batch."""
 
 
-for _command in (logdir.prepare, logdir.logdir, logdir.finish):
+for _command in (logdir.prepare, logdir.logdir, logdir.finish, offsets.offsets):
     app.command()(_command)

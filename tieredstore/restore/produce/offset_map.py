@@ -386,7 +386,13 @@ def load_map(store: ObjectStore, prefix: str, run: str) -> OffsetMap:
     """Return the map of a run; raise ObjectNotFoundError if there is none."""
     check_run(run)
     key = _key(prefix, run)
-    loaded = OffsetMap.parse(store.get_small(key, _MOST_STORED), _key("", run))
+    try:
+        raw = store.get_small(key, _MOST_STORED)
+    except ObjectNotFoundError as error:
+        raise ObjectNotFoundError(
+            f"the bucket has no map of offsets of a run {run}: tieredstore restore offsets lists the runs"
+        ) from error
+    loaded = OffsetMap.parse(raw, _key("", run))
     if loaded.run != run:
         raise CorruptDataError(f"{_key('', run)} is the map of another run, {loaded.run}")
     return loaded

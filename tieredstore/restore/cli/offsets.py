@@ -1,0 +1,155 @@
+"""``restore offsets``: where the records of a run of ``restore produce`` are now.
+
+Separate from ``groups``, which moves groups' offsets by the same map and needs a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tieredstore.cli.app.options import Json, Store
+from tieredstore.cli.terminal.rows import Row, field
+from tieredstore.cli.terminal.tables import number, text
+from tieredstore.errors import ResourceNotFoundError
+from tieredstore.limits import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from tieredstore.restore.produce.offset_map import MappedRun, OffsetMap
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Offsets of a source partition, and of their records in one target partition; all inclusive, None if none."""
+
+    topic: str
+    partition: int
+    first_offset: int | None
+    last_offset: int | None
+    target_topic: str
+    target_partition: int | None = None
+    target_first_offset: int | None = None
+    target_last_offset: int | None = None
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The target offset of a source offset. ``where`` is ``first_unread`` if the keys were hashed anew."""
+
+    topic: str
+    partition: int
+    offset: int
+    target_topic: str
+    target_partition: int
+    target_offset: int
+    where: str
+    difference: int = 0
+
+
+def offsets(
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run; without it all runs are listed.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="A topic of the bucket.")] = None,
+    partition: Annotated[
+        int | None, typer.Argument(metavar="PARTITION", min=0, help="Its partition; shows every run of offsets.")
+    ] = None,
+    old_offsets: Annotated[
+        list[int] | None, typer.Argument(metavar="OFFSET", min=0, max=MAX_OFFSET, help="Old offsets to translate.")
+    ] = None,
+    *,
+    store: Store,
+    output: Json,
+) -> None:
+    """Show which offsets the records of the bucket got in a run of restore produce.
+
+    An offset without a record becomes that of the next record. One beyond the restored end becomes the end. Where keys
+    were hashed anew there are no exact offsets: the first one to read is shown for each new partition.
+
+    Example: tieredstore restore offsets orders -c store.properties orders 3 1200 1500
+    """
+    from tieredstore.restore.produce.offset_map import list_runs, load_map
+
+    with store.open() as bucket:
+        opened = bucket.opened()
+        if run is None:
+            names = list_runs(opened.store, opened.prefix)
+            _NAME.show(names, as_json=output.as_json, empty="no runs found", summary={"runs": len(names)})
+            return
+        offset_map = load_map(opened.store, opened.prefix, run)
+    if topic is not None and topic not in offset_map.topics:
+        raise ResourceNotFoundError(f"the run {run} did not restore {topic}: see tieredstore restore offsets {run}")
+    if topic is None or partition is None:
+        names = [topic] if topic is not None else list(offset_map.topics)
+        moved = [each for name in names for each in _partitions(offset_map, name)]
+        _MOVED.show(moved, as_json=output.as_json, empty="no records yet", summary={"partitions": len(moved)})
+        return
+    if partition not in offset_map.partitions(topic):
+        raise ResourceNotFoundError(f"the run {run} did not restore {topic}-{partition}")
+    if not old_offsets:
+        moved = list(_runs(offset_map, topic, partition))
+        _MOVED.show(moved, as_json=output.as_json, empty="no records", summary={"runs": len(moved)})
+        return
+    answers = [answer for offset in old_offsets for answer in _answers(offset_map, topic, partition, offset)]
+    _ANSWER.show(answers, as_json=output.as_json, empty="no records", summary={"offsets": len(old_offsets)})
+
+
+def _partitions(offset_map: OffsetMap, topic: str) -> Iterator[_Moved]:
+    """Yield the restored offsets of each partition, once for each target partition."""
+    target = offset_map.topics[topic].target
+    for partition, restored in offset_map.partitions(topic).items():
+        first, last = (restored.start, restored.stop - 1) if restored else (None, None)
+        by_target: dict[int, MappedRun] = {}
+        for number_there, run in offset_map.mapped_runs((topic, partition)):
+            before = by_target.get(number_there)
+            by_target[number_there] = run if before is None else before.until(run)
+        for number_there, all_of_it in by_target.items():
+            there = (all_of_it.target, all_of_it.target_end - 1, all_of_it.records)
+            yield _Moved(topic, partition, first, last, target, number_there, *there)
+        if not by_target:
+            yield _Moved(topic, partition, first, last, target)
+
+
+def _runs(offset_map: OffsetMap, topic: str, partition: int) -> Iterator[_Moved]:
+    for target_partition, run in offset_map.mapped_runs((topic, partition)):
+        yield _Moved(
+            topic, partition, run.source, run.source_end - 1, offset_map.topics[topic].target, target_partition,
+            run.target, run.target_end - 1, run.records,
+        )  # fmt: skip
+
+
+def _answers(offset_map: OffsetMap, topic: str, partition: int, offset: int) -> Iterator[_Answer]:
+    if not offset_map.topics[topic].is_rehashed:
+        found = offset_map.translate((topic, partition), offset)
+        there = (found.topic, found.partition, found.offset)
+        yield _Answer(topic, partition, offset, *there, found.where, found.difference)
+        return
+    target, others = offset_map.topics[topic].target, dict.fromkeys(offset_map.partitions(topic), MAX_OFFSET)
+    for number_there, first in offset_map.first_unread(topic, {**others, partition: offset}).items():
+        yield _Answer(topic, partition, offset, target, number_there, first.offset, "first_unread")
+
+
+_NAME: Final[Row[str]] = Row(field("run", lambda each: each, text("RUN")))
+_MOVED: Final[Row[_Moved]] = Row(
+    field("topic", lambda each: each.topic, text("TOPIC")),
+    field("partition", lambda each: each.partition, number("PARTITION")),
+    field("first_offset", lambda each: each.first_offset, number("FIRST")),
+    field("last_offset", lambda each: each.last_offset, number("LAST")),
+    field("target_topic", lambda each: each.target_topic, text("NEW TOPIC")),
+    field("target_partition", lambda each: each.target_partition, number("PARTITION")),
+    field("target_first_offset", lambda each: each.target_first_offset, number("FIRST")),
+    field("target_last_offset", lambda each: each.target_last_offset, number("LAST")),
+    field("records", lambda each: each.records, number("RECORDS")),
+)
+_ANSWER: Final[Row[_Answer]] = Row(
+    field("topic", lambda each: each.topic, text("TOPIC")),
+    field("partition", lambda each: each.partition, number("PARTITION")),
+    field("offset", lambda each: each.offset, number("OFFSET")),
+    field("target_topic", lambda each: each.target_topic, text("NEW TOPIC")),
+    field("target_partition", lambda each: each.target_partition, number("PARTITION")),
+    field("target_offset", lambda each: each.target_offset, number("OFFSET")),
+    field("where", lambda each: each.where, text("IS")),
+    field("difference", lambda each: each.difference, number("BY")),
+)
