@@ -377,7 +377,7 @@ def continue_restore(state: State, *, is_new: bool = False) -> None:
     path = state.local / "restore-position.json"
     position = RunPosition(
         topics={"orders": "new"}, topic_ids={"orders": str(Uuid(bytes(range(16))))}, partitioner="keep",
-        sources={("orders", 0): SourceRange(5, 9)}, ends={("new", 0): 7}, records=4, offset_records=2, mapped=1,
+        sources={("orders", 0): SourceRange(2, 5, 9)}, ends={("new", 0): 7}, records=4, offset_records=2, mapped=1,
     )  # fmt: skip
     if is_new:
         path.write_bytes(position.to_bytes())

@@ -49,8 +49,9 @@ class OffsetRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """The offsets of a source partition that are still to be produced; ``stop`` is exclusive and never changes."""
+    """The offsets ``[start, stop)`` of a source partition that a run restores; those from ``next`` on are left."""
 
+    start: int
     next: int
     stop: int
 
@@ -131,7 +132,7 @@ class RunPosition:
             "topics": dict(self.topics),
             "topic_ids": dict(self.topic_ids),
             "partitioner": self.partitioner,
-            "sources": [[*where, each.next, each.stop] for where, each in sorted(self.sources.items())],
+            "sources": [[*where, each.start, each.next, each.stop] for where, each in sorted(self.sources.items())],
             "ends": [[*where, end] for where, end in sorted(self.ends.items())],
             "records": self.records,
             "offset_records": self.offset_records,
@@ -147,7 +148,7 @@ class RunPosition:
             topics=stored.topics,
             topic_ids=stored.topic_ids,
             partitioner=stored.partitioner,
-            sources={(topic, number): SourceRange(begin, stop) for topic, number, begin, stop in stored.sources},
+            sources={(topic, number): SourceRange(*offsets) for topic, number, *offsets in stored.sources},
             ends={(topic, number): end for topic, number, end in stored.ends},
             records=stored.records,
             offset_records=stored.offset_records,
@@ -160,7 +161,7 @@ class _StoredPosition:
     topics: dict[str, str]
     topic_ids: dict[str, str]
     partitioner: Partitioner
-    sources: list[tuple[str, int, int, int]]
+    sources: list[tuple[str, int, int, int, int]]
     ends: list[tuple[str, int, int]]
     records: int
     offset_records: int

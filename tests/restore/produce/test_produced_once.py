@@ -1,0 +1,160 @@
+"""Each record once: whatever kills a run, and whatever the source has that is no committed record."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.restore.produce.restores import TIMEOUT_S, Restore, committed, mixed_topics
+from tests.support.kafka.kafka_topics import Produced, Transaction, end_offset, make_topic, produce
+from tests.support.servers.kafka import KafkaServer, start_kafka
+from tieredstore.errors import ConfigError, FencedError
+from tieredstore.restore.produce import producing
+from tieredstore.restore.produce.runs import CONTROL_TOPIC
+
+STEPS = ("begin", "produce", "flush", "positions", "commit", "committed", "map", "tombstone")
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def restore(kafka: KafkaServer, tmp_path: Path) -> Restore:
+    return Restore.into(kafka, mixed_topics(tmp_path, "orders", "payments"))
+
+
+def test_every_record_comes_once_and_as_it_was(restore: Restore) -> None:
+    steps: list[str] = []
+    done = list(restore.run(on_step=steps.append).outcomes())
+    assert [outcome.code for outcome in done] == ["restored"] * 4
+    assert [str(outcome).split(", ")[1] for outcome in done] == ["orders-0", "orders-1", "payments-0", "payments-1"]
+    assert set(steps) == {"resume", *STEPS}
+    restore.check()
+    # The source has each of these records twice, aborted and committed.
+    assert len(committed(restore.server, restore.topics["orders"], 0)) == 3 * (19 + 10)
+
+
+def test_a_finished_run_does_nothing(restore: Restore) -> None:
+    list(restore.run().outcomes())
+    steps: list[str] = []
+    again = list(restore.run(on_step=steps.append).outcomes())
+    assert [(outcome.status, outcome.code) for outcome in again] == [("kept", "there")] * 4
+    assert steps == ["resume"]
+    restore.check()
+
+
+def test_a_run_killed_before_each_operation(restore: Restore) -> None:
+    for step in STEPS[:-2]:
+        assert restore.die(step, 2), step
+    assert restore.die("map")
+    assert restore.die("tombstone")
+    assert not restore.die("")
+    restore.check()
+
+
+@pytest.mark.soak
+@pytest.mark.broker
+def test_runs_killed_two_hundred_times(tmp_path: Path) -> None:
+    kills, source = 0, random.Random(48)
+    with start_kafka() as server:
+        for number in itertools.count():
+            folder = tmp_path / str(number)
+            restore = Restore.into(server, mixed_topics(folder, "orders", "payments", segments=8, seed=number))
+            for _ in range(30):
+                process = restore.spawn(source.choice(("", *STEPS)), source.randrange(1, 6))
+                process.join(source.uniform(0.1, 3.0))
+                process.kill()
+                process.join(TIMEOUT_S)
+                if process.exitcode == 0:
+                    break
+                kills += 1
+            else:
+                assert not restore.die("")
+            restore.check()
+            if kills >= 200:
+                return
+
+
+def test_two_runs_of_one_name_fence_each_other(restore: Restore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producing, "_MOST_RECORDS", 1)
+    begun = 0
+
+    def interrupt(step: str) -> None:
+        nonlocal begun
+        begun += step == "flush"
+        if begun == 2:
+            begun = 10
+            list(restore.run().outcomes())
+
+    with pytest.raises(FencedError, match="another process has begun the run orders="):
+        list(restore.run(on_step=interrupt).outcomes())
+    assert begun == 10
+    restore.check()
+
+
+def test_a_target_with_records_is_refused(restore: Restore, kafka: KafkaServer) -> None:
+    topic = restore.topics["payments"]
+    produce(kafka, topic, [Produced(b"k", b"foreign")], partition=1)
+    with pytest.raises(ConfigError, match=rf"^{topic}-1 has a record at offset 0 that this run has not written"):
+        list(restore.run().outcomes())
+    assert committed(kafka, topic, 0) == []
+
+
+def test_a_foreign_record_is_named_when_a_run_goes_on(restore: Restore, kafka: KafkaServer) -> None:
+    assert restore.die("begin", 3)
+    topic = restore.topics["orders"]
+    end = committed(kafka, topic, 0)[-1][0] + 2
+    produce(kafka, topic, [Produced(b"k", b"foreign")])
+    with pytest.raises(ConfigError, match=rf"^{topic}-0 has a record at offset {end} that this run has not written"):
+        list(restore.run().outcomes())
+
+
+@pytest.mark.parametrize(("step", "number"), [("produce", 5), ("positions", 2), ("commit", 2), ("committed", 3)])
+def test_a_foreign_record_during_the_run_is_named(
+    restore: Restore, kafka: KafkaServer, step: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if step != "produce":
+        monkeypatch.setattr(producing, "_MOST_RECORDS", 1)
+    topic, left = restore.topics["orders"], number
+
+    def interfere(name: str) -> None:
+        nonlocal left
+        left -= name == step
+        if left == 0:
+            left = -1
+            # The fifth batch is the second one of this partition.
+            wait_for(lambda: end_offset(kafka, topic) >= 29)
+            produce(kafka, topic, [Produced(b"k", b"foreign")])
+
+    with pytest.raises(ConfigError, match=rf"^{topic}-0 has a record at offset \d+ that this run has not written"):
+        list(restore.run(on_step=interfere).outcomes())
+    assert committed(kafka, topic, 0)[-1][3] == b"foreign"
+
+
+def test_an_open_transaction_in_the_control_topic_is_waited_for(restore: Restore, kafka: KafkaServer) -> None:
+    assert restore.die("commit", 2)
+    hung = Transaction(kafka)
+    hung.send(CONTROL_TOPIC, [Produced(b"other", b"{}")])
+    waiting = restore.spawn()
+    waiting.join(3)
+    assert waiting.is_alive()
+    hung.end("abort")
+    waiting.join(TIMEOUT_S)
+    assert waiting.exitcode == 0
+    restore.check()
+
+
+def test_a_topic_created_again_is_refused(restore: Restore, kafka: KafkaServer) -> None:
+    list(restore.run(options={"name": "first"}).outcomes())
+    restore.topics = {**restore.topics, "orders": make_topic(kafka, partitions=2)}
+    with pytest.raises(ConfigError, match="the run first restores other topics"):
+        list(restore.run(options={"name": "first"}).outcomes())

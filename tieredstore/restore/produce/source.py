@@ -1,0 +1,164 @@
+"""The committed records of the source, a few partitions at a time, as a producer takes them.
+
+Separate from ``producing``, because it knows the bucket and no cluster.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from tieredstore.model import Earliest, TopicPartition
+from tieredstore.partitions.selections import Subscribe
+from tieredstore.process.closing import Closing
+from tieredstore.reading import LogQuery, TopicReader
+from tieredstore.reading.losses import Losses, losses_between
+from tieredstore.records.columns import int64_values
+from tieredstore.records.settings import ReadSettings
+from tieredstore.restore.produce.runs import ProduceOptions, SourceRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tieredstore.remote.source import SegmentSource
+    from tieredstore.restore.produce.transactions import Headers, Row
+
+_AT_ONCE: Final = 4
+"""Partitions that are read in turn, so that several brokers work. Each holds a few batches of 4 MiB."""
+
+_COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBatch:
+    """Records of a source partition. ``next`` is the offset from which its later records follow."""
+
+    where: TopicPartition
+    next: int
+    records: pa.RecordBatch | None
+    """None at the end of the partition's range."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of keys, values and headers."""
+        return 0 if self.records is None else int(self.records.nbytes)
+
+    def rows(self) -> list[Row]:
+        """Return the records as a producer takes them."""
+        if self.records is None:
+            return []
+        columns = _untyped(self.records)
+        times = list(int64_values(self.records, "timestamp"))
+        # librdkafka takes the time 0 for "now". A millisecond later is as close as it gets.
+        for row, time in enumerate(times) if 0 in times else ():
+            times[row] = time or 1
+        keys, values = binary_values(columns.column("key")), binary_values(columns.column("value"))
+        return list(zip(keys, values, times, header_lists(columns.column("headers")), strict=True))
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return the records' offsets as runs of consecutive ones: the first of each run, and how many."""
+        return [] if self.records is None else consecutive(int64_values(self.records, "offset"))
+
+
+class SourceTopics(Closing):
+    """The topics of a bucket that a run restores."""
+
+    def __init__(self, source: SegmentSource, options: ProduceOptions) -> None:
+        self._query = LogQuery(Subscribe(tuple(sorted(options.topics))), topic_ids=options.topic_ids)
+        self._stops = options.stops
+        self._reader = TopicReader(lambda: source, self._query, ReadSettings(columns=_COLUMNS))
+        self._snapshot = self._reader.snapshot()
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """The id of each topic in the bucket."""
+        return {topic: str(log.topic_id) for (topic, _), log in self._snapshot.logs.items()}
+
+    def ranges(self) -> dict[TopicPartition, SourceRange]:
+        """Return what a new run restores: everything up to the options' stops."""
+        lookup = self._reader.lookup(self._snapshot)
+        windows = lookup.clamped(Earliest(), self._stops)
+        lookup.check_readable(windows, Earliest(), self._stops)
+        return {where: SourceRange(start, start, stop) for where, (start, stop) in windows.items()}
+
+    def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
+        """Raise DataLossError if offsets that are left are in no segment, before anything is produced."""
+        for where, left in sorted(ranges.items()):
+            if left.next < left.stop:
+                Losses(self._query).accept_missing(losses_between(self._snapshot.logs[where], left.next, left.stop))
+
+    def batches(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceBatch]:
+        """Yield what is left of the ranges: each partition's records in order, a few partitions in turn."""
+        waiting = deque(sorted(where for where, left in ranges.items() if left.next < left.stop))
+        turns: deque[Generator[SourceBatch]] = deque()
+        try:
+            while waiting or turns:
+                while waiting and len(turns) < _AT_ONCE:
+                    turns.append(self._partition(waiting[0], ranges[waiting.popleft()]))
+                reader = turns.popleft()
+                batch = next(reader)
+                yield batch
+                if batch.records is not None:
+                    turns.append(reader)
+        finally:
+            for reader in turns:
+                reader.close()
+
+    def _partition(self, where: TopicPartition, left: SourceRange) -> Generator[SourceBatch]:
+        with closing(self._reader.read(self._snapshot.logs[where], left.next, left.stop)) as batches:
+            for records in batches:
+                yield SourceBatch(where, int64_values(records, "offset")[-1] + 1, records)
+        yield SourceBatch(where, left.stop, None)
+
+    def close(self) -> None:
+        """Close the reader."""
+        self._reader.close()
+
+
+def binary_values(column: Any) -> Sequence[bytes | None]:
+    """Return the values of a binary column. Slices of one copy are faster than a scalar each."""
+    if column.null_count == len(column):
+        return [None] * len(column)
+    if column.null_count:
+        values: list[bytes | None] = column.to_pylist()
+        return values
+    ends = memoryview(column.buffers()[1]).cast("i")[column.offset : column.offset + len(column) + 1]
+    first = ends[0]
+    raw = column.buffers()[2].slice(first, ends[-1] - first).to_pybytes()
+    if first:
+        return [raw[start - first : stop - first] for start, stop in pairwise(ends)]
+    return [raw[start:stop] for start, stop in pairwise(ends)]
+
+
+def header_lists(column: Any) -> Sequence[Headers | None]:
+    """Return the headers of each record, None without any: with repeated names, in order, values may be None."""
+    ends: list[int] = column.offsets.to_pylist()
+    if ends[0] == ends[-1]:
+        return [None] * len(column)
+    every = column.values
+    pairs: Headers = list(zip(every.field(0).to_pylist(), every.field(1).to_pylist(), strict=True))
+    return [pairs[start:stop] or None for start, stop in pairwise(ends)]
+
+
+def consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Return ascending offsets as runs: the first of each run, and its length."""
+    first, last = offsets[0], offsets[-1]
+    if last - first + 1 == len(offsets):
+        return [(first, len(offsets))]
+    runs: list[tuple[int, int]] = []
+    start = last = first
+    for offset in offsets[1:]:
+        if offset != last + 1:
+            runs.append((start, last + 1 - start))
+            start = offset
+        last = offset
+    return [*runs, (start, last + 1 - start)]
+
+
+def _untyped(records: pa.RecordBatch) -> Any:
+    """Return the records as Any: pyarrow's stubs do not type columns."""
+    return records

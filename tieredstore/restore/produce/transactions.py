@@ -1,0 +1,249 @@
+"""The transactional producer of a run: sends whole batches, proves their offsets, and commits them.
+
+Separate from ``producing``, because the failures of librdkafka's transactions need a place of their own:
+
+- *retryable*: the transaction may have failed or not. The caller begins again with a new producer, whose
+  ``init_transactions`` ends the old transaction one way or the other; the control topic then has the truth.
+- *fenced*: another process has begun a run of this name, and now owns it.
+- anything else is an error of the cluster's settings or rights.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from tieredstore.errors import BrokerError, BrokerUnavailableError, FencedError, TieredStoreError
+from tieredstore.live.clients import LiveProducer
+from tieredstore.live.faults import fault, kind_of
+from tieredstore.live.properties import client_configuration
+from tieredstore.model import TopicPartition
+from tieredstore.process.closing import Closing
+
+Headers: TypeAlias = list[tuple[str, bytes | None]]
+Row: TypeAlias = tuple[bytes | None, bytes | None, int, Headers | None]
+"""Key, value, timestamp in milliseconds, and headers of a record."""
+
+TRANSACTION_MS: Final = 180_000
+"""After this time a broker aborts the transaction of a process that is gone; the next run of the name does so at
+once.
+"""
+
+_logger: Final = logging.getLogger(__name__)
+
+_CALL_S: Final = 1.0
+"""How long one call of librdkafka blocks, during which no signal is handled."""
+_ABORT_S: Final = 10.0
+_ROOM_S: Final = 0.05
+_POLL_ROWS: Final = 1000
+
+_OF_CONSUMERS: Final = ("group.id", "check.crcs", "fetch.", "queued.", "isolation.level")
+_FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+_DEFAULTS: Final = {
+    "compression.type": "lz4",
+    "linger.ms": "20",
+    # A transaction must not take longer than its timeout, even if quotas slow it down: what waits here is flushed last.
+    "queue.buffering.max.kbytes": "32768",
+    "transaction.timeout.ms": str(TRANSACTION_MS),
+    # The broker decides about sizes. librdkafka's limit is also that of a batch, see batch.size.
+    "message.max.bytes": "1000000000",
+}
+
+
+class Transactions(Closing):
+    """A producer with the transactional id of a run. For one thread.
+
+    ``most_batch_bytes`` is the smallest ``max.message.bytes`` of the target topics. Every call ends within
+    ``timeout_s``, unless it makes progress.
+    """
+
+    def __init__(self, properties: Mapping[str, str], run: str, *, most_batch_bytes: int, timeout_s: float) -> None:
+        self._run = run
+        self._timeout_s = timeout_s
+        self._is_open = False
+        self._acknowledged: dict[TopicPartition, tuple[int, int]] = {}
+        self._sent: dict[TopicPartition, int] = {}
+        self._failure: KafkaError | None = None
+        self._producer = LiveProducer(_configuration(properties, run, most_batch_bytes))
+        # The library does not type its transactions.
+        self._untyped: Any = self._producer
+
+    def start(self) -> None:
+        """Fence earlier producers of the run, and end their transactions."""
+        self._carry_out(self._untyped.init_transactions, f"the run {self._run} cannot begin")
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._acknowledged, self._sent, self._failure = {}, {}, None
+        doing = f"a transaction of the run {self._run} cannot begin"
+        self._carry_out(lambda _: self._untyped.begin_transaction(), doing)
+        self._is_open = True
+
+    def send(self, topic: str, partition: int, rows: list[Row]) -> None:
+        """Send records in their order."""
+        if not rows:
+            return
+        where = topic, partition
+        self._sent[where] = self._sent.get(where, 0) + len(rows)
+        # Reports of the first and the last record prove the offsets of all: see ``flush``.
+        self._send(where, rows[:1], self._note)
+        between = islice(rows, 1, len(rows) - 1)
+        while part := list(islice(between, _POLL_ROWS)):
+            self._send(where, part, None)
+        if len(rows) > 1:
+            self._send(where, rows[-1:], self._note)
+
+    def send_control(self, topic: str, key: bytes, value: bytes | None) -> None:
+        """Send a record of the control topic."""
+        self._send((topic, 0), [(key, value, int(time.time() * 1000), None)], None)
+
+    def flush(self) -> dict[TopicPartition, int]:
+        """Wait until all records are acknowledged; return the offset of each partition's first one in the transaction.
+
+        The others follow it without a gap. Proof: a broker appends an idempotent producer's records in their order, so
+        their offsets ascend; and the last offset is as far from the first as if they were consecutive. Raise
+        BrokerUnavailableError if the offsets are not known, or if another producer wrote between them.
+        """
+        doing = f"records of the run {self._run} were not acknowledged"
+        left, end = -1, 0.0
+        while (waiting := len(self._producer)) > 0:
+            if waiting != left:
+                left, end = waiting, time.monotonic() + self._timeout_s
+            elif time.monotonic() > end:
+                raise self._producer.trouble.unavailable(doing, self._timeout_s)
+            self._producer.flush(_CALL_S)
+            if self._producer.is_lost:
+                break
+        if self._failure is not None:
+            raise self._error(self._failure, doing)
+        firsts: dict[TopicPartition, int] = {}
+        for where, count in self._sent.items():
+            first, last = self._acknowledged.get(where, (-1, -1))
+            if first < 0 or last - first + 1 != count:
+                raise BrokerUnavailableError(
+                    f"{doing} as expected: {_name(where)} has {count} of them at the offsets {first} to {last}"
+                )
+            firsts[where] = first
+        return firsts
+
+    def commit(self) -> None:
+        """Commit. After an error the transaction may be committed or not; the control topic knows."""
+        self._carry_out(self._untyped.commit_transaction, f"a transaction of the run {self._run} was not committed")
+        self._is_open = False
+
+    def close(self) -> None:
+        """Abort an open transaction, so that it holds up no reader."""
+        # A producer that is fenced has none: the later one has ended it.
+        if self._is_open and not self._producer.is_lost:
+            self._is_open = False
+            self._producer.purge()
+            with suppress(TieredStoreError):
+                self._carry_out(self._untyped.abort_transaction, "the transaction was not aborted", _ABORT_S)
+        self._producer.purge()
+        self._producer.poll(0)
+
+    def _send(self, where: TopicPartition, rows: Iterable[Row], report: Callable[..., None] | None) -> None:
+        produce: Callable[..., None] = self._producer.produce
+        topic, partition = where
+        try:
+            for key, value, timestamp, headers in rows:
+                try:
+                    produce(topic, value, key, partition, report, None, timestamp, headers)
+                except BufferError:
+                    self._send_with_patience(where, (key, value, timestamp, headers), report)
+        except KafkaException as error:
+            raise self._error(error.args[0], f"{_name(where)} cannot be written") from error
+        # The client keeps acknowledged records until it is polled.
+        self._producer.poll(0)
+        if self._failure is not None:
+            raise self._error(self._failure, f"{_name(where)} cannot be written")
+
+    def _send_with_patience(self, where: TopicPartition, row: Row, report: Callable[..., None] | None) -> None:
+        """Send a record once the client has room for it."""
+        produce: Callable[..., None] = self._producer.produce
+        key, value, timestamp, headers = row
+        left, end = -1, 0.0
+        while True:
+            if (waiting := len(self._producer)) != left:
+                left, end = waiting, time.monotonic() + self._timeout_s
+            elif time.monotonic() > end:
+                raise self._producer.trouble.unavailable(f"{_name(where)} cannot be written", self._timeout_s)
+            self._producer.poll(_ROOM_S)
+            with suppress(BufferError):
+                produce(where[0], value, key, where[1], report, None, timestamp, headers)
+                return
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        """Note the report of a record."""
+        if error is not None:
+            self._failure = self._failure or error
+            return
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert partition is not None
+        known = -1 if offset is None or offset < 0 else offset
+        first, last = self._acknowledged.get((topic, partition), (known, known))
+        self._acknowledged[topic, partition] = min(first, known), -1 if known < 0 else max(last, known)
+
+    def _carry_out(self, call: Callable[[float], None], doing: str, timeout_s: float | None = None) -> None:
+        """Call until it ends. A call that timed out continues when it is repeated."""
+        end = time.monotonic() + (timeout_s or self._timeout_s)
+        while True:
+            try:
+                call(_CALL_S)
+            except KafkaException as raised:
+                error: KafkaError = raised.args[0]
+                self._producer.poll(0)
+                if error.fatal() or error.txn_requires_abort() or not error.retriable():
+                    raise self._error(error, doing) from raised
+                if (final := self._producer.trouble.final(doing)) is not None:
+                    raise final from raised
+                if time.monotonic() > end:
+                    raise self._producer.trouble.unavailable(doing, self._timeout_s) from raised
+            else:
+                return
+
+    def _error(self, error: KafkaError, doing: str) -> TieredStoreError:
+        if error.code() in _FENCED:
+            self._is_open = False
+            return FencedError(
+                f"{doing}: another process has begun the run {self._run}, or the transaction timed out "
+                "(transaction.timeout.ms); nothing of it was committed. Run again to go on, once no other process does"
+            )
+        failure = fault(error, doing)
+        if kind_of(error) is not BrokerError or error.code() in _LASTING:
+            return failure
+        # What went wrong with this transaction may be well with the next one.
+        return BrokerUnavailableError(str(failure))
+
+
+_LASTING: Final = frozenset(
+    {
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError._UNSUPPORTED_FEATURE,
+    }
+)
+"""Errors that the same records meet again."""
+
+
+def _configuration(properties: Mapping[str, str], run: str, most_batch_bytes: int) -> dict[str, str]:
+    given = client_configuration(properties, "read_committed")
+    own = {name: value for name, value in given.items() if not name.startswith(_OF_CONSUMERS)}
+    batches = {"batch.size": str(min(1_000_000, most_batch_bytes))}
+    return {**_DEFAULTS, **batches, **own, "transactional.id": f"tieredstore-restore-{run}"}
+
+
+def _name(where: TopicPartition) -> str:
+    return f"{where[0]}-{where[1]}"
