@@ -50,7 +50,7 @@ def plan_spans(
     if source.layout.raw_cluster is not None:
         # Its indexes are computed, each from those of the segment before. A run that resumes copies only some.
         for span in spans:
-            _stored_producers(source, span)
+            stored_producers(source, span)
     while spans and open_transactions != "abort" and (first := _first_open(source, spans)) is not None:
         if open_transactions == "fail":
             raise ConfigError(
@@ -82,7 +82,7 @@ def producers_at_end(
     known: Sequence[ProducerState] | None = None
     for span in reversed(spans):
         if may_serve and span.stop == span.segment.end_offset + 1:
-            known = _stored_producers(source, span)
+            known = stored_producers(source, span)
         if known is not None:
             break
         later.insert(0, span)
@@ -99,7 +99,7 @@ def _first_open(source: SegmentSource, spans: Sequence[Span]) -> int | None:
     return still_open[0].current_txn_first_offset if still_open else None
 
 
-def _stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, ...] | None:
+def stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, ...] | None:
     """Return the producers at the end of the span's segment; None if the segment was copied without them."""
     stored = source.fetch_indexes(span.segment, (IndexType.PRODUCER_SNAPSHOT,))
     if IndexType.PRODUCER_SNAPSHOT not in stored:

@@ -1,0 +1,268 @@
+"""A cut at a time over several partitions, compared with a search by hand that knows each transaction."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
+from tieredstore.errors import ConfigError, ResourceNotFoundError
+from tieredstore.kafka.checkpoints import ProducerState
+from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.model import TopicIdPartition
+from tieredstore.partitions.selections import Subscribe
+from tieredstore.reading import TopicReader
+from tieredstore.reading.query import LogQuery
+from tieredstore.records.columns import int64_values
+from tieredstore.records.settings import ReadSettings
+from tieredstore.restore.produce.cut_search import find_cut
+from tieredstore.restore.produce.time_cut import PartitionCut, TimeCut
+from tieredstore.testing.batches import ANONYMOUS, Producer, Record, build_batch, build_end_marker
+
+QUERY: Final = LogQuery(Subscribe(("orders",)))
+
+
+@dataclass(eq=False)
+class Sent:
+    """A transaction: the partitions with its records, and those that still wait for its marker."""
+
+    is_own_epoch: bool
+    commits: bool = True
+    partitions: set[int] = field(default_factory=set[int])
+    waiting: set[int] = field(default_factory=set[int])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An offset of a log: a record, or a transaction's marker."""
+
+    time_ms: int
+    transaction: Sent | None
+    is_marker: bool = False
+
+
+class Writer:
+    """A producer with id ``number``; with protocol v2 each transaction has an epoch of its own."""
+
+    def __init__(self, number: int, *, is_own_epoch: bool) -> None:
+        self.number, self.epoch, self.is_own_epoch = number, 0, is_own_epoch
+        self.current: Sent | None = None
+
+    def at_hand(self) -> Producer:
+        return Producer(self.number, self.epoch, 0, transactional=True)
+
+
+class Model:
+    """Logs of some partitions of one topic, as batches and as the entries that the search by hand uses."""
+
+    def __init__(self, bucket: Bucket, partitions: int) -> None:
+        self.bucket, self.partitions = bucket, partitions
+        self.logs: list[list[Entry]] = [[] for _ in range(partitions)]
+        self.writers = [Writer(1, is_own_epoch=True), Writer(2, is_own_epoch=True), Writer(3, is_own_epoch=False)]
+        self._batches: list[list[bytes]] = [[] for _ in range(partitions)]
+        self._starts = [0] * partitions
+        self._opened: list[dict[int, int]] = [{} for _ in range(partitions)]
+        self._epochs: list[dict[int, int]] = [{} for _ in range(partitions)]
+        self._aborted: list[list[AbortedTransaction]] = [[] for _ in range(partitions)]
+
+    def send(self, partition: int, times: list[int], writer: Writer | None) -> None:
+        """Write a batch, outside of a transaction without a writer."""
+        log, transaction = self.logs[partition], None
+        if writer is not None:
+            if writer.current is None:
+                writer.current = Sent(writer.is_own_epoch)
+            transaction = writer.current
+            if transaction.waiting:
+                return
+            transaction.partitions.add(partition)
+            self._opened[partition].setdefault(writer.number, len(log))
+            self._epochs[partition][writer.number] = writer.epoch
+        producer = ANONYMOUS if writer is None else writer.at_hand()
+        self._batches[partition].append(
+            build_batch([Record(b"v", None, time) for time in times], len(log), producer=producer)
+        )
+        log += [Entry(time, transaction) for time in times]
+
+    def end(self, writer: Writer, *, commits: bool) -> None:
+        """End a transaction; its markers are still to be written."""
+        if writer.current is not None and not writer.current.waiting:
+            writer.current.commits, writer.current.waiting = commits, set(writer.current.partitions)
+            writer.epoch += writer.is_own_epoch
+
+    def mark(self, writer: Writer, partition: int, time_ms: int) -> None:
+        """Write the marker of a partition, if it waits for one."""
+        transaction, log = writer.current, self.logs[partition]
+        if transaction is None or partition not in transaction.waiting:
+            return
+        marker = build_end_marker(len(log), writer.at_hand(), commit=transaction.commits, timestamp_ms=time_ms)
+        self._batches[partition].append(marker)
+        log.append(Entry(time_ms, transaction, is_marker=True))
+        transaction.waiting.discard(partition)
+        first = self._opened[partition].pop(writer.number)
+        self._epochs[partition][writer.number] = writer.epoch
+        if not transaction.commits:
+            stable = min(self._opened[partition].values(), default=len(log))
+            self._aborted[partition].append(AbortedTransaction(writer.number, first, len(log) - 1, stable))
+        if not transaction.waiting:
+            writer.current = None
+
+    def roll(self, partition: int) -> None:
+        """End a segment, and put it into the bucket."""
+        offsets = range(self._starts[partition], len(self.logs[partition]))
+        if not offsets:
+            return
+        opened, batches = self._opened[partition], self._batches[partition]
+        states = [
+            ProducerState(one, epoch, 0, offsets[-1], 0, 0, 0, opened.get(one, -1))
+            for one, epoch in self._epochs[partition].items()
+        ]
+        self.bucket.copy(
+            TopicIdPartition(FIRST_ID, "orders", partition), batches, offsets, producers=states,
+            aborted=self._aborted[partition],
+        )  # fmt: skip
+        self._starts[partition], self._batches[partition], self._aborted[partition] = offsets.stop, [], []
+
+
+@dataclass(frozen=True)
+class Expected:
+    stop: int
+    kept: list[int]
+    earlier: int
+    open_transactions: int
+
+
+def search_by_hand(logs: list[list[Entry]], time_ms: int) -> list[Expected]:
+    """Find the cut with the knowledge of all transactions and logs."""
+    stops: list[int] = []
+    ends: list[int] = []
+    markers: list[dict[Sent, int]] = []
+    for log in logs:
+        markers.append({one.transaction: at for at, one in enumerate(log) if one.is_marker and one.transaction})
+        undecided = [at for at, one in enumerate(log) if one.transaction and one.transaction not in markers[-1]]
+        ends.append(min(undecided, default=len(log)))
+        later = [at for at, one in enumerate(log) if one.time_ms >= time_ms]
+        stops.append(min([*later, ends[-1]]))
+
+    def is_over(transaction: Sent, partition: int) -> bool:
+        return markers[partition].get(transaction, len(logs[partition])) < stops[partition]
+
+    def is_kept(one: Entry, partition: int) -> bool:
+        if one.transaction is None:
+            return True
+        others = one.transaction.partitions if one.transaction.is_own_epoch else {partition}
+        return one.transaction.commits and all(is_over(one.transaction, other) for other in others)
+
+    expected: list[Expected] = []
+    for number, (log, stop, end) in enumerate(zip(logs, stops, ends, strict=True)):
+        records = [(at, one) for at, one in enumerate(log) if not one.is_marker]
+        expected.append(
+            Expected(
+                stop,
+                [at for at, one in records if at < stop and is_kept(one, number)],
+                sum(
+                    stop <= at < end and one.time_ms < time_ms and (one.transaction is None or one.transaction.commits)
+                    for at, one in records
+                ),
+                len(
+                    {
+                        one.transaction
+                        for at, one in records
+                        if at < stop and one.transaction and not is_over(one.transaction, number)
+                    }
+                ),
+            )
+        )
+    return expected
+
+
+def kept_offsets(bucket: Bucket, cut: PartitionCut) -> list[int]:
+    """Read the records before the cut, as a restore does."""
+    with TopicReader(lambda: bucket.manager, QUERY, ReadSettings(columns=("offset",))) as reader:
+        log = reader.snapshot().logs["orders", cut.partition]
+        offsets = [at for records in reader.read(log, log.earliest, cut.stop) for at in int64_values(records, "offset")]
+    return [at for at in offsets if not any(start <= at < stop for start, stop in cut.left_out)]
+
+
+Step = tuple[Literal["send", "plain", "end", "mark", "roll"], int, int, int, bool]
+STEPS: Final = st.lists(
+    st.tuples(
+        st.sampled_from(["send", "send", "send", "plain", "end", "end", "mark", "mark", "mark", "roll"]),
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.integers(-4, 3),
+        st.booleans(),
+    ),
+    min_size=10,
+    max_size=80,
+)
+
+
+@settings(max_examples=examples(60))
+@given(steps=STEPS, moment=st.integers(0, 60))
+def test_the_cut_is_that_of_a_search_by_hand(steps: list[Step], moment: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        bucket = Bucket(Path(folder))
+        model, now = Model(bucket, 3), 10
+        for verb, partition, number, shift, flag in steps:
+            now += 1
+            writer = model.writers[number]
+            match verb:
+                case "send":
+                    model.send(partition, [now + shift] * (1 + flag), writer)
+                case "plain":
+                    model.send(partition, [now + shift], None)
+                case "end":
+                    # Mostly commits.
+                    model.end(writer, commits=flag or shift > 0)
+                case "mark":
+                    model.mark(writer, partition, now)
+                case "roll":
+                    model.roll(partition)
+        for partition in range(3):
+            if not model.logs[partition]:
+                model.send(partition, [now], None)
+            model.roll(partition)
+        try:
+            cut = find_cut(bucket.manager, QUERY, moment)
+            found = [
+                Expected(each.stop, kept_offsets(bucket, each), each.earlier_records, each.open_transactions)
+                for each in cut.partitions
+            ]
+        finally:
+            bucket.close()
+        assert found == search_by_hand(model.logs, moment)
+
+
+def test_a_cut_is_kept_in_a_file(tmp_path: Path) -> None:
+    one = PartitionCut("orders", str(FIRST_ID), 3, 70, ((3, 5), (9, 12)), 4, 3, 2, 1)
+    cut, path = TimeCut(1, 1_700_000_000_000, (one,)), tmp_path / "cut.json"
+    cut.write(path)
+    assert TimeCut.read(path) == cut
+    assert (cut.of("orders", 3), cut.of("orders", 4)) == (one, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no .*cut.json"),
+        (b"{", "is not a cut of this version: it: Invalid JSON"),
+        (b'{"version": 2, "time_ms": 1, "partitions": []}', "version"),
+        (
+            b'{"version": 1, "time_ms": 1, "partitions": [{"topic": "t", "topic_id": "x", "partition": -1}]}',
+            "partition",
+        ),
+    ],
+)
+def test_a_file_that_is_no_cut_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "cut.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((ConfigError, ResourceNotFoundError), match=message):
+        TimeCut.read(path)

@@ -1,0 +1,71 @@
+"""The target's partition of each restored record, as the applications' clients choose it.
+
+If they hash keys differently, later records of a key go to another partition than the restored ones. Java's clients use
+murmur2, librdkafka's default partitioner CRC-32. librdkafka offers both, but a run must know each record's partition
+before it is sent, because it proves the offsets by the number of records in each.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+from zlib import crc32
+
+from tieredstore.errors import ConfigError
+from tieredstore.restore.produce.runs import Partitioner
+
+_M: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+_SEED: Final = 0x9747B28C
+_POSITIVE: Final = 0x7FFFFFFF
+
+
+def murmur2(key: bytes) -> int:
+    """Return the hash of a key that Java's clients use, as a positive number (``Utils.toPositive``)."""
+    length = len(key)
+    hashed = _SEED ^ length
+    for word in struct.unpack(f"<{length // 4}I", key[: length // 4 * 4]):
+        mixed = word * _M & _MASK
+        mixed = (mixed ^ mixed >> 24) * _M & _MASK
+        hashed = hashed * _M & _MASK ^ mixed
+    if length % 4:
+        hashed = (hashed ^ int.from_bytes(key[length // 4 * 4 :], "little")) * _M & _MASK
+    hashed = (hashed ^ hashed >> 13) * _M & _MASK
+    return (hashed ^ hashed >> 15) & _POSITIVE
+
+
+# Keys repeat, and a hash takes as long as the rest of a record's way.
+_HASHES: Final[Mapping[Partitioner, Callable[[bytes], int]]] = {"java": lru_cache(65_536)(murmur2), "librdkafka": crc32}
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """How a topic's records are placed in ``count`` partitions of the target.
+
+    Clients place records without a key at random, or fill batches with them. A restore is repeatable: such a record
+    goes to the partition of its source, modulo ``count``. Java's clients hash an empty key, and for librdkafka it is
+    none.
+    """
+
+    partitioner: Partitioner
+    count: int
+
+    def partitions(self, keys: Iterable[bytes | None], source: int) -> list[int]:
+        """Return the partitions of records with these keys, from partition ``source``."""
+        if self.partitioner == "keep":
+            return [source for _ in keys]
+        hash_of, count, without_key = _HASHES[self.partitioner], self.count, source % self.count
+        if self.partitioner == "java":
+            return [without_key if key is None else hash_of(key) % count for key in keys]
+        return [hash_of(key) % count if key else without_key for key in keys]
+
+    def check(self, topic: str, source_count: int) -> None:
+        """Raise ConfigError if the target has too few partitions for ``source_count`` of the source."""
+        if self.partitioner == "keep" and source_count > self.count:
+            raise ConfigError(
+                f"{topic} has {self.count} partitions in the target, and {source_count} in the bucket: add partitions, "
+                "or hash the keys anew (--partitioner java or librdkafka)"
+            )

@@ -1,0 +1,82 @@
+"""One cut over all topics at a time: the records of each partition that come before it.
+
+In each partition the cut is the first offset with a timestamp at or after the time. As in Kafka's ``offsetsForTimes``,
+end markers of transactions count. A transaction has its records before the cut only if its marker is there as well.
+
+In protocol v2 (KIP-890) each transaction has an epoch of its own: its marker has the epoch of its records plus 1. So
+its parts in several partitions are known to belong together. If the marker of one part is at its partition's cut or
+later, or not in the bucket yet, all parts are left out. In older protocols an epoch spans many transactions, so each
+partition is cut by itself. A part that never reached the bucket cannot be noticed.
+
+Separate from ``cut_search``, because a run that has its cut from a file reads nothing of the bucket for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tieredstore.catalog.lineage import OffsetSpan
+from tieredstore.errors import ConfigError, ResourceNotFoundError
+
+_Count: TypeAlias = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCut:
+    """The cut in one partition: the offsets before ``stop``, except the spans ``left_out``, which ascend.
+
+    ``earlier_records`` come at ``stop`` or later, with times before the cut's. ``open_transactions`` began before
+    ``stop`` and are not over there; ``older_transactions`` of them have unknown parts in other partitions.
+    ``split_transactions`` are over, but not everywhere.
+    """
+
+    topic: str
+    topic_id: str
+    partition: _Count
+    stop: _Count
+    left_out: tuple[OffsetSpan, ...] = ()
+    earlier_records: _Count = 0
+    open_transactions: _Count = 0
+    older_transactions: _Count = 0
+    split_transactions: _Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCut:
+    """The cuts of all partitions at a time. The file of it makes another run stop at the same records."""
+
+    version: Literal[1]
+    time_ms: int
+    partitions: tuple[PartitionCut, ...]
+
+    def of(self, topic: str, partition: int) -> PartitionCut | None:
+        """Return the cut of a partition; None for one that had no records in the bucket."""
+        return next((cut for cut in self.partitions if (cut.topic, cut.partition) == (topic, partition)), None)
+
+    def write(self, path: Path) -> None:
+        """Write the file; raise ConfigError if it cannot be written."""
+        try:
+            path.write_bytes(_FILE.dump_json(self, indent=2) + b"\n")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+    @classmethod
+    def read(cls, path: Path) -> TimeCut:
+        """Read a file; raise ConfigError for an invalid one, ResourceNotFoundError without one."""
+        try:
+            return _FILE.validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise ResourceNotFoundError(f"there is no {path}: --to TIME finds a cut, and --cut-file keeps it") from None
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "it"
+            raise ConfigError(f"{path} is not a cut of this version: {where}: {first['msg']}") from None
+
+
+_FILE: Final = TypeAdapter(TimeCut)
