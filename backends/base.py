@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import Digest
 from tieredstore.backends.contract.ranges import check_whole
-from tieredstore.backends.values import AbandonedWrite, Body, Buffer, ObjectInfo, Prepared
+from tieredstore.backends.values import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectVersion, Prepared
 from tieredstore.errors import ConfigError, PreconditionFailedError, TieredStoreError
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "AbandonedWrite",
     "Body",
     "BucketLifecycle",
+    "BucketVersions",
     "Buffer",
     "DelegatingStore",
     "Digest",
@@ -30,6 +31,7 @@ __all__ = [
     "LifecycleState",
     "ObjectInfo",
     "ObjectStore",
+    "ObjectVersion",
     "Prepared",
     "StoreAdmin",
     "admin_of",
@@ -96,6 +98,34 @@ class BucketLifecycle(ABC):
         The other rules stay unchanged. Raise PreconditionFailedError if they have changed since ``state`` and the
         service can detect it. Raise StoreError if this code cannot parse the existing rules well enough to keep them.
         To confirm the change, call :meth:`read`.
+        """
+
+
+class BucketVersions(ABC):
+    """The versions that a bucket keeps of its objects, deleted ones too. Its methods raise the errors of a store.
+
+    Keys are those in the bucket, even if a wrapper shows its objects under other keys.
+    """
+
+    @abstractmethod
+    def list(self, prefix: str) -> Iterator[ObjectVersion]:
+        """Yield all versions and delete markers of the keys that start with ``prefix``.
+
+        Of one key, the versions come newest first, and so do the markers; otherwise the order is undefined.
+        """
+
+    @abstractmethod
+    def remove_marker(self, marker: ObjectVersion) -> None:
+        """Remove a delete marker. The newest version below it appears again, if no other marker and no newer object
+        hides it. Removing an absent marker is no error.
+
+        Raise StoreError for a marker that cannot be named reliably.
+        """
+
+    @abstractmethod
+    def obstacle(self) -> str | None:
+        """Return a sentence why an object that is deleted now could not be brought back; None if nothing is known
+        against it.
         """
 
 
@@ -302,6 +332,10 @@ class StoreAdmin:
         """Return the bucket's lifecycle rules, to read and extend; or a sentence why this store has none."""
         return "the store cannot list its lifecycle rules"
 
+    def versions(self) -> BucketVersions | str:
+        """Return the versions that the bucket keeps; or a sentence why this store has none, or cannot list them."""
+        return "the store cannot list versions of deleted objects"
+
     def caller(self) -> str:
         """Return the identity that requests use, without any secret; empty if unknown."""
         return ""
@@ -446,6 +480,10 @@ class DelegatingStore(ObjectStore, StoreAdmin):
     def lifecycle(self) -> BucketLifecycle | str:
         """Call ``inner``."""
         return admin_of(self.inner).lifecycle()
+
+    def versions(self) -> BucketVersions | str:
+        """Call ``inner``."""
+        return admin_of(self.inner).versions()
 
     def caller(self) -> str:
         """Call ``inner``."""

@@ -34,6 +34,23 @@ class ObjectInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectVersion:
+    """A version of an object, or a delete marker, in a bucket that keeps versions.
+
+    A delete marker hides the versions below it, and has no size and no etag. ``time_ms`` is when the object was written
+    or deleted, by the store's clock in ms since the epoch. ``is_latest`` is True for the one that readers meet.
+    """
+
+    key: str
+    id: str
+    time_ms: int
+    size: int = 0
+    etag: str | None = None
+    is_marker: bool = False
+    is_latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AbandonedWrite:
     """Bytes left in the store by a write that did not end. They take space and are in no listing of objects.
 

@@ -207,6 +207,7 @@ def _through_proxy(client: S3Client, options: S3Options, proxy: SocksProxy) -> N
 
 _ROOTS: Final = {
     "ListObjectsV2": "ListBucketResult",
+    "ListObjectVersions": "ListVersionsResult",
     "ListMultipartUploads": "ListMultipartUploadsResult",
     "ListParts": "ListPartsResult",
     "DeleteObjects": "DeleteResult",

@@ -1,4 +1,4 @@
-"""A bucket's lifecycle rules, and what keeps its deleted objects: versioning and object locks.
+"""A bucket's lifecycle rules.
 
 The SDK drops rule fields that its release does not know, and a change replaces the whole configuration. So the XML text
 itself is kept, and one rule is added to it. S3 has no condition for this write. To notice a concurrent change, read the
@@ -229,32 +229,3 @@ def _text(element: ET.Element | None) -> str:
 def _show_action(action: ET.Element) -> str:
     leaves = [f"{_name(leaf)} {_text(leaf)}" for leaf in action.iter() if not len(leaf) and leaf is not action]
     return f"{_name(action)} ({', '.join(leaves)})" if leaves else _name(action)
-
-
-_VERSIONS: Final = (
-    "the bucket's versioning is {}: deleted objects stay as older versions, and are billed, until a lifecycle rule "
-    "(NoncurrentVersionExpiration) or a person removes them"
-)
-_LOCK: Final = "the bucket has Object Lock{}: versions under retention or legal hold cannot be removed before it ends"
-
-
-def kept_sentences(client: S3Client, bucket: str) -> list[str]:
-    """Return one sentence for each way the bucket keeps deleted objects; none for a server without versioning."""
-    status = None
-    with suppress(NotSupportedError), translate_errors(bucket):
-        status = client.get_bucket_versioning(Bucket=bucket).get("Status")
-    if status is None:
-        return []
-    kept = [_VERSIONS.format(status.lower())]
-    # Without object locks S3 answers with status 404.
-    with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
-        answer: Any = client.get_object_lock_configuration(Bucket=bucket)
-        kept.append(_LOCK.format(_terms(answer["ObjectLockConfiguration"].get("Rule", {}).get("DefaultRetention"))))
-    return kept
-
-
-def _terms(default: Mapping[str, Any] | None) -> str:
-    if default is None:
-        return ""
-    duration = f"{default['Days']} days" if default.get("Days") else f"{default['Years']} years"
-    return f" ({default['Mode']}, {duration} by default)"

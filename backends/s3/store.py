@@ -18,9 +18,10 @@ from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
 from tieredstore.backends.s3.client import describe_credentials, open_client
 from tieredstore.backends.s3.errors import NotSupportedError, error_of, translate_errors
-from tieredstore.backends.s3.lifecycle import S3Lifecycle, kept_sentences, rule_sentences
+from tieredstore.backends.s3.lifecycle import S3Lifecycle, rule_sentences
 from tieredstore.backends.s3.options import ListingOrder, S3Options
 from tieredstore.backends.s3.upload import S3Upload, abort_upload
+from tieredstore.backends.s3.versions import S3Versions, kept_sentences
 from tieredstore.errors import AccessDeniedError, InvalidKeyError, StoreError, TieredStoreError
 from tieredstore.process.deadline import Deadline, Stall
 
@@ -104,6 +105,10 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     def lifecycle(self) -> S3Lifecycle:
         """Return the bucket's lifecycle rules. A change replaces all of them, without a condition in S3."""
         return S3Lifecycle(self.options.bucket, self.identity, partial(self.call, "look", self.identity))
+
+    def versions(self) -> S3Versions:
+        """Return the versions of the bucket's objects; only live ones if its versioning was never switched on."""
+        return S3Versions(self.options, self.identity, self.pages, self.call)
 
     def _caller(self, _client: S3Client, /) -> str:
         return describe_credentials(self.options)

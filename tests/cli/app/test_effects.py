@@ -22,12 +22,14 @@ from tests.support.cli.cli_process import ORIGINALS, store_of, tieredstore, writ
 from tests.support.cli.screens import commands_below
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.golden.segments import settings_text
+from tests.support.ops.tools import content
 from tests.support.paths import GOLDEN
 from tests.support.records.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS
 from tests.support.records.topic_buckets import FIRST_ID
 from tests.support.spark.spark_pipelines import ROOT, Kept
 from tests.support.stores.catalog_stores import partition_of, run_of
 from tests.support.stores.faulty_stores import store_on
+from tests.support.stores.versioned_store import VersionedStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.cli.app.main import program
 from tieredstore.cli.app.table import all_entries
@@ -235,11 +237,23 @@ def test_every_command_says_in_the_table_what_it_does() -> None:
     assert having["--yes"] == by_effect["rewrites"]
     assert {"holds place", "mirror", "upload"} <= having["--dry-run"] <= by_effect["adds"]
     assert by_effect["reads"] == READ.keys() | OF_FILES
-    assert by_effect["rewrites"] == {name.partition(" --")[0] for name in REWRITE} | OF_CLUSTERS
+    assert by_effect["rewrites"] == {name.partition(" --")[0] for name in REWRITE} | SPECIAL
 
 
-OF_CLUSTERS: Final = {"doctor", "restore finish"}
-"""Commands that rewrite something other than objects; ``tests/restore/test_real_broker.py`` tries the second."""
+def test_a_deleted_topic_stays_deleted_without_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = VersionedStore()
+    for segment in run_of(2, partition_of()):
+        segment.put(store)
+    store.delete([info.key for info in store.list()])
+    monkeypatch.setattr("tieredstore.places.opening.open_places", lambda _settings: store)
+    check(Scene(("restore", "undelete", "events", "-c", write_settings(tmp_path)), lambda: content(store)))
+
+
+SPECIAL: Final = {"doctor", "restore finish", "restore undelete"}
+"""Commands that rewrite something other than objects in a folder.
+
+``tests/restore/logdir/test_real_broker.py`` tries the second, a test above the third.
+"""
 
 PLACED: Final = {
     "rm": ["--to", "rm single -p 0 -c {}"],

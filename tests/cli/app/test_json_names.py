@@ -74,10 +74,11 @@ PRINTING = {
     "pubsub cat": ["pubsub cat events --group readers --store ./batches"],
     "pubsub topics": [f"pubsub topics events --store ./batches{more}" for more in ("", " --prices prices.toml")],
     "pubsub gc": ["pubsub gc events --store ./batches"],
-    # They need a cluster, and print what every tool does; see tests/restore.
+    # They need a cluster or a store with versions, and print what every tool does; see tests/restore.
     "restore logdir": [],
     "restore finish": [],
     "restore offsets": [f"restore offsets{more}" for more in ("", " r1", " r1 none 0", " r1 none 0 5")],
+    "restore undelete": [],
     "uploader": ["uploader --dry-run", "uploader --once"],
 }
 WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipeline ")} | {

@@ -221,3 +221,29 @@ def test_rules_of_google_that_take_segments_away(fake_gcs: GcsServer) -> None:
         "a rule deletes objects after 30 days",
         "a rule deletes objects if createdBefore is 2026-01-01",
     ]
+
+
+def test_it_says_whether_a_deleted_topic_would_come_back(
+    settings: Path, minio: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = minio.make_bucket()
+    with closing(impatient_store(options_for(minio, bucket))) as store:
+        patch_store(monkeypatch, store)
+        (refused,) = of(settings, write=True)["undelete"]
+        assert (refused.outcome, refused.detail.rpartition(": ")[2]) == (
+            Verdict.WARN, "versioning is off in the bucket, so deleted objects are gone",
+        )  # fmt: skip
+        minio.plain.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        rule: Any = {"ID": "old", "Status": "Enabled", "Filter": {"Prefix": ""}}
+        rule["NoncurrentVersionExpiration"] = {"NoncurrentDays": 7}
+        minio.plain.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
+        checks = of(settings, write=True)
+        assert [check.outcome for check in checks["undelete"]] == [Verdict.GOOD, Verdict.GOOD]
+        assert checks["undelete"][1].detail == "a deleted object was brought back"
+        (kept,) = [check for check in checks["rules"] if "versioning is enabled" in check.detail]
+        assert kept.detail.endswith("and are billed, and the rule old removes them after 7 days")
+        assert list(store.list()) == []
+        denied = ScriptedStore(store).on("remove_marker", do=AccessDeniedError("s3:DeleteObjectVersion"))
+        patch_store(monkeypatch, denied)
+        _, without_right = of(settings, write=True)["undelete"]
+        assert (without_right.outcome, "s3:DeleteObjectVersion" in without_right.detail) == (Verdict.WARN, True)

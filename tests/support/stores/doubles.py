@@ -14,10 +14,12 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar
 from tieredstore.backends.base import (
     AbandonedWrite,
     Body,
+    BucketVersions,
     Buffer,
     DelegatingStore,
     ObjectInfo,
     ObjectStore,
+    ObjectVersion,
     Prepared,
     find_abandoned_writes,
 )
@@ -37,6 +39,8 @@ OperationName: TypeAlias = Literal[
     "abandoned_writes",
     "discard",
     "now_ms",
+    "list_versions",
+    "remove_marker",
 ]
 
 Moment: TypeAlias = Literal["before", "during", "after"]
@@ -231,6 +235,11 @@ class ScriptedStore(DelegatingObjectStore):
         with self._operation("now_ms") as call:
             return call.changed(call.whole(super().now_ms))
 
+    def versions(self) -> BucketVersions | str:
+        """Count the operations of the answer."""
+        inner = super().versions()
+        return inner if isinstance(inner, str) else _ScriptedVersions(inner, self._operation)
+
     def _operation(self, name: OperationName, *keys: str) -> _Call:
         with self._lock:
             operation = Operation(len(self.operations), name, keys)
@@ -261,6 +270,26 @@ class ScriptedStore(DelegatingObjectStore):
         for part in parts:
             self._add(up=len(part))
             yield part
+
+
+class _ScriptedVersions(BucketVersions):
+    """Versions whose operations are those of a scripted store."""
+
+    def __init__(self, inner: BucketVersions, operation: Callable[..., _Call]) -> None:
+        self._inner, self._operation = inner, operation
+
+    def list(self, prefix: str) -> Iterator[ObjectVersion]:
+        with self._operation("list_versions", prefix) as call:
+            for version in call.changed(self._inner.list(prefix)):
+                yield version
+                call.reach("during")
+
+    def remove_marker(self, marker: ObjectVersion) -> None:
+        with self._operation("remove_marker", marker.key) as call:
+            call.whole(lambda: self._inner.remove_marker(marker))
+
+    def obstacle(self) -> str | None:
+        return self._inner.obstacle()
 
 
 CountingStore = ScriptedStore

@@ -22,10 +22,11 @@ from typing import Final, TypeAlias
 from uuid import uuid4
 
 from tieredstore import __version__
-from tieredstore.backends.base import ObjectInfo, ObjectStore, admin_of
+from tieredstore.backends.base import BucketVersions, ObjectInfo, ObjectStore, admin_of
 from tieredstore.catalog.catalog_file import CATALOG_HEAD_BYTES, catalog_version
 from tieredstore.config import Settings
 from tieredstore.errors import (
+    AccessDeniedError,
     NewerVersionError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -353,6 +354,34 @@ def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
     yield from _of_unfinished(store, prefix)
     for kept in admin_of(store).kept_after_delete():
         yield Check("rules", Verdict.WARN, kept)
+    versions = admin_of(store).versions()
+    if isinstance(versions, BucketVersions):
+        yield _of_undeleting(versions)
+
+
+def _of_undeleting(versions: BucketVersions) -> Check:
+    obstacle = versions.obstacle()
+    if obstacle is not None:
+        return Check("undelete", Verdict.WARN, f"a topic deleted by mistake could not be brought back: {obstacle}")
+    return Check(
+        "undelete", Verdict.GOOD, "restore undelete can bring a topic back that was deleted by mistake, as long as the "
+        "bucket keeps its versions; --write tries it",
+    )  # fmt: skip
+
+
+def _of_undeleted(store: ObjectStore, key: str) -> Iterator[Check]:
+    """Bring back a deleted object, if the store can list its versions."""
+    versions = admin_of(store).versions()
+    if isinstance(versions, str) or versions.obstacle() is not None:
+        return
+    try:
+        for marker in [one for one in versions.list(key) if one.is_marker]:
+            versions.remove_marker(marker)
+        store.head(key)
+    except (AccessDeniedError, ObjectNotFoundError) as error:
+        yield Check("undelete", Verdict.WARN, f"a deleted object could not be brought back: {error}")
+    else:
+        yield Check("undelete", Verdict.GOOD, "a deleted object was brought back")
 
 
 def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
@@ -397,6 +426,7 @@ def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
             store.head(f"{place}/0")
         except ObjectNotFoundError:
             yield Check("delete", Verdict.GOOD, "a deleted object is gone")
+            yield from _of_undeleted(store, f"{place}/0")
         else:
             yield Check("delete", Verdict.BAD, "a deleted object is still there", exit_code=6)
 

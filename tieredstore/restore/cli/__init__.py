@@ -18,5 +18,6 @@ _EFFECTS: Final[dict[str, Effect]] = {
     "logdir": "adds",
     "finish": "rewrites",
     "offsets": "reads",
+    "undelete": "rewrites",
 }
 COMMANDS: Final = (Entry("restore", "Put what is in a bucket back into Kafka.", _EFFECTS, _restore),)

@@ -6,15 +6,18 @@ from typing import Final
 
 import typer
 
-from tieredstore.restore.cli import logdir, offsets
+from tieredstore.restore.cli import logdir, offsets, undelete
 
 app: Final = typer.Typer(no_args_is_help=True, help="Put what is in a bucket back into Kafka.")
 
 
 @app.callback()
 def restore() -> None:
-    """Put what is in a bucket back into Kafka: the segments of a cluster's log directories, batch by batch."""
+    """Put what is in a bucket back into Kafka: the segments of a cluster's log directories, batch by batch.
+
+    undelete brings segments back into the bucket.
+    """
 
 
-for _command in (logdir.prepare, logdir.logdir, logdir.finish, offsets.offsets):
+for _command in (logdir.prepare, logdir.logdir, logdir.finish, offsets.offsets, undelete.undelete):
     app.command()(_command)

@@ -1,0 +1,402 @@
+"""Topics deleted by mistake come back whole, in the right order, and never over anything newer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.places.test_raw_reading import raw_settings
+from tests.support.ops.tools import assert_no_half, content
+from tests.support.servers.s3_server import S3Server
+from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.stores.doubles import Moment, ScriptedStore
+from tests.support.stores.operation_sweep import Killed, OperationSweep
+from tests.support.stores.s3_stores import impatient_store, options_for
+from tests.support.stores.versioned_store import START_MS, VersionedStore
+from tieredstore.api.outcomes import Outcome
+from tieredstore.api.scopes import Scopes
+from tieredstore.backends.base import ObjectStore, ObjectVersion
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.backends.s3.store import S3ObjectStore
+from tieredstore.errors import (
+    AccessDeniedError,
+    ConfigError,
+    PartlyDoneError,
+    ResourceNotFoundError,
+    StoreError,
+    TieredStoreError,
+)
+from tieredstore.format.keys import Suffix
+from tieredstore.model import Uuid
+from tieredstore.places.opening import place_store
+from tieredstore.restore.undelete import DeletionTimes, plan_undelete
+
+HOUR_MS = 3_600_000
+OTHER_ID = Uuid(b"another topic id")
+SEGMENTS = run_of(3, partition_of())
+ALWAYS = DeletionTimes()
+
+
+def stored(segments: list[MadeSegment] = SEGMENTS) -> VersionedStore:
+    store = VersionedStore()
+    for segment in segments:
+        segment.put(store)
+    return store
+
+
+def deleted(segments: list[MadeSegment] = SEGMENTS) -> VersionedStore:
+    """Return a store whose segments were deleted one after the other, an hour after they were written."""
+    store = stored(segments)
+    for segment in segments:
+        delete(store, segment)
+    return store
+
+
+def delete(store: VersionedStore, segment: MadeSegment) -> None:
+    store.clock_ms += HOUR_MS
+    store.delete([segment.key(suffix) for suffix in Suffix])
+
+
+def undelete(
+    store: ObjectStore, *topics: str, times: DeletionTimes = ALWAYS, dry_run: bool = False, **which: Any
+) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    plan = plan_undelete(store, "", Scopes(topics or ["events"], **which), times)
+    (plan.show if dry_run else plan.apply)(outcomes.append)
+    return outcomes
+
+
+def rows_of(outcomes: list[Outcome]) -> list[tuple[int | None, str]]:
+    return [(one.base_offset, one.code) for one in outcomes]
+
+
+ALL = [(0, "undeleted"), (10, "undeleted"), (20, "undeleted")]
+
+
+def test_a_deleted_topic_comes_back_byte_for_byte_and_then_nothing_is_left_to_do() -> None:
+    store = deleted()
+    planned = undelete(store, dry_run=True)
+    assert rows_of(planned) == ALL
+    assert [one.reason for one in planned] == [f"deleted 2026-11-23T{hour}:00:00Z" for hour in (11, 12, 13)]
+    assert content(store) == {}
+    assert rows_of(undelete(store)) == ALL
+    assert content(store) == content(stored())
+    assert undelete(store) == []
+
+
+def test_the_manifest_comes_last() -> None:
+    store = ScriptedStore(deleted(SEGMENTS[:1]))
+    undelete(store)
+    removed = [key.rpartition(".")[2] for key in store.keys_of("remove_marker")]
+    assert removed == ["indexes", "log", "rsm-manifest"]
+    # Readers meet the other objects already when the manifest's marker goes.
+    names = [operation.name for operation in store.operations]
+    assert names == ["list_versions", *["remove_marker", "head"] * 3]
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_a_run_that_is_killed_anywhere_shows_no_half_and_is_completed(moment: Moment) -> None:
+    sweep = OperationSweep(deleted, undelete)
+    assert len(sweep.operations) == 19
+    for number, inner, store in sweep.die(moment):
+        with pytest.raises(Killed):
+            undelete(store)
+        assert_no_half(inner)
+        undelete(inner)
+        assert content(inner) == content(stored()), number
+
+
+def test_a_store_that_fails_once_anywhere_is_asked_again_by_the_next_run() -> None:
+    for number, inner, store in OperationSweep(deleted, undelete).fail():
+        with pytest.raises(TieredStoreError, match="told to fail here"):
+            undelete(store)
+        assert_no_half(inner)
+        undelete(inner)
+        assert content(inner) == content(stored()), number
+
+
+def test_without_the_right_nothing_more_is_tried() -> None:
+    store = ScriptedStore(deleted()).on("remove_marker", do=AccessDeniedError("s3:DeleteObjectVersion"))
+    with pytest.raises(AccessDeniedError):
+        undelete(store)
+    assert content(store) == {}
+
+
+def test_a_marker_that_cannot_be_removed_fails_its_segment_alone() -> None:
+    store = ScriptedStore(deleted()).on("remove_marker", f"*/{10:020d}-*.log", StoreError("it has no id of its own"))
+    with pytest.raises(PartlyDoneError, match="1 of 3 items failed; the first one: it has no id"):
+        undelete(store)
+    assert [key for key in content(store, ".rsm-manifest") if f"{10:020d}" in key] == []
+    assert len(content(store, ".rsm-manifest")) == 2
+
+
+def rewrite(store: VersionedStore) -> None:
+    store.put(SEGMENTS[1].key(Suffix.LOG), b"another")
+
+
+def delete_again(store: VersionedStore) -> None:
+    store.delete([SEGMENTS[1].key(Suffix.LOG)])
+
+
+@pytest.mark.parametrize("meanwhile", [rewrite, delete_again])
+def test_nothing_newer_is_overwritten_or_mistaken(meanwhile: Callable[[VersionedStore], None]) -> None:
+    inner = deleted()
+    key = SEGMENTS[1].key(Suffix.LOG)
+    store = ScriptedStore(inner).on("remove_marker", key, lambda _: meanwhile(inner))
+    with pytest.raises(PartlyDoneError, match="1 of 3 items failed"):
+        undelete(store)
+    if meanwhile is rewrite:
+        assert content(inner)[key] == b"another"
+    assert SEGMENTS[1].key() not in content(inner)
+
+
+def test_markers_over_markers_and_versions_under_versions() -> None:
+    store = stored()
+    for _ in range(3):
+        for segment in SEGMENTS:
+            store.replace(segment.key(), segment.manifest(), store.head(segment.key()).etag or "")
+    newest = content(store)
+    # The broker deletes again what retention has deleted before: the first time counts.
+    for _ in range(3):
+        for segment in SEGMENTS:
+            delete(store, segment)
+    assert [one.reason for one in undelete(store, dry_run=True)] == [
+        f"deleted 2026-11-23T{hour}:00:00Z" for hour in (11, 12, 13)
+    ]
+    assert rows_of(undelete(store)) == ALL
+    assert content(store) == newest
+
+
+def test_an_object_that_was_deleted_and_written_again_is_left_alone() -> None:
+    store = deleted()
+    for segment in SEGMENTS:
+        segment.put(store)
+    delete(store, SEGMENTS[2])
+    assert rows_of(undelete(store)) == [(20, "undeleted")]
+    assert content(store) == content(stored())
+
+
+def hour(number: int) -> int:
+    return START_MS + number * HOUR_MS
+
+
+@pytest.mark.parametrize(
+    ("times", "back"),
+    [
+        (DeletionTimes(since_ms=hour(2)), [10, 20]),
+        (DeletionTimes(since_ms=hour(2) + 1), [20]),
+        (DeletionTimes(until_ms=hour(2)), [0]),
+        (DeletionTimes(hour(2), hour(3)), [10]),
+        (DeletionTimes(hour(9)), []),
+    ],
+)
+def test_times_of_deletion_limit_it(times: DeletionTimes, back: list[int]) -> None:
+    assert [one.base_offset for one in undelete(deleted(), times=times)] == back
+
+
+@pytest.mark.parametrize("suffix", Suffix)
+def test_no_segment_comes_back_without_one_of_its_objects(suffix: Suffix) -> None:
+    store = deleted()
+    store.history.forget(SEGMENTS[1].key(suffix))
+    outcomes = undelete(store)
+    assert rows_of(outcomes) == [(0, "undeleted"), (10, "gone"), (20, "undeleted")]
+    assert outcomes[1].reason == f"deleted 2026-11-23T12:00:00Z; no version of .{suffix.value} is left"
+    assert [key for key in content(store) if f"{10:020d}" in key] == []
+
+
+def test_what_a_killed_copy_left_does_not_come_back() -> None:
+    store = VersionedStore()
+    store.put(SEGMENTS[0].key(Suffix.LOG), b"half a copy")
+    delete(store, SEGMENTS[0])
+    SEGMENTS[1].put(store)
+    assert rows_of(undelete(store)) == [(0, "gone")]
+
+
+def test_a_segment_that_is_deleted_in_part_comes_back() -> None:
+    for suffix in Suffix:
+        store = stored()
+        store.clock_ms += HOUR_MS
+        store.delete([SEGMENTS[1].key(suffix)])
+        assert rows_of(undelete(store)) == [(10, "undeleted")]
+        assert content(store) == content(stored())
+
+
+def test_a_topic_that_was_created_again_is_said_and_stays_as_it_is() -> None:
+    store = deleted()
+    again = run_of(2, partition_of(topic_id=OTHER_ID))
+    for segment in again:
+        segment.put(store)
+    other, *outcomes = undelete(store)
+    assert (other.code, other.topic_id) == ("exists", OTHER_ID)
+    assert rows_of(outcomes) == ALL
+    assert content(store) == content(stored([*SEGMENTS, *again]))
+
+
+def test_of_several_deleted_topics_of_a_name_one_is_chosen() -> None:
+    store = deleted([*SEGMENTS, *run_of(2, partition_of(topic_id=OTHER_ID))])
+    with pytest.raises(ConfigError, match=rf"choose one by --topic-id: .*{OTHER_ID} \(deleted 2026-11-23T15:00:00Z\)"):
+        undelete(store)
+    assert rows_of(undelete(store, topic_id=OTHER_ID)) == ALL[:2]
+    # So do the times of their deletions.
+    assert rows_of(undelete(store, times=DeletionTimes(until_ms=hour(4)))) == [(None, "exists"), *ALL]
+
+
+def test_only_the_named_topics_and_partitions() -> None:
+    others = [
+        *run_of(1, partition_of("events-2")),
+        *run_of(1, partition_of(partition=1)),
+        *run_of(1, partition_of("e")),
+    ]
+    store = deleted([*SEGMENTS, *others])
+    assert [(one.topic, one.partition) for one in undelete(store, "events", partitions=1)] == [("events", 1)]
+    assert {one.topic for one in undelete(store, "e", "events-*")} == {"e", "events-2"}
+    assert rows_of(undelete(store)) == ALL
+
+
+def test_nothing_left_is_an_error_and_says_why(minio: S3Server) -> None:
+    with pytest.raises(ResourceNotFoundError, match="nothing is left of other, deleted or not: check the name"):
+        undelete(deleted(), "other")
+    with (
+        closing(impatient_store(options_for(minio, minio.make_bucket()))) as store,
+        pytest.raises(ResourceNotFoundError, match="versioning is off in the bucket, so deleted objects are gone"),
+    ):
+        undelete(store)
+
+
+def test_a_store_without_versions_refuses_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"memory://.*: the store cannot list versions of deleted objects"):
+        undelete(MemoryObjectStore())
+
+
+# The raw layout
+
+
+def raw_store(bits: int = 0) -> tuple[VersionedStore, ObjectStore]:
+    inner = VersionedStore()
+    return inner, place_store(inner, raw_settings(bits))
+
+
+def put_raw(store: ObjectStore, start: int) -> None:
+    segment = MadeSegment(partition_of(), start, start + 9)
+    for ending in ("index", "timeindex", "log"):
+        store.put(f"p/{segment.path}.{ending}", b"" if ending != "log" else segment.log)
+
+
+def undelete_raw(store: ObjectStore) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    plan_undelete(store, "p/", Scopes(["events"])).apply(outcomes.append)
+    return outcomes
+
+
+def delete_raw(inner: VersionedStore, store: ObjectStore) -> None:
+    inner.clock_ms += HOUR_MS
+    store.delete(info.key for info in list(store.list("p/events-")))
+    inner.clock_ms += HOUR_MS
+    assert list(store.list("p/events-")) == []
+
+
+def raw_files(inner: VersionedStore) -> set[str]:
+    return {info.key.rpartition("/")[2] for info in inner.list() if "kafkaCluster1" in info.key}
+
+
+@pytest.mark.parametrize("bits", [0, 4])
+def test_the_raw_layout_ends_with_the_log_and_names_it_again(bits: int) -> None:
+    inner, store = raw_store(bits)
+    put_raw(store, 0)
+    put_raw(store, 10)
+    before = raw_files(inner)
+    delete_raw(inner, store)
+    outcomes = undelete_raw(store)
+    assert rows_of(outcomes) == ALL[:2]
+    assert raw_files(inner) == before | {"_metadata"}
+    (metadata,) = [inner.get(info.key) for info in inner.list() if info.key.endswith("_metadata")]
+    assert [f'"baseOffset":{start}}}'.encode() in metadata for start in (0, 10, 20)] == [True, True, False]
+
+
+def test_two_logs_of_the_raw_layout_do_not_mix() -> None:
+    inner, store = raw_store()
+    for start in (0, 10, 20):
+        put_raw(store, start)
+    delete_raw(inner, store)
+    put_raw(store, 0)
+    assert rows_of(undelete_raw(store)) == [(10, "superseded"), (20, "superseded")]
+    # Both deleted: the later one comes back.
+    delete_raw(inner, store)
+    assert rows_of(undelete_raw(store)) == [(0, "undeleted"), (10, "superseded"), (20, "superseded")]
+
+
+def test_what_retention_took_from_a_raw_log_comes_back_before_the_rest() -> None:
+    inner, store = raw_store()
+    put_raw(store, 0)
+    delete_raw(inner, store)
+    put_raw(store, 10)
+    assert rows_of(undelete_raw(store)) == [(0, "undeleted")]
+
+
+# Real servers
+
+
+@pytest.fixture(params=["minio", "seaweedfs"])
+def bucket(request: pytest.FixtureRequest) -> tuple[S3Server, str]:
+    server: S3Server = request.getfixturevalue(request.param)
+    name = server.make_bucket()
+    server.plain.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    return server, name
+
+
+@pytest.fixture
+def s3_store(bucket: tuple[S3Server, str]) -> Any:
+    with closing(impatient_store(options_for(*bucket))) as store:
+        yield store
+
+
+def test_servers_bring_a_topic_back(s3_store: S3ObjectStore) -> None:
+    for segment in SEGMENTS:
+        segment.put(s3_store)
+    etag = s3_store.head(SEGMENTS[0].key()).etag or ""
+    s3_store.replace(SEGMENTS[0].key(), SEGMENTS[0].manifest(), etag)
+    before = list(s3_store.list())
+    for _ in range(2):
+        s3_store.delete(info.key for info in before)
+    assert list(s3_store.list()) == []
+    assert rows_of(undelete(s3_store)) == ALL
+    # Removal of the markers keeps etag and time, so that catalogs know the segments again.
+    assert list(s3_store.list()) == before
+    assert undelete(s3_store) == []
+
+
+def test_servers_list_versions_page_by_page(bucket: tuple[S3Server, str]) -> None:
+    with closing(impatient_store(replace(options_for(*bucket), page_size=2))) as store:
+        for number in range(7):
+            store.put("p/many", f"{number}".encode())
+        store.put("p/one", b"1")
+        store.delete(["p/many", "p/one"])
+        store.put("q", b"beside")
+        found = list(store.versions().list("p/"))
+        many = [one for one in found if one.key == "p/many" and not one.is_marker]
+        assert len(many) == 7
+        assert len({one.id for one in found}) == len(found) == 10
+        assert {one.key for one in found if one.is_latest} == {"p/many", "p/one"}
+        (marker,) = [one for one in found if one.is_marker and one.key == "p/many"]
+        store.versions().remove_marker(marker)
+        store.versions().remove_marker(marker)
+        assert store.get("p/many") == b"6"
+        assert store.head("p/many").etag == many[0].etag
+
+
+def test_a_marker_of_a_suspended_bucket_is_refused(bucket: tuple[S3Server, str], s3_store: S3ObjectStore) -> None:
+    """Its id, null, would be that of an object written meanwhile."""
+    server, name = bucket
+    for segment in SEGMENTS:
+        segment.put(s3_store)
+    server.plain.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Suspended"})
+    assert "versioning is suspended" in (s3_store.versions().obstacle() or "")
+    s3_store.delete([SEGMENTS[0].key()])
+    with pytest.raises(PartlyDoneError, match="copy the version below it by hand"):
+        undelete(s3_store)
+    with pytest.raises(StoreError, match="is a version with data"):
+        s3_store.versions().remove_marker(ObjectVersion("k", "7", 0))

@@ -1,0 +1,330 @@
+"""Brings segments back that were deleted by mistake, from a bucket that keeps versions.
+
+It works on the stored keys, because a deleted segment of the raw layout has none of the plugin's. A segment appears to
+readers with its last file: the manifest, or the log in the raw layout. So this file comes back last, after a look at
+each of the others.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.api.outcomes import Outcome, Plan, Status
+from tieredstore.api.scopes import is_glob
+from tieredstore.backends.base import BucketVersions, ObjectStore, ObjectVersion, admin_of
+from tieredstore.errors import (
+    AccessDeniedError,
+    ConfigError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    ResourceNotFoundError,
+    StoreError,
+)
+from tieredstore.format.keys import Suffix, listing_prefix, parse_key
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.places.entropy import EntropyStore, LaidOutStore
+from tieredstore.places.raw_keys import FILES, RawKeys
+from tieredstore.places.raw_metadata import MetadataKeeper
+from tieredstore.places.raw_store import RawStore
+from tieredstore.places.routed import places_of
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+
+if TYPE_CHECKING:
+    from tieredstore.api.scopes import Scopes
+
+_PLUGIN_FILES: Final = (Suffix.INDEXES.value, Suffix.LOG.value, Suffix.MANIFEST.value)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionTimes:
+    """Limits by the time of deletion in ms since the epoch: ``since_ms`` is inclusive, ``until_ms`` is not."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def has(self, time_ms: int) -> bool:
+        """Return True if the time is within the limits."""
+        return (self.since_ms is None or time_ms >= self.since_ms) and (
+            self.until_ms is None or time_ms < self.until_ms
+        )
+
+
+def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: DeletionTimes = DeletionTimes()) -> Plan:
+    """Return a plan that makes deleted segments of the topics in ``scopes`` visible again.
+
+    Its outcomes have the code ``undeleted``, or the cause why a segment stays deleted: ``gone`` if a file has no
+    version left, and ``superseded`` if the raw layout has a later log of the topic at these offsets. ``changed`` and
+    ``refused`` are failures: a file was written or deleted meanwhile, or its delete marker has no id. Memory holds the
+    listing of versions. An apply that is stopped or killed shows no segment in part, and the next one completes it.
+
+    Raise ConfigError for a store that cannot list versions, and for a name that several deleted topics had; raise
+    ResourceNotFoundError if nothing is left of a topic, deleted or not.
+    """
+
+    def outcomes(dry_run: bool) -> Generator[Outcome]:
+        places = [_Place.of(place.store, place.prefix) for place in places_of(store, prefix)]
+        found = [(place, list(place.segments(scopes))) for place in places]
+        everything = [one for _, segments in found for one in segments]
+        if not everything:
+            raise _nothing_left(places, scopes)
+        yield from _other_lives(everything, times)
+        for place, segments in found:
+            with closing(place.outcomes(segments, times, dry_run=dry_run)) as of_place:
+                yield from of_place
+
+    return Plan("undelete", str(scopes), outcomes)
+
+
+@dataclass(slots=True)
+class _File:
+    """What the bucket has of one key."""
+
+    key: str
+    newest: ObjectVersion | None = None
+    markers: list[ObjectVersion] = field(default_factory=list[ObjectVersion])
+
+    def add(self, version: ObjectVersion) -> None:
+        if version.is_marker:
+            self.markers.append(version)
+        elif self.newest is None:
+            self.newest = version
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.newest is None or not self.newest.is_latest
+
+    @property
+    def hiding(self) -> list[ObjectVersion]:
+        """The delete markers above the newest version, in the order of time.
+
+        Times are in seconds in some stores. A marker of the same second may be below the version: it can go too.
+        """
+        newest = self.newest
+        above = [one for one in self.markers if newest is None or one.is_latest or one.time_ms >= newest.time_ms]
+        return sorted(above, key=lambda marker: marker.time_ms) if self.is_deleted else []
+
+    @property
+    def deleted_ms(self) -> int | None:
+        """The time of the first deletion; later ones deleted nothing. None if the object exists."""
+        return min((marker.time_ms for marker in self.hiding), default=None)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """The files of one segment by their endings, in the order in which they come back."""
+
+    where: TopicIdPartition
+    base_offset: int
+    segment_id: Uuid | None
+    name: str
+    files: dict[str, _File]
+
+    @property
+    def deleted_ms(self) -> int | None:
+        """The time at which readers lost the segment; None if all that was ever stored of it exists."""
+        *_, last = times = [one.deleted_ms for one in self.files.values()]
+        return last if last is not None else max((time for time in times if time is not None), default=None)
+
+    @property
+    def written_ms(self) -> int:
+        newest = [one.newest.time_ms for one in self.files.values() if one.newest is not None]
+        return max(newest, default=0)
+
+    @property
+    def missing(self) -> list[str]:
+        return [ending for ending, one in self.files.items() if one.newest is None]
+
+    @property
+    def size(self) -> int:
+        return sum(one.newest.size for one in self.files.values() if one.newest is not None and one.is_deleted)
+
+    def outcome(self, code: str, status: Status, why: str = "", error: Exception | None = None) -> Outcome:
+        reason = f"deleted {_show_time(self.deleted_ms or 0)}{why}"
+        return Outcome(
+            action="undelete", status=status, code=code, base_offset=self.base_offset, segment_id=self.segment_id,
+            name=self.name, stored_size=self.size, reason=reason, error=error,
+        ).of(self.where)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One place of the bucket, by the keys that are stored there."""
+
+    store: ObjectStore
+    prefix: str
+    stored: ObjectStore
+    versions: BucketVersions
+
+    @classmethod
+    def of(cls, store: ObjectStore, prefix: str) -> _Place:
+        versions = admin_of(store).versions()
+        if isinstance(versions, str):
+            raise ConfigError(f"{store.identity}: {versions}; see docs/how-to/emergency.md for other stores")
+        return cls(store, prefix, store.inner if isinstance(store, LaidOutStore) else store, versions)
+
+    @property
+    def endings(self) -> Sequence[str]:
+        return FILES if isinstance(self.store, RawStore) else _PLUGIN_FILES
+
+    def segments(self, scopes: Scopes) -> Iterator[_Segment]:
+        """List all segments in scope that exist or left a version or a delete marker, by partition and offset."""
+        found: dict[tuple[TopicIdPartition, str], _Segment] = {}
+        for prefix, topics in self._listings(scopes):
+            for version in self.versions.list(prefix):
+                parsed = self._parse(version.key)
+                if parsed is None or not _is_in_scope(parsed[0].where, topics, scopes):
+                    continue
+                new, ending = parsed
+                segment = found.setdefault((new.where, new.name), new)
+                segment.files[ending].add(version)
+        yield from sorted(found.values(), key=_order)
+
+    def _listings(self, scopes: Scopes) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield prefixes to list, each with the topics to take from it."""
+        has_bits = isinstance(self.store, LaidOutStore) and self.store.layout.bits
+        if has_bits or any(map(is_glob, scopes.topics)):
+            yield self.prefix, scopes.topics
+            return
+        for topic in dict.fromkeys(scopes.topics):
+            if isinstance(self.store, RawStore):
+                yield f"{self.prefix}{self._raw_keys(self.store).cluster}/{topic}-", [topic]
+            else:
+                yield listing_prefix(self.prefix, topic, scopes.topic_id), [topic]
+
+    def _parse(self, stored_key: str) -> tuple[_Segment, str] | None:
+        """Return a segment without versions, and the file's ending; None for a key that is no segment's."""
+        if isinstance(self.store, RawStore):
+            keys = self._raw_keys(self.store)
+            file = keys.parse(stored_key)
+            if file is None:
+                return None
+            where, base_offset, segment_id, ending = keys.where(file), file.base_offset, None, file.ending
+        else:
+            shown_key = self.store.outer_key(stored_key) if isinstance(self.store, EntropyStore) else stored_key
+            parsed = None if shown_key is None else parse_key(self.prefix, shown_key)
+            if parsed is None:
+                return None
+            where, segment_id = parsed.segment_id.topic_id_partition, parsed.segment_id.id
+            base_offset, ending = parsed.start_offset, parsed.suffix.value
+        stem = stored_key.removesuffix(ending)
+        files = {each: _File(f"{stem}{each}") for each in self.endings}
+        return _Segment(where, base_offset, segment_id, stem[len(self.prefix) : -1], files), ending
+
+    @staticmethod
+    def _raw_keys(store: RawStore) -> RawKeys:
+        return RawKeys(store.prefix, store.layout)
+
+    def outcomes(self, segments: Sequence[_Segment], times: DeletionTimes, *, dry_run: bool) -> Generator[Outcome]:
+        chosen = [one for one in segments if one.deleted_ms is not None and times.has(one.deleted_ms)]
+        superseded = _superseded(segments) if isinstance(self.store, RawStore) else ()
+        bring_back = partial(self._outcome, superseded, dry_run=dry_run)
+        with (
+            ThreadPool(READERS, "tieredstore-undelete") as pool,
+            closing(in_parallel(pool, bring_back, chosen, at_once=4 * READERS)) as done,
+        ):
+            yield from done
+        if isinstance(self.store, RawStore) and not dry_run:
+            # A killed run may have left this undone, so do it for all partitions.
+            keeper = MetadataKeeper(self.store, self.prefix)
+            for where in dict.fromkeys(one.where for one in segments):
+                keeper.name_all(listing_prefix(self.prefix, where.topic, where.topic_id, where.partition))
+
+    def _outcome(self, superseded: Collection[str], segment: _Segment, *, dry_run: bool) -> Outcome:
+        if segment.missing:
+            return segment.outcome("gone", "kept", f"; no version of .{', .'.join(segment.missing)} is left")
+        if segment.name in superseded:
+            return segment.outcome("superseded", "kept", "; a later log of the topic has these offsets")
+        if dry_run:
+            return segment.outcome("undeleted", "planned")
+        try:
+            for file in segment.files.values():
+                self._bring_back(file)
+        except (PreconditionFailedError, ObjectNotFoundError) as error:
+            return segment.outcome("changed", "failed", error=error)
+        except StoreError as error:
+            # The next segment would meet the same trouble.
+            if error.retryable or isinstance(error, AccessDeniedError):
+                raise
+            return segment.outcome("refused", "failed", error=error)
+        return segment.outcome("undeleted", "done")
+
+    def _bring_back(self, file: _File) -> None:
+        """Make a file visible. Raise an error if readers then do not meet the version of the plan."""
+        for marker in file.hiding:
+            self.versions.remove_marker(marker)
+        seen = self.stored.head(file.key)
+        if file.newest is None or seen.etag != file.newest.etag:
+            raise PreconditionFailedError(f"{file.key!r} was written again meanwhile: look at it, and run again")
+
+
+def _nothing_left(places: Sequence[_Place], scopes: Scopes) -> ResourceNotFoundError:
+    obstacles = dict.fromkeys(filter(None, (place.versions.obstacle() for place in places)))
+    why = "; ".join(obstacles) or "check the name and key.prefix, or a rule has removed the old versions"
+    return ResourceNotFoundError(f"nothing is left of {scopes}, deleted or not: {why}")
+
+
+def _other_lives(segments: Iterable[_Segment], times: DeletionTimes) -> Iterator[Outcome]:
+    """Yield an outcome for each topic that exists beside a deleted one of its name.
+
+    Raise ConfigError for a name that several deleted topics had.
+    """
+    deleted: defaultdict[str, dict[Uuid, int]] = defaultdict(dict)
+    existing: defaultdict[str, dict[Uuid, None]] = defaultdict(dict)
+    for one in segments:
+        topic, topic_id = one.where.topic, one.where.topic_id
+        if one.deleted_ms is None:
+            existing[topic][topic_id] = None
+        elif times.has(one.deleted_ms) and not one.missing:
+            deleted[topic][topic_id] = max(deleted[topic].get(topic_id, 0), one.deleted_ms)
+    for topic, ids in deleted.items():
+        if len(ids) > 1:
+            shown = ", ".join(f"{topic_id} (deleted {_show_time(last_ms)})" for topic_id, last_ms in ids.items())
+            raise ConfigError(f"several topics {topic} were deleted: choose one by --topic-id: {shown}")
+        for other in existing[topic].keys() - ids:
+            yield Outcome(
+                action="undelete", status="kept", code="exists", topic=topic, topic_id=other, name=topic,
+                reason="another topic of this name exists, so readers choose one by --topic-id",
+            )  # fmt: skip
+
+
+def _superseded(segments: Iterable[_Segment]) -> set[str]:
+    """Return the names of deleted segments after whose deletion a log began anew, at their offset or before it.
+
+    Keys of the raw layout are the same for a topic that was created again. Its log and the old one must not mix.
+    """
+    names: set[str] = set()
+    written_ms: dict[TopicIdPartition, int] = {}
+    for one in segments:
+        if one.missing:
+            continue
+        before_ms = written_ms.get(one.where, 0)
+        if one.deleted_ms is not None and before_ms > one.deleted_ms:
+            names.add(one.name)
+            continue
+        written_ms[one.where] = max(before_ms, one.written_ms)
+    return names
+
+
+def _is_in_scope(where: TopicIdPartition, topics: Iterable[str], scopes: Scopes) -> bool:
+    return (
+        any(fnmatch.fnmatchcase(where.topic, topic) for topic in topics)
+        and (scopes.partitions is None or where.partition in scopes.partitions)
+        and (scopes.topic_id is None or where.topic_id == scopes.topic_id)
+    )
+
+
+def _order(segment: _Segment) -> tuple[str, str, int, int, str]:
+    where = segment.where
+    return where.topic, str(where.topic_id), where.partition, segment.base_offset, segment.name
+
+
+def _show_time(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
