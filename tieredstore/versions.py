@@ -136,6 +136,7 @@ SEALED_KEY: Final = StateKind("sealed private key", None)
 SPARK_OFFSETS: Final = StateKind("checkpoint of the Spark source", None)
 MEMQ_OFFSETS: Final = StateKind("checkpoint of the memq source", None)
 PIPELINE_OFFSETS: Final = StateKind("checkpoint of a pipeline's stream", None)
+RESTORE_PLAN: Final = StateKind("prepared restore", None)
 RESTORE_POSITION: Final = StateKind("position of a restore", None)
 RESTORE_OFFSETS: Final = StateKind("list of restored offsets", None)
 

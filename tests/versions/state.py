@@ -58,6 +58,7 @@ from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
+from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic, new_plan
 from tieredstore.restore.produce.offset_map import OffsetMapFile, load_map
 from tieredstore.restore.produce.runs import (
     OffsetRun,
@@ -90,6 +91,7 @@ from tieredstore.versions import (
     QUEUE_ENTRY,
     QUEUE_START,
     RESTORE_OFFSETS,
+    RESTORE_PLAN,
     RESTORE_POSITION,
     RETIRED,
     SEALED_KEY,
@@ -391,6 +393,16 @@ def map_restored_offsets(state: State, *, is_new: bool = False) -> None:
     assert offsets_from_bytes(path.read_bytes(), "the list") == runs
 
 
+def continue_prepared(state: State, *, is_new: bool = False) -> None:
+    path, topic_id = state.local / "restore.json", str(Uuid(bytes(range(16))))
+    topic = PreparedTopic("orders", topic_id, topic_id, (PreparedPartition((1, 2), 5, 9),))
+    prepared = PreparedRestore("c1", (topic,))
+    if is_new:
+        with new_plan(path) as file:
+            prepared.write(file)
+    assert PreparedRestore.read(path) == prepared
+
+
 CONTINUED: Final[dict[StateKind, Step]] = {
     WATERMARK: move_watermark,
     HOLD: place_another_hold,
@@ -417,6 +429,7 @@ CONTINUED: Final[dict[StateKind, Step]] = {
     DISK_CACHE: cache,
     SEALED_KEY: open_key,
     SPARK_OFFSETS: continue_stream,
+    RESTORE_PLAN: continue_prepared,
     RESTORE_POSITION: continue_restore,
     RESTORE_OFFSETS: map_restored_offsets,
     MEMQ_OFFSETS: continue_batches,

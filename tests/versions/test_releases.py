@@ -32,6 +32,7 @@ LOCAL = {
     "state file of verify": "verify",
     "checkpoint of the Spark source": "spark.json",
     "checkpoint of the memq source": "memq.json",
+    "prepared restore": "restore.json",
     "position of a restore": "restore-position.json",
     "list of restored offsets": "restore-offsets.json",
     "disk cache": "cache/tieredstore-v1",

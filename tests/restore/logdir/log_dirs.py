@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import tieredstore as ts
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.kafka.checkpoints import format_partition_metadata
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.restore.logdir.prepared import PreparedRestore, PreparedTopic
+from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic
 from tieredstore.restore.logdir.restoring import RestoreOptions, restore_logs
 
 CLUSTER: Final = "dGllcmVkc3RvcmVUZXN0cw"
@@ -38,18 +40,40 @@ def make_log_dir(folder: Path, topics: Mapping[str, int], *, broker: int = 1) ->
 
 
 def prepared(*partitions: TopicIdPartition, brokers: tuple[int, ...] = (1,)) -> PreparedRestore:
-    """Return the file of a preparation; each topic has as many partitions as are named."""
+    """Return the file of a preparation; each topic has as many partitions as are named.
+
+    Their logs are those of the bucket that :func:`restore` gets.
+    """
     topics = sorted({(each.topic, each.topic_id) for each in partitions})
     counts = {topic: sum(each.topic == topic for each in partitions) for topic, _ in topics}
-    of = [PreparedTopic(topic, str(old), str(NEW_ID), (brokers,) * counts[topic]) for topic, old in topics]
-    return PreparedRestore(1, CLUSTER, tuple(of))
+    one = PreparedPartition(brokers, 0, _AS_STORED)
+    of = [PreparedTopic(topic, str(old), str(NEW_ID), (one,) * counts[topic]) for topic, old in topics]
+    return PreparedRestore(CLUSTER, tuple(of))
+
+
+_AS_STORED: Final = -1
+
+
+def with_logs(plan: PreparedRestore, bucket: ts.Bucket) -> PreparedRestore:
+    """Return a plan with the logs that are in the bucket now, as a preparation does."""
+    return replace(plan, topics=tuple(_with_logs(topic, bucket) for topic in plan.topics))
+
+
+def _with_logs(topic: PreparedTopic, bucket: ts.Bucket) -> PreparedTopic:
+    catalog = load_catalog(bucket.manager, topic=topic.topic)
+    logs = [catalog.lineage(topic.topic, number) for number in range(len(topic.partitions))]
+    known = [
+        replace(one, start=log.earliest_offset, stop=log.end_offset) if one.stop == _AS_STORED else one
+        for one, log in zip(topic.partitions, logs, strict=True)
+    ]
+    return replace(topic, partitions=tuple(known))
 
 
 def restore(
     bucket: ts.Bucket, log_dir: Path, plan: PreparedRestore, options: RestoreOptions = ALL, **more: bool
 ) -> list[tuple[str, int | None, int | None]]:
     """Restore, and return code, first and last offset of each segment."""
-    outcomes = restore_logs(bucket.manager, log_dir, plan, options, **more)
+    outcomes = restore_logs(bucket.manager, log_dir, with_logs(plan, bucket), options, **more)
     return [(each.code, each.base_offset, each.last_offset) for each in outcomes]
 
 

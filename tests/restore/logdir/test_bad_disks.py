@@ -11,7 +11,7 @@ import pytest
 
 import tieredstore as ts
 from tests.restore.logdir.log_dirs import NEW_ID, fresh_bucket, make_log_dir, prepared, restore, tree
-from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.errors import ConfigError, CorruptDataError, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.logdir.log_directory import MARKER
 from tieredstore.restore.logdir.prepared import PreparedRestore, new_plan
@@ -35,12 +35,13 @@ def bucket(tmp_path: Path) -> Iterator[ts.Bucket]:
     ("edit", "words"),
     [
         (lambda text: text[:40], "Invalid JSON"),
-        (lambda text: text.replace('"version": 1', '"version": 2'), "version: Input should be 1"),
+        (lambda text: text.replace('"start": 0', '"start": "0"'), "start is '0'"),
+        (lambda text: text[1:], "it does not begin with its version"),
         (
             lambda text: text.replace(str(ORDERS.topic_id), "old"),
-            "restore: 'old' is not a Kafka uuid",
+            "'old' is not a Kafka uuid",
         ),
-        (lambda text: text.replace(str(NEW_ID), "new"), "restore: 'new' is not a Kafka uuid"),
+        (lambda text: text.replace(str(NEW_ID), "new"), "'new' is not a Kafka uuid"),
     ],
 )
 def test_a_damaged_plan_is_named(tmp_path: Path, edit: Callable[[str], str], words: str) -> None:
@@ -49,7 +50,7 @@ def test_a_damaged_plan_is_named(tmp_path: Path, edit: Callable[[str], str], wor
         PLAN.write(file)
     assert PreparedRestore.read(path) == PLAN
     path.write_text(edit(path.read_text()))
-    with pytest.raises(ConfigError, match=f"^{path} is not .*{words}"):
+    with pytest.raises(CorruptDataError, match=f"^{path} is not a valid prepared restore: .*{words}"):
         PreparedRestore.read(path)
 
 

@@ -63,7 +63,7 @@ class Stored:
 
     def bounds(self, stop: int | AtTime | None) -> tuple[int, int] | None:
         source = cast("SegmentSource", self)
-        spans = plan_spans(source, self.lineage, None, stop, open_transactions="cut")
+        spans = plan_spans(source, self.lineage, (0, self.lineage.end_offset), None, stop, open_transactions="cut")
         return (spans[0].start, spans[-1].stop) if spans else None
 
 

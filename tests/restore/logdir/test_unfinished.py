@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 
 import tieredstore as ts
-from tests.restore.logdir.log_dirs import ALL, fresh_bucket, make_log_dir, prepared, restore, tree
-from tieredstore.errors import ConfigError
+from tests.restore.logdir.log_dirs import ALL, fresh_bucket, make_log_dir, prepared, restore, tree, with_logs
+from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.logdir import restoring
@@ -105,8 +106,7 @@ def test_another_restore_does_not_end_it(bucket: ts.Bucket, tmp_path: Path, plan
 def replaced_ids(plan: PreparedRestore) -> PreparedRestore:
     """Give the topics other ids than in the plans of the same names."""
     text = json.dumps([topic.topic for topic in plan.topics])
-    topics = [type(topic)(topic.topic, topic.source_id, text, topic.replicas) for topic in plan.topics]
-    return PreparedRestore(1, plan.cluster_id, tuple(topics))
+    return replace(plan, topics=tuple(replace(topic, topic_id=text) for topic in plan.topics))
 
 
 @pytest.mark.parametrize("written", [1, 3])
@@ -143,15 +143,42 @@ def logs(log_dir: Path) -> dict[str, bytes | set[bytes]]:
     return segments | {name: lines for name, lines in moved.items() if lines}
 
 
-def test_a_bucket_that_has_changed_meanwhile(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """The last segment is gone."""
-    log_dir = make_log_dir(tmp_path / "logs", TOPICS)
-    stop_after(4, bucket, log_dir, prepared(ORDERS, SALES))
+def test_a_bucket_that_has_shrunk_meanwhile(bucket: ts.Bucket, tmp_path: Path) -> None:
+    """The last segment is gone: another broker's host may have restored it."""
+    log_dir, plan = make_log_dir(tmp_path / "logs", TOPICS), with_logs(prepared(ORDERS, SALES), bucket)
+    stop_after(4, bucket, log_dir, plan)
     bucket.remove("orders", partitions=0, segment=200).apply()
-    restore(bucket, log_dir, prepared(ORDERS, SALES))
+    with pytest.raises(DataLossError, match=r"offsets 200 to 299 of orders-0 .* are in no segment any more, since"):
+        restore(bucket, log_dir, plan)
+    restore(bucket, log_dir, plan, RestoreOptions(stop=200))
     kept = [path for path in sorted((log_dir / "orders-0").glob("*.log")) if path.stat().st_size]
     assert [int(path.stem) for path in kept] == [0, 100]
     assert [header.base_offset for header in read_batch_headers(kept[1].read_bytes())][-1] == 190
+
+
+def test_segments_that_are_copied_anew_meanwhile(bucket: ts.Bucket, tmp_path: Path) -> None:
+    """The log that is there is another one than the bucket's: it is written again."""
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
+    stop_after(2, bucket, log_dir, plan)
+    log = log_dir / "orders-0" / f"{100:020d}.log"
+    log.write_bytes(log.read_bytes() + bytes(5))
+    restore(bucket, log_dir, plan)
+    restore(bucket, make_log_dir(tmp_path / "whole", {"orders": 1}), plan)
+    assert logs(log_dir) == logs(tmp_path / "whole")
+
+
+def test_a_bucket_that_grows_meanwhile(bucket: ts.Bucket, tmp_path: Path) -> None:
+    """The hosts of two replicas write the same log before and after."""
+    plan = with_logs(prepared(ORDERS, brokers=(1, 2)), bucket)
+    options = RestoreOptions(replicas=True)
+    first, second = (make_log_dir(tmp_path / f"logs{one}", {"orders": 1}, broker=one) for one in (1, 2))
+    restore(bucket, first, plan, options)
+    write(tmp_path / "disk", ORDERS, 300)
+    write(tmp_path / "disk", TopicIdPartition(ORDERS.topic_id, "orders", 1), 0)
+    bucket.upload(tmp_path / "disk")
+    restore(bucket, second, plan, options)
+    assert logs(first) == logs(second)
+    restore(bucket, second, plan, options)
 
 
 def test_what_is_there_needs_no_space(bucket: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

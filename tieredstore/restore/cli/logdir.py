@@ -12,7 +12,7 @@ import typer
 
 from tieredstore.cli.app.options import Apply, Cluster, DryRun, FromTo, Json, Store
 from tieredstore.cli.app.outcomes import Teller, Words, carry_out, tell_all
-from tieredstore.cli.terminal.output import counted, print_lines
+from tieredstore.cli.terminal.output import complain, counted, print_lines
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 
@@ -51,7 +51,7 @@ def prepare(
     brokers = _cluster_of(cluster)
     with store.open() as bucket:
         found = bucket.topics(*topics)
-    wanted = {topic.name: (str(topic.topic_id), _partition_count(topic, partition_count)) for topic in found}
+    wanted = {topic.name: (str(topic.topic_id), _logs_of(topic, partition_count)) for topic in found}
     if len(wanted) < len(found):
         names = [topic.name for topic in found]
         again = next(name for name in wanted if names.count(name) > 1)
@@ -136,11 +136,17 @@ def finish(
         )
 
 
-def _partition_count(topic: Topic, asked: int | None) -> int:
+def _logs_of(topic: Topic, asked: int | None) -> list[tuple[int, int]]:
+    """Return the offsets of each partition's log; name segments that are not in it."""
     stored = max(partition.number for partition in topic.partitions) + 1
     if asked is not None and asked < stored:
         raise ConfigError(f"{topic.name} has {stored} partitions in the bucket: --partition-count {stored} or more")
-    return asked or stored
+    logs = [(0, 0)] * (asked or stored)
+    for partition in topic.partitions:
+        logs[partition.number] = (partition.earliest_offset or 0, partition.end_offset or 0)
+        if left_out := partition.incomplete + partition.damaged:
+            complain(f"{topic.name}-{partition.number}: {counted(left_out, 'segment')} incomplete or damaged, left out")
+    return logs
 
 
 def _cluster_of(cluster: Cluster) -> RestoreCluster:

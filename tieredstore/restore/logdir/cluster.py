@@ -17,7 +17,7 @@ from tieredstore.live.clients import LiveAdmin, await_answer
 from tieredstore.live.cluster import uuid_of
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import client_configuration
-from tieredstore.restore.logdir.prepared import PreparedRestore, PreparedTopic
+from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic
 
 PREPARED: Final = {
     "cleanup.policy": "delete", "remote.storage.enable": "false", "retention.bytes": "-1", "retention.ms": "-1",
@@ -41,9 +41,13 @@ class RestoreCluster:
         self._client = LiveAdmin(configuration)
 
     def prepare(
-        self, topics: Mapping[str, tuple[str, int]], *, replication_factor: int, on_topic: Callable[[str], object]
+        self,
+        topics: Mapping[str, tuple[str, Sequence[tuple[int, int]]]],
+        *,
+        replication_factor: int,
+        on_topic: Callable[[str], object],
     ) -> PreparedRestore:
-        """Create empty topics, given by name with their id in the bucket and their number of partitions.
+        """Create empty topics, given by name with their id in the bucket, and the offsets of each partition's log.
 
         Raise ConfigError if one exists, or if the cluster gives it other settings than ``PREPARED``: its log would not
         survive the restore. BrokerError for a refusal.
@@ -57,14 +61,15 @@ class RestoreCluster:
                 "topic if it is empty, as after a prepare that failed"
             )
         prepared: list[PreparedTopic] = []
-        for name, (source_id, partitions) in topics.items():
-            new = _admin.NewTopic(name, partitions, replication_factor, config=PREPARED)
+        for name, (source_id, logs) in topics.items():
+            new = _admin.NewTopic(name, len(logs), replication_factor, config=PREPARED)
             self._ask(partial(self._create, new), f"{doing}: {name}")
             self._check_settings(name)
-            topic_id, replicas = self._describe(name, partitions)
-            prepared.append(PreparedTopic(name, source_id, topic_id, replicas))
+            topic_id, replicas = self._describe(name, len(logs))
+            partitions = tuple(PreparedPartition(own, *log) for own, log in zip(replicas, logs, strict=True))
+            prepared.append(PreparedTopic(name, source_id, topic_id, partitions))
             on_topic(name)
-        return PreparedRestore(1, listed.cluster_id, tuple(prepared))
+        return PreparedRestore(listed.cluster_id, tuple(prepared))
 
     def empty_partitions(self, topic: PreparedTopic) -> list[int]:
         """Return the prepared partitions that have no offsets yet; raise ConfigError if the topic is another one."""
@@ -76,7 +81,7 @@ class RestoreCluster:
                 f"topic {name} at {self._servers} has the id {found}, and {topic.topic_id} was prepared: this is "
                 "another cluster, or the topic was created again"
             )
-        parts = [TopicPartition(name, number) for number in range(len(topic.replicas))]
+        parts = [TopicPartition(name, number) for number in range(len(topic.partitions))]
         return [part.partition for part in parts if not self._end_offset(part, doing)]
 
     def own_settings(self, topic: str) -> dict[str, str]:

@@ -68,8 +68,11 @@ def _deleted(source: SegmentSource, topic: PreparedTopic, known: Mapping[str, st
     oldest_ms = int(time.time() * 1000) - retention_ms
     catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
     deleted: list[Span] = []
-    for number in catalog.partitions(topic.topic, topic.incarnation):
-        spans = catalog.lineage(topic.topic, number, topic.incarnation).spans
+    for number, partition in enumerate(topic.partitions):
+        if partition.start == partition.stop:
+            continue
+        log = catalog.lineage(topic.topic, number, topic.incarnation)
+        spans = log.spans_between(partition.start, partition.stop)
         left = sum(span.segment.segment_size_in_bytes for span in spans)
         for span in spans:
             is_old = retention_ms != _UNLIMITED and span.segment.max_timestamp_ms < oldest_ms

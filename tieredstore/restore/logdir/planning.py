@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from tieredstore.catalog.lineage import Lineage, Span
+from tieredstore.catalog.lineage import Gap, Lineage, Span
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.kafka.checkpoints import parse_producer_snapshot
 from tieredstore.model import AtTime, IndexType
@@ -20,6 +20,7 @@ from tieredstore.restore.logdir.segment_copy import is_whole, whole_batches
 if TYPE_CHECKING:
     from tieredstore.kafka.batches import BatchHeader
     from tieredstore.kafka.checkpoints import ProducerState
+    from tieredstore.model import TopicIdPartition
     from tieredstore.remote.source import SegmentSource
 
 OpenTransactions: TypeAlias = Literal["fail", "cut", "abort"]
@@ -31,6 +32,7 @@ everything and append abort markers.
 def plan_spans(
     source: SegmentSource,
     lineage: Lineage,
+    bounds: tuple[int, int],
     start: int | AtTime | None = None,
     stop: int | AtTime | None = None,
     *,
@@ -38,11 +40,15 @@ def plan_spans(
 ) -> tuple[Span, ...]:
     """Return the spans to restore, in order; () if the window has no record.
 
+    ``bounds`` are the offsets (half-open) that the log had when the restore was prepared: later ones are left out.
     ``start`` keeps whole segments: it begins with the segment of its first record. ``stop`` cuts at the border of
     batches at or before it; a time means the first batch with a record of this time or later. Raise DataLossError for
-    a gap, and ConfigError for an open transaction unless it is cut off or aborted.
+    a gap and for offsets that are gone since, and ConfigError for an open transaction unless it is cut off or aborted.
     """
-    spans = _until(source, _since(lineage, start), stop)
+    there = lineage.spans_between(*bounds)
+    if gone := tuple(_gone(lineage.partition, there, bounds, start, stop)):
+        raise DataLossError(f"{'; '.join(map(str, gone))} any more, since the restore was prepared")
+    spans = _until(source, _since(there, start), stop)
     if not spans:
         return ()
     if gaps := lineage.gaps_between(spans[0].start, spans[-1].stop):
@@ -107,11 +113,29 @@ def stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, 
     return parse_producer_snapshot(stored[IndexType.PRODUCER_SNAPSHOT].read())
 
 
-def _since(lineage: Lineage, start: int | AtTime | None) -> tuple[Span, ...]:
+def _gone(
+    partition: TopicIdPartition,
+    there: Sequence[Span],
+    bounds: tuple[int, int],
+    start: int | AtTime | None,
+    stop: int | AtTime | None,
+) -> Iterator[Gap]:
+    """Yield the offsets at both ends of ``bounds`` that no segment has, unless an offset of the window excludes them.
+
+    Other gaps, between segments, are the lineage's.
+    """
+    first, last = (there[0].start, there[-1].stop) if there else (bounds[1], bounds[1])
+    if bounds[0] < first and not (isinstance(start, int) and start >= first):
+        yield Gap(partition, bounds[0], first)
+    if last < bounds[1] and not (isinstance(stop, int) and stop <= last):
+        yield Gap(partition, last, bounds[1])
+
+
+def _since(spans: Sequence[Span], start: int | AtTime | None) -> tuple[Span, ...]:
     if isinstance(start, AtTime):
         first_ms = start.timestamp_ms
-        return tuple(dropwhile(lambda span: 0 <= span.segment.max_timestamp_ms < first_ms, lineage.spans))
-    return tuple(span for span in lineage.spans if start is None or span.stop > start)
+        return tuple(dropwhile(lambda span: 0 <= span.segment.max_timestamp_ms < first_ms, spans))
+    return tuple(span for span in spans if start is None or span.stop > start)
 
 
 def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | None) -> tuple[Span, ...]:

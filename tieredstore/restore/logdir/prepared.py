@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import BinaryIO, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from tieredstore.errors import ConfigError, ResourceNotFoundError
+from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError
 from tieredstore.model import Uuid
+from tieredstore.versions import RESTORE_PLAN
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPartition:
+    """An empty partition: its brokers, the leader first, and the offsets that its log had in the bucket (half-open).
+
+    Each broker's host restores these, whatever is added to the bucket later: replicas must end alike. A partition
+    without a log has equal offsets.
+    """
+
+    replicas: tuple[int, ...]
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTopic:
-    """An empty topic: its id in the bucket, its new one, and the brokers of each partition, the leader first."""
+    """An empty topic: its id in the bucket, its new one, and its partitions."""
 
     topic: str
     source_id: str
     topic_id: str
-    replicas: tuple[tuple[int, ...], ...]
+    partitions: tuple[PreparedPartition, ...]
 
     @property
     def incarnation(self) -> Uuid:
@@ -33,34 +47,33 @@ class PreparedTopic:
 class PreparedRestore:
     """The file that ``restore prepare`` writes, and that each broker's host needs."""
 
-    version: Literal[1]
     cluster_id: str
     topics: tuple[PreparedTopic, ...]
 
     def write(self, file: BinaryIO) -> None:
         """Write it to a file from :func:`new_plan`."""
-        file.write(_FILE.dump_json(self, indent=2) + b"\n")
+        file.write(RESTORE_PLAN.to_bytes(asdict(self), indent=2))
 
     @classmethod
     def read(cls, path: Path) -> PreparedRestore:
-        """Read a file; raise ConfigError for an invalid one, ResourceNotFoundError without one."""
+        """Read a file. Raise CorruptDataError for a damaged one, NewerVersionError for one of a later release,
+        ResourceNotFoundError without one, ConfigError if it cannot be read.
+        """
         try:
-            found = _FILE.validate_json(path.read_bytes())
-            for topic in found.topics:
-                Uuid.parse(topic.source_id)
-                Uuid.parse(topic.topic_id)
+            raw = path.read_bytes()
         except FileNotFoundError:
             raise ResourceNotFoundError(
                 f"there is no {path}: prepare the restore while the brokers run (restore prepare)"
             ) from None
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "it"
-            raise ConfigError(f"{path} is not a prepared restore of this version: {where}: {first['msg']}") from None
+        found = RESTORE_PLAN.parse(_FILE, raw, str(path))
+        try:
+            for topic in found.topics:
+                Uuid.parse(topic.source_id)
+                Uuid.parse(topic.topic_id)
         except ConfigError as error:
-            raise ConfigError(f"{path} is not a prepared restore: {error}") from None
+            raise CorruptDataError(f"{path} is not a valid {RESTORE_PLAN.name}: {error}") from None
         return found
 
 

@@ -244,7 +244,7 @@ def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
     """Remove what this restore has written with other options; it may have had other partitions and offsets."""
     emptied: dict[tuple[str, int], tuple[int, int]] = {}
     for topic in prepared.topics:
-        for number in range(len(topic.replicas)):
+        for number in range(len(topic.partitions)):
             folder = directory.path / f"{topic.topic}-{number}"
             if folder.exists():
                 _check_id(folder, topic)
@@ -274,11 +274,10 @@ def _plan_topic(
 ) -> Iterator[PartitionRestore]:
     """Yield the plans for the partitions of the topic that this broker has, and that have records in the window."""
     catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
-    for number in catalog.partitions(topic.topic, topic.incarnation):
-        name = f"{topic.topic}-{number}"
-        if number >= len(topic.replicas):
-            raise ConfigError(f"the prepared topic {topic.topic} has {len(topic.replicas)} partitions, not {name}")
-        brokers = topic.replicas[number]
+    for number, partition in enumerate(topic.partitions):
+        if partition.start == partition.stop:
+            continue
+        name, brokers = f"{topic.topic}-{number}", partition.replicas
         if len(brokers) > 1 and not options.replicas:
             raise ConfigError(
                 f"{name} has {len(brokers)} replicas: an empty one that becomes leader would truncate the others. "
@@ -287,7 +286,10 @@ def _plan_topic(
         if broker not in brokers:
             continue
         lineage = catalog.lineage(topic.topic, number, topic.incarnation)
-        spans = plan_spans(source, lineage, options.start, options.stop, open_transactions=options.open_transactions)
+        spans = plan_spans(
+            source, lineage, (partition.start, partition.stop), options.start, options.stop,
+            open_transactions=options.open_transactions,
+        )  # fmt: skip
         if spans:
             folder = log_dir / name
             _check_id(folder, topic)
