@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,13 +96,17 @@ def thirds(tmp_path: Path) -> Iterator[ts.Bucket]:
         (RestoreOptions(stop=155), (0, 150)),
         (RestoreOptions(stop=AtTime(155_000)), (0, 150)),
         (RestoreOptions(stop=AtTime(200_000)), (0, 200)),
-        (RestoreOptions(stop=1000), (0, 300)),
+        (RestoreOptions(stop=300), (0, 300)),
     ],
 )
 def test_a_window(thirds: ts.Bucket, tmp_path: Path, options: RestoreOptions, bounds: tuple[int, int]) -> None:
     log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
     outcomes = restore(thirds, log_dir, plan, options)
-    assert (outcomes[0][1], outcomes[-1][2]) == (bounds[0], bounds[1] - 1)
+    restored = [outcome for outcome in outcomes if outcome[0] == "restored"]
+    assert (restored[0][1], restored[-1][2]) == (bounds[0], bounds[1] - 1)
+    left_out = [(first, last) for code, first, last in outcomes if code == "left_out"]
+    both = [(0, bounds[0] - 1), (bounds[1], 299)]
+    assert left_out == [(first, last) for first, last in both if first <= last]
     found = discover(log_dir / "orders-0").segments
     assert describe(found[0]).base_offset == bounds[0]
     assert describe(found[-2]).end_offset == bounds[1] - 1
@@ -109,7 +114,38 @@ def test_a_window(thirds: ts.Bucket, tmp_path: Path, options: RestoreOptions, bo
     assert f"orders 0 {bounds[1]}\n" in (log_dir / "replication-offset-checkpoint").read_text()
     starts = f"0\n1\norders 0 {bounds[0]}\n" if bounds[0] else "0\n0\n"
     assert (log_dir / "log-start-offset-checkpoint").read_text() == starts
-    assert {code for code, *_ in restore(thirds, log_dir, plan, options)} == {"there"}
+    assert {code for code, *_ in restore(thirds, log_dir, plan, options)} - {"left_out"} == {"there"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (RestoreOptions(start=301), r"^offset 301 is beyond the end of orders-0 \(300\)"),
+        (RestoreOptions(stop=301), r"^offset 301 is beyond the end of orders-0 \(300\)"),
+        (RestoreOptions(stop=1_767_225_600_000), "a time in milliseconds since 1970 is written @1767225600000"),
+        (RestoreOptions(start=300), "--from 300 leaves nothing to restore: orders-0 ends at 300"),
+        (RestoreOptions(stop=0), "--to 0 leaves nothing to restore: orders-0 begins at 0"),
+    ],
+)
+def test_a_window_beyond_the_log_is_refused(
+    thirds: ts.Bucket, tmp_path: Path, options: RestoreOptions, words: str
+) -> None:
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+    before = tree(log_dir)
+    with pytest.raises(ConfigError, match=words):
+        restore(thirds, log_dir, prepared(ORDERS), options)
+    assert tree(log_dir) == before
+
+
+def test_a_log_outside_of_the_window_is_named(thirds: ts.Bucket, tmp_path: Path) -> None:
+    """Another log is longer, so the offset is one."""
+    other = replace(ORDERS, partition=1)
+    write_segment(tmp_path / "disk", [build_batch([Record(b"v")], 0)], partition=other)
+    thirds.upload(tmp_path / "disk")
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 2})
+    outcomes = restore(thirds, log_dir, prepared(ORDERS, other), RestoreOptions(start=250))
+    assert outcomes == [("left_out", 0, 199), ("left_out", 0, 0), ("restored", 200, 299)]
+    assert not list((log_dir / "orders-1").glob("*.restore"))
 
 
 def test_copies_of_two_leaders_are_one_log(tmp_path: Path) -> None:
@@ -149,7 +185,10 @@ def test_open_transactions_are_refused_or_cut_off(crossing: ts.Bucket, tmp_path:
     """Without offset 2 the other transaction would be open, so that goes too."""
     log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
     refused(lambda: restore(crossing, log_dir, plan), ConfigError, "the first since offset 2")
-    assert restore(crossing, log_dir, plan, RestoreOptions(open_transactions="cut")) == [("restored", 0, 0)]
+    assert restore(crossing, log_dir, plan, RestoreOptions(open_transactions="cut")) == [
+        ("left_out", 1, 3),
+        ("restored", 0, 0),
+    ]
 
 
 def test_a_hole_is_named(tmp_path: Path) -> None:
@@ -159,7 +198,10 @@ def test_a_hole_is_named(tmp_path: Path) -> None:
         act = partial(restore, bucket, log_dir, prepared(partition_of(bucket)))
         refused(act, DataLossError, "offsets 1209 to 1814")
         assert not (log_dir / MARKER).exists()
-        assert restore(bucket, log_dir, prepared(partition_of(bucket)), RestoreOptions(start=1815))[0][1] == 1815
+        assert restore(bucket, log_dir, prepared(partition_of(bucket)), RestoreOptions(start=1815))[:2] == [
+            ("left_out", 0, 1814),
+            ("restored", 1815, 2419),
+        ]
 
 
 def test_damage_keeps_the_broker_away_until_a_run_without(txn: ts.Bucket, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def replaced_ids(plan: PreparedRestore) -> PreparedRestore:
     ("first", "then"),
     [
         (ALL, RestoreOptions(stop=150)),
-        (ALL, RestoreOptions(stop=0)),
+        (ALL, RestoreOptions(stop=5)),
         (ALL, RestoreOptions(start=250)),
         (ALL, RestoreOptions(producer_states="keep")),
         (RestoreOptions(start=100), ALL),

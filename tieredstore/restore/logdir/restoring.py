@@ -32,7 +32,7 @@ from tieredstore.kafka.checkpoints import (
     parse_partition_metadata,
 )
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
-from tieredstore.model import AtTime, TopicIdPartition, human_bytes
+from tieredstore.model import AtTime, TopicIdPartition, check_offset, human_bytes
 from tieredstore.process.whole_files import sync_folder
 from tieredstore.restore.logdir.abort_markers import AbortMarkers
 from tieredstore.restore.logdir.log_directory import (
@@ -192,6 +192,7 @@ def restore_logs(
     killed, the same call completes the work; repeated, it changes nothing. Raise ConfigError for a log directory or a
     partition that is not as prepared.
     """
+    _check_window(prepared, options)
     with contextlib.ExitStack() as stack:
         stack.enter_context(disk_faults(log_dir))
         broker = _broker_of(log_dir, prepared)
@@ -200,7 +201,9 @@ def restore_logs(
         _check_work(log_dir, prepared, before)
         plans: list[PartitionRestore] = []
         for topic in prepared.topics:
-            for plan in _plan_topic(source, log_dir, topic, broker, options):
+            own = list(_plan_topic(source, log_dir, topic, broker, options))
+            yield from _left_out(topic, broker, {plan.partition.partition: plan.spans for plan in own})
+            for plan in own:
                 if plan.folder.exists() and before is None and plan.is_complete():
                     yield from (_outcome(plan, part, "there", "kept") for part in plan.parts)
                 elif plan.folder.exists():
@@ -222,6 +225,44 @@ def restore_logs(
         if plans:
             directory.checkpoint({(one.partition.topic, one.partition.partition): one.bounds for one in plans})
         directory.finish()
+
+
+def _check_window(prepared: PreparedRestore, options: RestoreOptions) -> None:
+    """Raise ConfigError for an offset that leaves nothing of any log."""
+    logs = {
+        f"{topic.topic}-{number}": one
+        for topic in prepared.topics
+        for number, one in enumerate(topic.partitions)
+        if one.start < one.stop
+    }
+    start, stop = options.start, options.stop
+    if not logs:
+        return
+    for offset in (start, stop):
+        if isinstance(offset, int):
+            check_offset(offset, {name: log.stop for name, log in logs.items()})
+    if isinstance(start, int) and all(start >= log.stop for log in logs.values()):
+        name, log = max(logs.items(), key=lambda item: item[1].stop)
+        raise ConfigError(f"--from {start} leaves nothing to restore: {name} ends at {log.stop}, and no log later")
+    if isinstance(stop, int) and all(stop <= log.start for log in logs.values()):
+        name, log = min(logs.items(), key=lambda item: item[1].start)
+        raise ConfigError(f"--to {stop} leaves nothing to restore: {name} begins at {log.start}, and no log earlier")
+
+
+def _left_out(topic: PreparedTopic, broker: int, spans: Mapping[int, Sequence[Span]]) -> Iterator[Outcome]:
+    """Yield the offsets of each of the broker's logs that are not restored, before and after the spans."""
+    for number, partition in enumerate(topic.partitions):
+        if broker not in partition.replicas:
+            continue
+        own = spans.get(number)
+        start, stop = (own[0].start, own[-1].stop) if own else (partition.stop, partition.stop)
+        where = TopicIdPartition(topic.incarnation, topic.topic, number)
+        for first, end in ((partition.start, start), (stop, partition.stop)):
+            if first < end:
+                yield Outcome(
+                    action="restore", status="kept", code="left_out", base_offset=first, last_offset=end - 1,
+                    reason=_REASONS["left_out"],
+                ).of(where)  # fmt: skip
 
 
 def _work(prepared: PreparedRestore, options: RestoreOptions) -> bytes:
@@ -335,5 +376,6 @@ def _outcome(plan: PartitionRestore, part: Part, code: str, status: Status) -> O
 
 _REASONS: Final = {
     "there": "the folder has this log already",
+    "left_out": "by --from, --to or --open-transactions cut",
     "elsewhere": "the folder is not in this log directory; the broker may have it in another one",
 }
