@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.records.topic_buckets import FIRST_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
@@ -245,7 +245,11 @@ def test_a_cut_is_kept_in_a_file(tmp_path: Path) -> None:
     cut, path = TimeCut(1, 1_700_000_000_000, (one,)), tmp_path / "cut.json"
     cut.write(path)
     assert TimeCut.read(path) == cut
-    assert (cut.of("orders", 3), cut.of("orders", 4)) == (one, None)
+    ids = {"orders": str(FIRST_ID)}
+    assert cut.of_topics(ids, [("orders", 3)]) == {("orders", 3): one}
+    for topic_ids, number in ((ids, 4), ({"orders": str(SECOND_ID)}, 3)):
+        with pytest.raises(ConfigError, match=f"the cut has no orders-{number} of the topic id {topic_ids['orders']}"):
+            cut.of_topics(topic_ids, [("orders", number)])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.kafka.kafka_topics import consumed, end_offset, make_topic
 from tests.support.kafka.mock_kafka import mock_kafka
@@ -74,10 +76,20 @@ def test_records_without_a_key_have_a_partition_that_can_be_foretold() -> None:
 
 
 def test_a_target_with_fewer_partitions_is_refused() -> None:
-    Partitioning("keep", 3).check("orders", 3)
-    Partitioning("java", 2).check("orders", 3)
+    assert list(Partitioning("keep", 3).targets("orders", [0, 2])) == [0, 2]
+    assert list(Partitioning("java", 2).targets("orders", [0, 2])) == [0, 1]
     with pytest.raises(ConfigError, match="orders has 2 partitions in the target, and 3 in the bucket"):
-        Partitioning("keep", 2).check("orders", 3)
+        Partitioning("keep", 2).targets("orders", [0, 2])
+
+
+@given(st.lists(st.none() | st.binary(max_size=9)), st.sampled_from(["keep", "java", "librdkafka"]))
+def test_each_record_has_one_share(keys: list[bytes | None], partitioner: Partitioner) -> None:
+    partitioning = Partitioning(partitioner, PARTITIONS)
+    expected = partitioning.partitions(keys, SOURCE)
+    shares = partitioning.shares(keys, SOURCE)
+    assert {partition: [at for at, own in enumerate(expected) if own == partition] for partition in expected} == {
+        partition: list(places) for partition, places in shares.items()
+    }
 
 
 @pytest.mark.soak

@@ -131,6 +131,10 @@ class TargetLogs(Closing):
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float) -> None:
         self._reader = LiveReader(properties, isolation="read_committed", timeout_s=timeout_s)
 
+    def count(self, topic: str) -> int:
+        """Return the number of a topic's partitions."""
+        return len(self._reader.cluster.existing_topic(topic).partitions)
+
     def starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
         return self._reader.cluster.earliest_offsets(partitions)

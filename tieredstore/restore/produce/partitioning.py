@@ -3,12 +3,14 @@
 If they hash keys differently, later records of a key go to another partition than the restored ones. Java's clients use
 murmur2, librdkafka's default partitioner CRC-32. librdkafka offers both, but a run must know each record's partition
 before it is sent, because it proves the offsets by the number of records in each.
+
+Separate from ``producing``, because it is about keys alone.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -62,10 +64,25 @@ class Partitioning:
             return [without_key if key is None else hash_of(key) % count for key in keys]
         return [hash_of(key) % count if key else without_key for key in keys]
 
-    def check(self, topic: str, source_count: int) -> None:
-        """Raise ConfigError if the target has too few partitions for ``source_count`` of the source."""
-        if self.partitioner == "keep" and source_count > self.count:
+    def shares(self, keys: Sequence[bytes | None], source: int) -> dict[int, Sequence[int]]:
+        """Return the places in ``keys`` of the records that go to each partition."""
+        if self.partitioner == "keep":
+            return {source: range(len(keys))} if keys else {}
+        shares: dict[int, list[int]] = {}
+        for place, partition in enumerate(self.partitions(keys, source)):
+            shares.setdefault(partition, []).append(place)
+        return {**shares}
+
+    def targets(self, topic: str, sources: Sequence[int]) -> Sequence[int]:
+        """Return the partitions of the target ``topic`` that get records of the partitions ``sources``, which ascend.
+
+        Raise ConfigError if there are too few.
+        """
+        if self.partitioner != "keep":
+            return range(self.count)
+        if sources and sources[-1] >= self.count:
             raise ConfigError(
-                f"{topic} has {self.count} partitions in the target, and {source_count} in the bucket: add partitions, "
-                "or hash the keys anew (--partitioner java or librdkafka)"
+                f"{topic} has {self.count} partitions in the target, and {sources[-1] + 1} in the bucket: add "
+                "partitions, or hash the keys anew (--partitioner java or librdkafka)"
             )
+        return sources

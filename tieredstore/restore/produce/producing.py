@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tieredstore.api.outcomes import Outcome
@@ -28,6 +29,7 @@ from tieredstore.live.cluster import LiveCluster
 from tieredstore.model import TopicPartition
 from tieredstore.restore.produce.control_topic import ControlTopic, TargetLogs
 from tieredstore.restore.produce.offset_map import OffsetMapFile
+from tieredstore.restore.produce.partitioning import Partitioning
 from tieredstore.restore.produce.runs import (
     CONTROL_TOPIC,
     OffsetRun,
@@ -37,7 +39,7 @@ from tieredstore.restore.produce.runs import (
     SourceRange,
     offsets_to_bytes,
 )
-from tieredstore.restore.produce.source import SourceBatch, SourceTopics
+from tieredstore.restore.produce.source import SourceBatch, SourceTopics, consecutive
 from tieredstore.restore.produce.transactions import TRANSACTION_MS, Transactions
 
 if TYPE_CHECKING:
@@ -63,24 +65,23 @@ _PAUSE_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Transaction:
-    """What the open transaction has so far, by source partition."""
+    """What the open transaction has so far.
+
+    ``sent`` has what each target partition got, in the order of sending: source partition, first offset, number.
+    """
 
     since: float
     next: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
-    spans: dict[TopicPartition, list[tuple[int, int]]] = field(
-        default_factory=dict[TopicPartition, list[tuple[int, int]]]
+    sent: dict[TopicPartition, list[tuple[TopicPartition, int, int]]] = field(
+        default_factory=dict[TopicPartition, list[tuple[TopicPartition, int, int]]]
     )
     records: int = 0
     size: int = 0
 
-    def add(self, batch: SourceBatch) -> None:
-        """Note a batch that was sent."""
-        self.next[batch.where] = batch.next
-        spans = batch.spans()
-        if spans:
-            self.spans.setdefault(batch.where, []).extend(spans)
-        self.records += sum(length for _, length in spans)
-        self.size += batch.size
+    def note_sent(self, target: TopicPartition, where: TopicPartition, offsets: Sequence[int]) -> None:
+        """Note records that were sent to one target partition."""
+        self.sent.setdefault(target, []).extend((where, start, length) for start, length in consecutive(offsets))
+        self.records += len(offsets)
 
     @property
     def is_full(self) -> bool:
@@ -116,6 +117,8 @@ class ProduceRun:
         self._timeout_s = timeout_s
         self._give_up_s = give_up_s
         self._committed_at = time.monotonic()
+        self._partitionings: dict[str, Partitioning] = {}
+        """How the records of each source topic are placed."""
         self._next: dict[TopicPartition, int] = {}
         """The offset that the next record of each target partition gets if nothing else is written."""
 
@@ -170,12 +173,13 @@ class ProduceRun:
         """Return the position to go on from, once source and target are as it says."""
         if position is not None:
             self._check_same(position, source.topic_ids)
+            self._place(targets, position.sources, position.ends)
             self._next = targets.check_ends(position.ends)
             source.check(position.sources)
             return position
         options, ranges = self._options, source.ranges()
         source.check(ranges)
-        ends = targets.starts([(options.topics[topic], number) for topic, number in ranges])
+        ends = targets.starts(self._place(targets, ranges))
         self._next = targets.check_ends(ends)
         new = RunPosition(
             topics=dict(options.topics),
@@ -187,6 +191,28 @@ class ProduceRun:
         transactions.begin()
         self._commit(transactions, new)
         return new
+
+    def _place(
+        self,
+        targets: TargetLogs,
+        sources: Collection[TopicPartition],
+        before: Collection[TopicPartition] | None = None,
+    ) -> list[TopicPartition]:
+        """Return the target partitions that records may go to. Raise ConfigError if they do not fit the source, or if
+        they are others than ``before``, when the run began.
+        """
+        options = self._options
+        partitions: list[TopicPartition] = []
+        for topic, target in options.topics.items():
+            numbers = sorted(number for name, number in sources if name == topic)
+            self._partitionings[topic] = Partitioning(options.partitioner, targets.count(target))
+            partitions += [(target, number) for number in self._partitionings[topic].targets(target, numbers)]
+        if before is not None and set(partitions) != set(before):
+            raise ConfigError(
+                f"the target of the run {options.run} has {len(partitions)} partitions, and had {len(before)} when the "
+                "run began, so keys would go elsewhere: restore into a new topic by a run of another name (--run)"
+            )
+        return partitions
 
     def _check_same(self, position: RunPosition, topic_ids: Mapping[str, str] | None) -> None:
         run, options = self._options.run, self._options
@@ -212,19 +238,30 @@ class ProduceRun:
                     transactions.begin()
                     open_one = _Transaction(time.monotonic())
                 self._on_step("produce")
-                transactions.send(self._options.topics[batch.where[0]], batch.where[1], batch.rows())
-                open_one.add(batch)
+                self._send(transactions, open_one, batch)
                 if open_one.is_full:
                     position, open_one = self._end(transactions, open_one, position), None
                     if position.offset_records - position.mapped >= _UNMAPPED:
                         position = self._map(transactions, control, position)
         return position if open_one is None else self._end(transactions, open_one, position)
 
+    def _send(self, transactions: Transactions, open_one: _Transaction, batch: SourceBatch) -> None:
+        """Send each record of a batch to its target partition."""
+        topic, number = batch.where
+        target, rows, offsets = self._options.topics[topic], batch.rows(), batch.offsets()
+        for partition, places in self._partitionings[topic].shares([row[0] for row in rows], number).items():
+            is_whole = len(places) == len(rows)
+            transactions.send(target, partition, rows if is_whole else [rows[place] for place in places])
+            own = offsets if is_whole else [offsets[place] for place in places]
+            open_one.note_sent((target, partition), batch.where, own)
+        open_one.next[batch.where] = batch.next
+        open_one.size += batch.size
+
     def _end(self, transactions: Transactions, done: _Transaction, position: RunPosition) -> RunPosition:
         """Commit records, the offsets that they got, and the position after them. Return that position."""
         self._on_step("flush")
         firsts = transactions.flush()
-        runs, ends = self._assign(done.spans, firsts)
+        runs, ends = self._assign(done.sent, firsts)
         self._on_step("positions")
         number = position.offset_records
         for at in range(0, len(runs), _OFFSETS_IN_RECORD):
@@ -246,28 +283,37 @@ class ProduceRun:
         return new
 
     def _assign(
-        self, spans: Mapping[TopicPartition, Iterable[tuple[int, int]]], firsts: Mapping[TopicPartition, int]
+        self,
+        sent: Mapping[TopicPartition, Iterable[tuple[TopicPartition, int, int]]],
+        firsts: Mapping[TopicPartition, int],
     ) -> tuple[list[OffsetRun], dict[TopicPartition, int]]:
-        """Return the runs of offsets, and the ends of the target partitions, by the first offset of each."""
+        """Return the runs of offsets, and the ends of the target partitions, by the first offset of each.
+
+        Where keys are hashed anew, almost each record is a run of its own. The map of offsets needs only the first and
+        the last of a transaction for each pair of partitions.
+        """
         runs: list[OffsetRun] = []
         ends: dict[TopicPartition, int] = {}
-        for (topic, number), of_partition in spans.items():
-            target = self._options.topics[topic], number
+        for target, of_target in sent.items():
             offset = firsts[target]
             if offset != self._next[target]:
                 # The next attempt looks what it is, and names a record.
                 raise BrokerUnavailableError(
                     f"the next record of {target[0]}-{target[1]} got offset {offset} instead of {self._next[target]}"
                 )
-            of_target: list[OffsetRun] = []
-            for start, length in of_partition:
-                last = of_target[-1] if of_target else None
-                if last is not None and last.start + last.length == start:
-                    of_target[-1] = last._replace(length=last.length + length)
+            by_source: dict[TopicPartition, list[OffsetRun]] = {}
+            for where, start, length in of_target:
+                known = by_source.setdefault(where, [])
+                run = OffsetRun(*where, start, target[1], offset, length)
+                last = known[-1] if known else None
+                if last and (last.start + last.length, last.target_start + last.length) == (start, offset):
+                    known[-1] = last._replace(length=last.length + length)
+                elif self._options.partitioner != "keep" and len(known) > 1:
+                    known[-1] = run
                 else:
-                    of_target.append(OffsetRun(topic, number, start, number, offset, length))
+                    known.append(run)
                 offset += length
-            runs += of_target
+            runs += chain.from_iterable(by_source.values())
             ends[target] = offset
         return runs, ends
 

@@ -17,8 +17,10 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import TypeAdapter
 
+from tieredstore.catalog.lineage import OffsetSpan
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition, Uuid
+from tieredstore.restore.produce.time_cut import TimeCut
 from tieredstore.versions import RESTORE_OFFSETS, RESTORE_POSITION
 
 Partitioner: TypeAlias = Literal["keep", "java", "librdkafka"]
@@ -49,11 +51,15 @@ class OffsetRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """The offsets ``[start, stop)`` of a source partition that a run restores; those from ``next`` on are left."""
+    """The offsets ``[start, stop)`` of a source partition that a run restores; those from ``next`` on are left.
+
+    The half-open spans ``left_out``, which ascend, are not restored: see ``time_cut``.
+    """
 
     start: int
     next: int
     stop: int
+    left_out: tuple[OffsetSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +67,13 @@ class ProduceOptions:
     """The topics to restore, and how.
 
     ``topics`` maps source topics to target topics, which exist. ``topic_ids`` choose between incarnations of a source
-    topic. ``stops`` has exclusive ends, from ``time_cut``; a partition without one is read to its end. They count for
-    a run's first start only: a run that is resumed keeps its own. ``name`` is the run's; None derives it from the
-    topics.
+    topic. Without ``cut``, partitions are read to their ends. It counts for a run's first start only: a run that is
+    resumed keeps its own. ``name`` is the run's; None derives it from the topics.
     """
 
     topics: Mapping[str, str]
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid])
-    stops: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    cut: TimeCut | None = None
     partitioner: Partitioner = "keep"
     name: str | None = None
 
@@ -133,6 +138,7 @@ class RunPosition:
             "topic_ids": dict(self.topic_ids),
             "partitioner": self.partitioner,
             "sources": [[*where, each.start, each.next, each.stop] for where, each in sorted(self.sources.items())],
+            "left_out": [[*where, *span] for where, each in sorted(self.sources.items()) for span in each.left_out],
             "ends": [[*where, end] for where, end in sorted(self.ends.items())],
             "records": self.records,
             "offset_records": self.offset_records,
@@ -144,11 +150,17 @@ class RunPosition:
     def from_bytes(cls, raw: bytes | None, where: str) -> RunPosition:
         """Parse the value of a record; raise CorruptDataError, which begins with ``where``, for another one."""
         stored = RESTORE_POSITION.parse(_POSITION, raw, where)
+        left_out: dict[TopicPartition, tuple[OffsetSpan, ...]] = {}
+        for topic, number, *span in stored.left_out:
+            left_out[topic, number] = (*left_out.get((topic, number), ()), (span[0], span[1]))
         return cls(
             topics=stored.topics,
             topic_ids=stored.topic_ids,
             partitioner=stored.partitioner,
-            sources={(topic, number): SourceRange(*offsets) for topic, number, *offsets in stored.sources},
+            sources={
+                (topic, number): SourceRange(start, begin, stop, left_out.get((topic, number), ()))
+                for topic, number, start, begin, stop in stored.sources
+            },
             ends={(topic, number): end for topic, number, end in stored.ends},
             records=stored.records,
             offset_records=stored.offset_records,
@@ -166,6 +178,7 @@ class _StoredPosition:
     records: int
     offset_records: int
     mapped: int
+    left_out: list[tuple[str, int, int, int]] = field(default_factory=list[tuple[str, int, int, int]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,15 @@ Separate from ``producing``, because it knows the bucket and no cluster.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from tieredstore.model import Earliest, TopicPartition
 from tieredstore.partitions.selections import Subscribe
@@ -22,8 +25,7 @@ from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.produce.runs import ProduceOptions, SourceRange
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from tieredstore.catalog.lineage import OffsetSpan
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.produce.transactions import Headers, Row
 
@@ -59,9 +61,9 @@ class SourceBatch:
         keys, values = binary_values(columns.column("key")), binary_values(columns.column("value"))
         return list(zip(keys, values, times, header_lists(columns.column("headers")), strict=True))
 
-    def spans(self) -> list[tuple[int, int]]:
-        """Return the records' offsets as runs of consecutive ones: the first of each run, and how many."""
-        return [] if self.records is None else consecutive(int64_values(self.records, "offset"))
+    def offsets(self) -> Sequence[int]:
+        """Return the records' offsets."""
+        return [] if self.records is None else int64_values(self.records, "offset")
 
 
 class SourceTopics(Closing):
@@ -69,7 +71,7 @@ class SourceTopics(Closing):
 
     def __init__(self, source: SegmentSource, options: ProduceOptions) -> None:
         self._query = LogQuery(Subscribe(tuple(sorted(options.topics))), topic_ids=options.topic_ids)
-        self._stops = options.stops
+        self._cut = options.cut
         self._reader = TopicReader(lambda: source, self._query, ReadSettings(columns=_COLUMNS))
         self._snapshot = self._reader.snapshot()
 
@@ -79,11 +81,19 @@ class SourceTopics(Closing):
         return {topic: str(log.topic_id) for (topic, _), log in self._snapshot.logs.items()}
 
     def ranges(self) -> dict[TopicPartition, SourceRange]:
-        """Return what a new run restores: everything up to the options' stops."""
+        """Return what a new run restores: everything up to the options' cut, if there is one.
+
+        Raise ConfigError for a cut of other topics, or without one of the partitions.
+        """
+        cuts = {} if self._cut is None else self._cut.of_topics(self.topic_ids, self._snapshot.logs)
+        stops = {where: cut.stop for where, cut in cuts.items()}
         lookup = self._reader.lookup(self._snapshot)
-        windows = lookup.clamped(Earliest(), self._stops)
-        lookup.check_readable(windows, Earliest(), self._stops)
-        return {where: SourceRange(start, start, stop) for where, (start, stop) in windows.items()}
+        windows = lookup.clamped(Earliest(), stops)
+        lookup.check_readable(windows, Earliest(), stops)
+        return {
+            where: SourceRange(start, start, stop, cuts[where].left_out if where in cuts else ())
+            for where, (start, stop) in windows.items()
+        }
 
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
         """Raise DataLossError if offsets that are left are in no segment, before anything is produced."""
@@ -111,12 +121,30 @@ class SourceTopics(Closing):
     def _partition(self, where: TopicPartition, left: SourceRange) -> Generator[SourceBatch]:
         with closing(self._reader.read(self._snapshot.logs[where], left.next, left.stop)) as batches:
             for records in batches:
-                yield SourceBatch(where, int64_values(records, "offset")[-1] + 1, records)
+                following = int64_values(records, "offset")[-1] + 1
+                kept = without(records, left.left_out)
+                if kept.num_rows:
+                    yield SourceBatch(where, following, kept)
         yield SourceBatch(where, left.stop, None)
 
     def close(self) -> None:
         """Close the reader."""
         self._reader.close()
+
+
+def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBatch:
+    """Return the records whose offsets are in none of the spans, which ascend."""
+    offsets = int64_values(records, "offset")
+    kept, begin = list[pa.RecordBatch](), 0
+    for start, stop in spans:
+        if stop > offsets[0] and start <= offsets[-1]:
+            first = bisect_left(offsets, start)
+            kept.append(records.slice(begin, first - begin))
+            begin = bisect_left(offsets, stop)
+    if not begin and not kept:
+        return records
+    parts: Any = pa.Table.from_batches([*kept, records.slice(begin)])
+    return parts.combine_chunks().to_batches()[0] if parts.num_rows else records.slice(0, 0)
 
 
 def binary_values(column: Any) -> Sequence[bytes | None]:

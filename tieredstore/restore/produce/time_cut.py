@@ -13,6 +13,7 @@ Separate from ``cut_search``, because a run that has its cut from a file reads n
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
@@ -21,6 +22,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tieredstore.catalog.lineage import OffsetSpan
 from tieredstore.errors import ConfigError, ResourceNotFoundError
+from tieredstore.model import TopicPartition
 
 _Count: TypeAlias = Annotated[int, Field(ge=0)]
 
@@ -53,9 +55,17 @@ class TimeCut:
     time_ms: int
     partitions: tuple[PartitionCut, ...]
 
-    def of(self, topic: str, partition: int) -> PartitionCut | None:
-        """Return the cut of a partition; None for one that had no records in the bucket."""
-        return next((cut for cut in self.partitions if (cut.topic, cut.partition) == (topic, partition)), None)
+    def of_topics(
+        self, topic_ids: Mapping[str, str], partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartitionCut]:
+        """Return the cuts of these partitions of the topics with these ids. Raise ConfigError if one is missing."""
+        known = {(cut.topic, cut.partition): cut for cut in self.partitions if topic_ids.get(cut.topic) == cut.topic_id}
+        for topic, number in sorted(partitions):
+            if (topic, number) not in known:
+                raise ConfigError(
+                    f"the cut has no {topic}-{number} of the topic id {topic_ids[topic]}: find it again (--to TIME)"
+                )
+        return {where: known[where] for where in partitions}
 
     def write(self, path: Path) -> None:
         """Write the file; raise ConfigError if it cannot be written."""

@@ -1,0 +1,95 @@
+"""Restores into other partitions, and up to a cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.restore.produce.restores import Kept, Restore, committed, mixed_topics
+from tests.support.kafka.kafka_topics import add_partitions, make_topic
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.errors import ConfigError
+from tieredstore.restore.produce import producing
+from tieredstore.restore.produce.offset_map import load_map
+from tieredstore.restore.produce.partitioning import Partitioning
+from tieredstore.restore.produce.runs import ProduceOptions
+from tieredstore.restore.produce.time_cut import PartitionCut, TimeCut
+
+
+def content(records: list[Kept]) -> list[tuple[object, ...]]:
+    return [record[1:] for record in records]
+
+
+@pytest.mark.parametrize("count", [3, 1])
+def test_keys_are_hashed_anew(kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(producing, "_MOST_RECORDS", 40)
+    source = mixed_topics(tmp_path, "orders")
+    restore = Restore(source, kafka, {"orders": make_topic(kafka, partitions=count)})
+    with pytest.raises(InterruptedError):
+        list(restore.run(options={"partitioner": "java"}, on_step=interrupt_at("commit", 3)).outcomes())
+    list(restore.run(options={"partitioner": "java"}).outcomes())
+    found = {number: committed(kafka, restore.topics["orders"], number) for number in range(count)}
+    partitioning = Partitioning("java", count)
+    for (_, number), records in source.committed.items():
+        targets = partitioning.partitions([record[2] for record in records], number)
+        for target in range(count):
+            expected = [record for record, own in zip(content(records), targets, strict=True) if own == target]
+            # The records of the other source partition lie between them.
+            left = iter(content(found[target]))
+            assert all(record in left for record in expected)
+    assert sum(map(len, found.values())) == sum(map(len, source.committed.values()))
+    offsets = load_map(source.bucket.manager.store, "", ProduceOptions(topics=restore.topics).run)
+    assert offsets.topics["orders"].is_rehashed
+    assert offsets.partitions("orders") == {0: range(5, 185), 1: range(5, 185)}
+
+
+def interrupt_at(step: str, number: int) -> object:
+    left = number
+
+    def on_step(name: str) -> None:
+        nonlocal left
+        left -= name == step
+        if left == 0:
+            raise InterruptedError
+
+    return on_step
+
+
+def test_a_run_does_not_go_on_with_more_partitions(kafka: KafkaServer, tmp_path: Path) -> None:
+    restore = Restore(mixed_topics(tmp_path, "orders"), kafka, {"orders": make_topic(kafka, partitions=2)})
+    with pytest.raises(InterruptedError):
+        list(restore.run(options={"partitioner": "librdkafka"}, on_step=interrupt_at("commit", 2)).outcomes())
+    add_partitions(kafka, restore.topics["orders"], 3)
+    with pytest.raises(ConfigError, match="has 3 partitions, and had 2 when the run began, so keys would go elsewhere"):
+        list(restore.run(options={"partitioner": "librdkafka"}).outcomes())
+
+
+def test_a_smaller_target_is_refused(kafka: KafkaServer, tmp_path: Path) -> None:
+    restore = Restore(mixed_topics(tmp_path, "orders"), kafka, {"orders": make_topic(kafka)})
+    with pytest.raises(ConfigError, match="has 1 partitions in the target, and 2 in the bucket: add partitions, or"):
+        list(restore.run().outcomes())
+
+
+def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producing, "_MOST_RECORDS", 20)
+    source = mixed_topics(tmp_path, "orders")
+    topic_id = str(load_catalog(source.bucket.manager).incarnation("orders").topic_id)
+    left_out = ((0, 30), (33, 36), (60, 90), (119, 125))
+    cut = TimeCut(
+        1, 0, (PartitionCut("orders", topic_id, 0, 120, left_out), PartitionCut("orders", topic_id, 1, 0)),
+    )  # fmt: skip
+    restore = Restore.into(kafka, source)
+    with pytest.raises(InterruptedError):
+        list(restore.run(options={"cut": cut}, on_step=interrupt_at("committed", 2)).outcomes())
+    # The run keeps the cut that it began with.
+    list(restore.run().outcomes())
+    expected = [
+        record
+        for record in source.committed["orders", 0]
+        if record[0] < 120 and not any(start <= record[0] < stop for start, stop in left_out)
+    ]
+    assert len(expected) > 20
+    assert content(committed(kafka, restore.topics["orders"], 0)) == content(expected)
+    assert committed(kafka, restore.topics["orders"], 1) == []
