@@ -204,15 +204,17 @@ class LiveCluster(Closing):
             if place.offset >= 0
         }
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int | GroupCommit]) -> None:
         """Commit these offsets (of the next records to read) for a group that has no members now.
 
+        Metadata are committed too, leader epochs are not.
         BrokerError names the first partition that was refused; others may be committed or not.
         """
         if not offsets:
             return
         client = self._clients.get()
-        places = [KafkaPartition(*where, offset) for where, offset in offsets.items()]
+        commits = {where: GroupCommit(each) if isinstance(each, int) else each for where, each in offsets.items()}
+        places = [KafkaPartition(*where, commit.offset, commit.metadata or "") for where, commit in commits.items()]
         wanted = ConsumerGroupTopicPartitions(group, places)
 
         def ask(timeout_s: float) -> Mapping[str, Future[Any]]:

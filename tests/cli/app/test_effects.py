@@ -249,10 +249,10 @@ def test_a_deleted_topic_stays_deleted_without_yes(tmp_path: Path, monkeypatch: 
     check(Scene(("restore", "undelete", "events", "-c", write_settings(tmp_path)), lambda: content(store)))
 
 
-SPECIAL: Final = {"doctor", "restore finish", "restore undelete"}
+SPECIAL: Final = {"doctor", "restore finish", "restore groups", "restore undelete"}
 """Commands that rewrite something other than objects in a folder.
 
-``tests/restore/logdir/test_real_broker.py`` tries the second, a test above the third.
+``tests/restore`` tries those with a cluster, a test above the last one.
 """
 
 PLACED: Final = {

@@ -77,6 +77,7 @@ PRINTING = {
     # They need a cluster or a store with versions, and print what every tool does; see tests/restore.
     "restore logdir": [],
     "restore finish": [],
+    "restore groups": [],
     "restore offsets": [f"restore offsets{more}" for more in ("", " r1", " r1 none 0", " r1 none 0 5")],
     "restore undelete": [],
     "uploader": ["uploader --dry-run", "uploader --once"],
@@ -90,7 +91,7 @@ WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipel
 }
 SELDOM = {
     "fault", "output_key", "problem", "path", "broker_earliest_offset", "broker_end_offset", "complete_until",
-    "not_stored",
+    "not_stored", "committed_offset", "read_again",
 }  # fmt: skip
 """Names that the lines above never print, since the demo's bucket lacks them and no broker is asked."""
 

@@ -19,6 +19,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataError, DataLossError
 from tieredstore.live import LiveCluster
+from tieredstore.live.cluster import GroupCommit
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
@@ -197,10 +198,10 @@ class ScriptedCluster(LiveCluster):
 
     def __init__(self, failures: int) -> None:
         super().__init__({"bootstrap.servers": "localhost:1"}, isolation="read_committed", timeout_s=1)
-        self._failures, self.commits_made = failures, list[Mapping[TopicPartition, int]]()
+        self._failures, self.commits_made = failures, list[Mapping[TopicPartition, int | GroupCommit]]()
         self.tried = threading.Semaphore(0)
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int | GroupCommit]) -> None:
         self._failures -= 1
         self.tried.release()
         if self._failures >= 0:

@@ -18,6 +18,7 @@ _EFFECTS: Final[dict[str, Effect]] = {
     "logdir": "adds",
     "finish": "rewrites",
     "offsets": "reads",
+    "groups": "rewrites",
     "undelete": "rewrites",
 }
 COMMANDS: Final = (Entry("restore", "Put what is in a bucket back into Kafka.", _EFFECTS, _restore),)

@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from tieredstore.restore.cli import logdir, offsets, undelete
+from tieredstore.restore.cli import groups, logdir, offsets, undelete
 
 app: Final = typer.Typer(no_args_is_help=True, help="Put what is in a bucket back into Kafka.")
 
@@ -19,5 +19,5 @@ def restore() -> None:
     """
 
 
-for _command in (logdir.prepare, logdir.logdir, logdir.finish, offsets.offsets, undelete.undelete):
+for _command in (logdir.prepare, logdir.logdir, logdir.finish, offsets.offsets, groups.groups, undelete.undelete):
     app.command()(_command)

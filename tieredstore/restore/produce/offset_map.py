@@ -233,9 +233,14 @@ class OffsetMap:
             if where[0] == topic
         }
 
-    def target_partitions(self, topic: str) -> list[int]:
-        """Return the target partitions that have records of a source topic, ascending."""
-        return sorted({partition for where, pairs in self._mapped.items() if where[0] == topic for partition in pairs})
+    def target_ends(self, topic: str) -> dict[int, int]:
+        """Return the offset after the last record of a source topic in each target partition that has any."""
+        ends: dict[int, int] = {}
+        for where, pairs in self._mapped.items():
+            for partition, runs in pairs.items():
+                if where[0] == topic and len(runs):
+                    ends[partition] = max(ends.get(partition, 0), runs.target_end[-1])
+        return dict(sorted(ends.items()))
 
     def mapped_runs(self, where: TopicPartition) -> Iterator[tuple[int, MappedRun]]:
         """Yield each run of a source partition with its target partition."""
@@ -272,14 +277,13 @@ class OffsetMap:
         ``offsets`` are the next offsets to read by source partition; partitions without one count as unread.
         """
         found: dict[int, FirstUnread] = {}
-        for partition in self.target_partitions(topic):
+        for partition, end in self.target_ends(topic).items():
             sources = [
                 (runs, offsets.get(where[1], 0))
                 for where, pairs in self._mapped.items()
                 if where[0] == topic and (runs := pairs.get(partition)) is not None and len(runs)
             ]
             starts = [start for runs, offset in sources if (start := _first_unread(runs, offset)) is not None]
-            end = max(runs.target_end[-1] for runs, _ in sources)
             start = min(starts, default=end)
             found[partition] = FirstUnread(start, sum(_read_again(runs, offset, start) for runs, offset in sources))
         return found

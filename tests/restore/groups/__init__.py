@@ -1,0 +1,1 @@
+"""Consumer groups that move to a restored topic."""

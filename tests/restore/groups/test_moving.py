@@ -1,0 +1,168 @@
+"""Groups go on at the exact record on real brokers; what cannot move is named."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from tests.restore.groups.restored_topics import (
+    RestoredTopic,
+    Server,
+    commit,
+    committed,
+    read_values,
+    restore_topic,
+)
+from tests.support.cli.cli_process import Result, tieredstore
+from tests.support.kafka.kafka_topics import TIMEOUT_S, delete_topic, make_topic
+from tests.support.servers.kafka import KafkaServer
+from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, start_kafka_cluster
+
+Commits = dict[str, dict[int, tuple[int, str]]]
+
+
+def groups(topic: RestoredTopic, folder: Path, *words: object) -> Result:
+    servers = ("--bootstrap-server", topic.server.bootstrap_servers)
+    return tieredstore("restore", "groups", "r1", "--store", folder, *servers, *words)
+
+
+def random_commits(topic: RestoredTopic, source: random.Random, count: int) -> Commits:
+    """Return this many groups, each with a random offset and text in each partition."""
+    return {
+        f"{topic.target}-{number}": {
+            partition: (source.randrange(max(0, start - 5), end + 5), source.choice(["", "text", "ключ"]))
+            for partition, (start, end) in topic.bounds.items()
+        }
+        for number in range(count)
+    }
+
+
+def write_file(path: Path, topic: str, commits: Commits) -> Path:
+    document = {
+        group: {topic: {number: {"offset": offset, "metadata": text} for number, (offset, text) in each.items()}}
+        for group, each in commits.items()
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def check_all_moved(topic: RestoredTopic, commits: Commits) -> int:
+    """Check that each group's next record is the first one at or after its old offset; return the number checked."""
+    count = 0
+    values = [read_values(topic.server, topic.target, number) for number in range(len(topic.offsets))]
+    for group, offsets in commits.items():
+        moved = committed(topic.server, group, topic.target, len(topic.offsets))
+        for partition, (offset, text) in offsets.items():
+            there, metadata = moved[partition]
+            following = next((value for at, value in values[partition].items() if at >= there), None)
+            assert following == topic.expected(partition, offset), (group, partition, offset, there)
+            assert (metadata or "") == text
+            count += 1
+    return count
+
+
+def test_groups_of_a_file_go_on_at_the_exact_record(kafka: KafkaServer, tmp_path: Path) -> None:
+    source = random.Random(52)
+    topic = restore_topic(kafka, tmp_path, source, partitions=10, records=60)
+    commits = random_commits(topic, source, 3)
+    file = write_file(tmp_path / "groups.json", topic.source, commits)
+    planned = groups(topic, tmp_path, "--from-file", file).clean()
+    assert planned.text.splitlines()[-2:] == ["30 offsets would be moved", "nothing was moved: --yes does it"]
+    assert not any(committed(kafka, group, topic.target, 10) for group in commits)
+    rows, summary = groups(topic, tmp_path, "--from-file", file, "--yes", "--json").clean().rows
+    assert (summary["done"], summary["codes"]) == (30, {"moved": 30})
+    assert check_all_moved(topic, commits) == 30
+    for row in rows:
+        start, end = topic.bounds[row["partition"]]
+        beyond = max(0, row["offset"] - end), max(0, start - row["offset"])
+        assert row["difference"] == max(beyond)
+        assert (row["reason"] is None) == (max(beyond) == 0)
+    again = groups(topic, tmp_path, "--from-file", file, "--yes").clean()
+    assert again.text.splitlines()[-2:] == ["no offsets moved", "left alone: 30 there already"]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_of_a_cluster_moves_and_its_members_go_on(kafka: KafkaServer, tmp_path: Path, protocol: str) -> None:
+    source = random.Random(53)
+    topic = restore_topic(kafka, tmp_path, source, partitions=2, records=20)
+    group = f"{topic.target}-{protocol}"
+    old = {partition: (topic.offsets[partition][7] + 1, "") for partition in range(2)}
+    commit(kafka, group, topic.source, old)
+    done = groups(topic, tmp_path, group, "--from-cluster", kafka.bootstrap_servers, "--yes").clean()
+    assert f"moved  {group}  {topic.source}-1 {old[1][0]} → {topic.target}-1 " in done.text
+    member = Consumer({
+        "bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "group.protocol": protocol,
+        "auto.offset.reset": "error", "isolation.level": "read_committed", "enable.auto.commit": False,
+    })  # fmt: skip
+    try:
+        member.subscribe([topic.target])
+        seen: dict[int, list[bytes]] = {0: [], 1: []}
+        while sum(map(len, seen.values())) < 24:
+            message: Any = member.poll(TIMEOUT_S)
+            assert message is not None
+            assert message.error() is None, message.error()
+            seen[message.partition()].append(message.value())
+        assert seen == {p: [b"%d:%d" % (p, offset) for offset in topic.offsets[p][8:]] for p in range(2)}
+        file = write_file(tmp_path / "groups.json", topic.source, {group: {0: (0, "")}})
+        refused = groups(topic, tmp_path, "--from-file", file, "--yes")
+        assert refused.code == 6, refused
+        assert f"refused  {group} (it has members at {kafka.bootstrap_servers}: stop its consumers)" in refused.text
+        left = groups(topic, tmp_path, group, "--from-cluster", kafka.bootstrap_servers, "--yes").clean()
+        assert f"not movable  {group} (it has members at {kafka.bootstrap_servers}" in left.text
+    finally:
+        member.close()
+
+
+def test_where_keys_were_hashed_anew_no_record_is_skipped(kafka: KafkaServer, tmp_path: Path) -> None:
+    source = random.Random(54)
+    topic = restore_topic(kafka, tmp_path, source, partitions=4, records=60, is_rehashed=True)
+    commits = random_commits(topic, source, 5)
+    file = write_file(tmp_path / "groups.json", topic.source, commits)
+    rows, _ = groups(topic, tmp_path, "--from-file", file, "--yes", "--json").clean().rows
+    promised = {(row["name"], row["target_partition"]): row["read_again"] for row in rows}
+    values = [read_values(kafka, topic.target, number) for number in range(4)]
+    for group, offsets in commits.items():
+        for partition, (there, _) in committed(kafka, group, topic.target, 4).items():
+            is_unread = {
+                at: int(value.split(b":")[1]) >= offsets[int(value.split(b":")[0])][0]
+                for at, value in values[partition].items()
+            }
+            assert not any(unread for at, unread in is_unread.items() if at < there)
+            assert sum(not unread for at, unread in is_unread.items() if at >= there) <= promised[group, partition]
+
+
+def test_a_target_that_is_not_there_and_a_partition_that_was_not_restored_are_named(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    topic = restore_topic(kafka, tmp_path, random.Random(55), partitions=1, records=5)
+    file = write_file(tmp_path / "groups.json", topic.source, {"g": {0: (3, ""), 7: (1, "")}})
+    partly = groups(topic, tmp_path, "--from-file", file).clean()
+    assert f"not restored  g  {topic.source}-7 1 (the run r1 did not restore {topic.source}-7)" in partly.text
+    delete_topic(kafka, topic.target)
+    groups(topic, tmp_path, "--from-file", file, "--yes").fails(3, f"there is no {topic.target}-0")
+    make_topic(kafka, name=topic.target)
+    groups(topic, tmp_path, "--from-file", file, "--yes").fails(2, f"{topic.target}-0 ends at 0 in the target cluster")
+
+
+@pytest.fixture(params=[KAFKA, KAFKA_39], ids=["newest", "3.9"])
+def broker(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with start_kafka_cluster(1, libs=request.param) as cluster:
+        yield cluster
+
+
+@pytest.mark.soak
+def test_ten_thousand_random_offsets_move_exactly(broker: Server, tmp_path: Path) -> None:
+    source = random.Random(56)
+    topic = restore_topic(broker, tmp_path, source, partitions=200, records=300)
+    commits = random_commits(topic, source, 50)
+    for group, offsets in commits.items():
+        commit(broker, group, topic.source, offsets)
+    moved = groups(topic, tmp_path, "--from-cluster", broker.bootstrap_servers, "--yes").clean()
+    assert "10,000 offsets moved" in moved.text
+    assert check_all_moved(topic, commits) == 10_000

@@ -1,0 +1,145 @@
+"""``restore groups``: consumer groups go on in the new topics where they were.
+
+Separate from ``offsets``, which needs no cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tieredstore.cli.app.options import Apply, Cluster, Json, Store, parse_option
+from tieredstore.cli.app.outcomes import OUTCOME, Words, carry_out
+from tieredstore.cli.terminal.output import counted
+from tieredstore.cli.terminal.rows import Row, attributes
+from tieredstore.errors import ConfigError
+from tieredstore.model import AtTime
+
+if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket
+    from tieredstore.restore.groups.moving import GroupOutcome
+    from tieredstore.restore.groups.sources import SourceGroups
+    from tieredstore.restore.produce.offset_map import OffsetMap
+
+_NEWEST: Final = "newest"
+
+
+def groups(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run of restore produce; see restore offsets.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="GROUP", help="Only these groups, by name or glob.")
+    ] = None,
+    *,
+    store: Store,
+    cluster: Cluster,
+    from_cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--from-cluster", metavar="HOST:PORT|FILE", help="Offsets from the old cluster, or properties to reach it."
+        ),
+    ] = None,
+    from_snapshot: Annotated[
+        str | None,
+        typer.Option(
+            "--from-snapshot", metavar="newest|TIME", help="Offsets from the snapshot of this time or before."
+        ),
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="FILE", help='Offsets from JSON: {"GROUP": {"TOPIC": {"PARTITION": 12}}}.'),
+    ] = None,
+    cluster_id: Annotated[
+        str | None, typer.Option("--cluster-id", metavar="ID", help="Which cluster's snapshot, if there are several.")
+    ] = None,
+    apply: Apply,
+    output: Json,
+) -> None:
+    """Move consumer groups: their old offsets become those of the same records in the new topics.
+
+    --bootstrap-server names the cluster that was restored into. Groups with members are refused, in both clusters: stop
+    their consumers first. An offset without a record becomes that of the next record; one beyond the restored end
+    becomes the end. Where keys were hashed anew, groups move to the first record that they may not have read.
+
+    Example: tieredstore restore groups orders -c store.properties --bootstrap-server new:9092 --from-snapshot newest
+    """
+    from tieredstore.restore.groups.cluster import GroupCluster
+    from tieredstore.restore.groups.moving import plan_groups
+    from tieredstore.restore.groups.sources import groups_of_file
+    from tieredstore.restore.produce.offset_map import load_map
+
+    if sum(each is not None for each in (from_cluster, from_snapshot, from_file)) != 1:
+        raise ConfigError("the groups' offsets are in one place: --from-cluster, --from-snapshot or --from-file")
+    target = cluster.client()
+    if target is None:
+        raise ConfigError("the cluster that was restored into is needed: give --bootstrap-server HOST:PORT")
+    with store.open() as bucket, GroupCluster(target) as brokers:
+        opened = bucket.opened()
+        offset_map = load_map(opened.store, opened.prefix, run)
+        if from_cluster is not None:
+            source = _of_cluster(from_cluster, offset_map, names or ())
+        elif from_snapshot is not None:
+            source = _of_snapshot(bucket, from_snapshot, cluster_id).choose(names or ())
+        else:
+            assert from_file is not None
+            source = groups_of_file(from_file).choose(names or ())
+        carry_out(plan_groups(offset_map, source, brokers), _MOVED, yes=apply.yes, as_json=output.as_json)
+
+
+def _of_cluster(place: str, offset_map: OffsetMap, names: Sequence[str]) -> SourceGroups:
+    from tieredstore.config.properties import read_properties
+    from tieredstore.restore.groups.cluster import GroupCluster
+    from tieredstore.restore.groups.sources import groups_of_cluster
+
+    properties = read_properties(Path(place)) if Path(place).is_file() else {"bootstrap.servers": place}
+    with GroupCluster(properties) as brokers:
+        return groups_of_cluster(brokers, offset_map, names)
+
+
+def _of_snapshot(bucket: Bucket, moment: str, cluster_id: str | None) -> SourceGroups:
+    from tieredstore.ops.snapshots.storing import read_snapshot
+    from tieredstore.restore.groups.sources import groups_of_snapshot
+
+    place = None if moment == _NEWEST else parse_option("--from-snapshot", moment)
+    if isinstance(place, int):
+        raise ConfigError(f"--from-snapshot is {moment}, an offset: give {_NEWEST}, or a time")
+    at_ms = place.timestamp_ms if isinstance(place, AtTime) else None
+    return groups_of_snapshot(read_snapshot(bucket.manager, at_ms, cluster_id))
+
+
+def _line(outcome: GroupOutcome, verb: str) -> str:
+    reason = outcome.reason or outcome.error
+    more = f" ({reason})" if reason is not None else ""
+    if outcome.topic is None:
+        return f"{verb}  {outcome.name}{more}"
+    if outcome.target_topic is None:
+        return f"{verb}  {outcome.name}  {outcome.topic}-{outcome.partition} {outcome.offset}{more}"
+    old = outcome.topic if outcome.offset is None else f"{outcome.topic}-{outcome.partition} {outcome.offset}"
+    again = "" if outcome.read_again is None else f", at most {counted(outcome.read_again, 'record')} read again"
+    new = f"{outcome.target_topic}-{outcome.target_partition} {outcome.target_offset}"
+    return f"{verb}  {outcome.name}  {old} → {new}{again}{more}"
+
+
+_ROW: Final[Row[GroupOutcome]] = Row(
+    OUTCOME.of(lambda one: one),
+    attributes(
+        "offset", "target_topic", "target_partition", "target_offset", "committed_offset", "where", "difference",
+        "read_again",
+    ),
+)  # fmt: skip
+_MOVED: Final = Words(
+    noun="offset",
+    done="moved",
+    doing="moving",
+    show=_line,
+    left={
+        "there": "there already",
+        "not_restored": "in partitions that the run did not restore",
+        "not_movable": "groups that cannot be moved",
+    },
+    none="no offsets of groups in the topics of this run",
+    has_sizes=False,
+    row=_ROW,
+)

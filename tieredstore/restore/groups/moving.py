@@ -1,0 +1,177 @@
+"""Moves consumer groups to the offsets that their records got in a run of ``restore produce``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tieredstore.api.outcomes import Outcome, Plan, Status
+from tieredstore.errors import BrokerError, ConfigError, ResourceNotFoundError
+from tieredstore.live.cluster import GroupCommit
+from tieredstore.model import TopicPartition
+
+if TYPE_CHECKING:
+    from tieredstore.format.cluster_snapshot import CommittedOffset, GroupOffsets
+    from tieredstore.restore.groups.cluster import GroupCluster
+    from tieredstore.restore.groups.sources import SourceGroups
+    from tieredstore.restore.produce.offset_map import OffsetMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOutcome(Outcome):
+    """The outcome for one offset of the group ``name``. ``topic`` and ``partition`` are those of the bucket.
+
+    ``partition`` and ``offset`` are None where keys were hashed anew: the target offset then depends on all of the
+    topic's partitions, and at most ``read_again`` records before it are read again. ``committed_offset`` is what the
+    group has in the target now. ``where`` and ``difference`` are those of a translation.
+    """
+
+    offset: int | None = None
+    target_topic: str | None = None
+    target_partition: int | None = None
+    target_offset: int | None = None
+    committed_offset: int | None = None
+    where: str | None = None
+    difference: int | None = None
+    read_again: int | None = None
+    metadata: str = ""
+
+    @property
+    def target(self) -> TopicPartition:
+        """The target partition; ValueError for an outcome without one."""
+        if self.target_topic is None or self.target_partition is None:
+            raise ValueError("the outcome has no target")
+        return self.target_topic, self.target_partition
+
+    @property
+    def commit(self) -> GroupCommit:
+        """The commit to write to :attr:`target`."""
+        return GroupCommit(self.target_offset or 0, self.metadata)
+
+
+def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: GroupCluster) -> Plan:
+    """Return a plan that commits the groups' translated offsets to the target cluster.
+
+    Groups that have members there, or are of another kind, fail and are named. Groups that the source could not
+    provide are kept. Raise ConfigError if the cluster's topics end before the records of the run.
+    """
+
+    def outcomes(dry_run: bool) -> Generator[Outcome]:
+        _check_target(offset_map, cluster)
+        for name, reason in sorted(source.left.items()):
+            yield _outcome(name, "kept", "not_movable", reason)
+        here = cluster.groups_here()
+        for group in source.groups:
+            known = here.get(group.group)
+            if known is not None and known.obstacle is not None:
+                yield _outcome(group.group, "failed", "refused", known.obstacle)
+            else:
+                yield from _move(offset_map, group, cluster, dry_run=dry_run)
+
+    return Plan("move_groups", ", ".join(group.group for group in source.groups), outcomes)
+
+
+def _check_target(offset_map: OffsetMap, cluster: GroupCluster) -> None:
+    """Raise ConfigError for a cluster that cannot have the records of the run: groups would move beyond its ends."""
+    wanted = {
+        (mapped.target, partition): end
+        for topic, mapped in offset_map.topics.items()
+        for partition, end in offset_map.target_ends(topic).items()
+    }
+    ends = cluster.end_offsets(wanted)
+    for where, end in wanted.items():
+        if ends[where] < end:
+            raise ConfigError(
+                f"{where[0]}-{where[1]} ends at {ends[where]} in the target cluster, and the run {offset_map.run} put "
+                f"records there up to {end}: name the cluster that the run restored into"
+            )
+
+
+def _move(
+    offset_map: OffsetMap, group: GroupOffsets, cluster: GroupCluster, *, dry_run: bool
+) -> Generator[GroupOutcome]:
+    """Move one group by one request, and yield an outcome for each of its offsets."""
+    translated = list(translate_group(offset_map, group))
+    moves = [each for each in translated if each.target_offset is not None]
+    yield from (each for each in translated if each.target_offset is None)
+    try:
+        commits = cluster.commits(group.group, [each.target for each in moves])
+        due = [each for each in moves if not _is_there(each, commits)]
+        if due and not dry_run:
+            cluster.commit_offsets(group.group, {each.target: each.commit for each in due})
+    except (BrokerError, ResourceNotFoundError) as error:
+        yield replace(_outcome(group.group, "failed", "refused"), error=error)
+        return
+    for each in moves:
+        now = commits.get(each.target)
+        known = replace(each, committed_offset=None if now is None else now.offset)
+        if each in due:
+            yield replace(known, status="planned" if dry_run else "done", code="moved")
+        else:
+            yield replace(known, status="kept", code="there")
+
+
+def _is_there(move: GroupOutcome, commits: Mapping[TopicPartition, GroupCommit]) -> bool:
+    now = commits.get(move.target)
+    return now is not None and (now.offset, now.metadata or "") == (move.target_offset, move.metadata)
+
+
+def translate_group(offset_map: OffsetMap, group: GroupOffsets) -> Iterator[GroupOutcome]:
+    """Yield a planned outcome for each target offset of a group.
+
+    Offsets of topics that the run does not have are ignored. Those of partitions that it did not restore are kept.
+    """
+    for topic, mapped in offset_map.topics.items():
+        commits = [commit for commit in group.offsets if commit.topic == topic]
+        if not mapped.is_rehashed:
+            yield from (_translated(offset_map, group.group, commit) for commit in commits)
+        elif commits:
+            yield from _first_unread(offset_map, group.group, topic, commits)
+
+
+def _translated(offset_map: OffsetMap, group: str, commit: CommittedOffset) -> GroupOutcome:
+    outcome = replace(
+        _outcome(group, "planned", "moved"), topic=commit.topic, partition=commit.partition, offset=commit.offset,
+        metadata=commit.metadata,
+    )  # fmt: skip
+    try:
+        found = offset_map.translate((commit.topic, commit.partition), commit.offset)
+    except ResourceNotFoundError as error:
+        return replace(outcome, status="kept", code="not_restored", reason=str(error))
+    reasons = {
+        "before": f"{found.difference} before the first restored offset",
+        "beyond": f"{found.difference} beyond the restored end",
+    }
+    return replace(
+        outcome, target_topic=found.topic, target_partition=found.partition, target_offset=found.offset,
+        where=found.where, difference=found.difference, reason=reasons.get(found.where),
+    )  # fmt: skip
+
+
+def _first_unread(
+    offset_map: OffsetMap, group: str, topic: str, commits: Sequence[CommittedOffset]
+) -> Iterator[GroupOutcome]:
+    """Yield the first offset to read in each target partition of a topic whose keys were hashed anew."""
+    restored = offset_map.partitions(topic)
+    offsets = {commit.partition: commit.offset for commit in commits if commit.partition in restored}
+    notes = [
+        f"{offset - restored[partition].stop} beyond the restored end of {topic}-{partition}"
+        for partition, offset in sorted(offsets.items())
+        if offset > restored[partition].stop
+    ]
+    notes += [f"no offset in {topic}-{partition}, all unread" for partition in restored if partition not in offsets]
+    # A text belongs to one old partition; it is kept if all have the same one.
+    texts = sorted({commit.metadata for commit in commits})
+    if len(texts) > 1:
+        notes.append("metadata of the old partitions differ, none is kept")
+    outcome = replace(
+        _outcome(group, "planned", "moved", "; ".join(notes) or None), topic=topic, where="first_unread",
+        target_topic=offset_map.topics[topic].target, metadata=texts[0] if len(texts) == 1 else "",
+    )  # fmt: skip
+    for partition, first in offset_map.first_unread(topic, offsets).items():
+        yield replace(outcome, target_partition=partition, target_offset=first.offset, read_again=first.read_again)
+
+
+def _outcome(group: str, status: Status, code: str, reason: str | None = None) -> GroupOutcome:
+    return GroupOutcome(action="move_groups", status=status, code=code, name=group, reason=reason)
