@@ -153,7 +153,7 @@ def kind_of(key: str, kinds: Sequence[StateKind] = KINDS) -> StateKind | None:
 
 
 def parse_release(text: str, kinds: Sequence[StateKind] = KINDS) -> tuple[int, int]:
-    """Parse a release such as 0.1 or 0.1.2; raise ConfigError unless the table knows it."""
+    """Parse a release such as 0.1 or 0.1.2; raise ConfigError for one that ``kinds`` do not know."""
     known = sorted({_parse(release) for kind in kinds for release, _ in kind.releases})
     if _RELEASE.fullmatch(text) is None or not known[0] <= _parse(text) <= known[-1]:
         names = ", ".join(f"{major}.{minor}" for major, minor in known)

@@ -32,13 +32,13 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "ConditionNotMet": PreconditionFailedError,
     "InvalidRange": RangeNotSatisfiableError,
     "InvalidBlockList": PartsGoneError,
-    # These have status 400, but are transient: the body was damaged or truncated in transit.
+    # The following codes have status 400, but are transient: the body was damaged or truncated in transit.
     "Md5Mismatch": StoreUnavailableError,
     "IncompleteBody": StoreUnavailableError,
-    # These have status 409, but are about the caller's permission.
+    # The following codes have status 409, but are about the caller's permission.
     "AccountIsDisabled": AccessDeniedError,
     "InsufficientAccountPermissions": AccessDeniedError,
-    # These have status 412, but no condition of ours failed: the blob is leased.
+    # The following codes have status 412, but no condition of ours failed: the blob is leased.
     "LeaseIdMissing": AccessDeniedError,
 }
 _NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})

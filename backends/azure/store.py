@@ -176,8 +176,8 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
     def read(response: PipelineResponse[Any, Any]) -> None:
         answer: Any = response.http_response
-        # The SDK raises the error of any other status. It requests an empty blob, which has no range, again without
-        # one.
+        # The SDK raises the error of any other status. If a blob is empty, and so has no range, the SDK requests it
+        # again without a range.
         if answer.status_code not in {200, 206}:
             return
         headers = cast("Mapping[str, str]", answer.headers)
@@ -202,7 +202,7 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
 
 def _check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
-    """Raise StoreUnavailableError if ``data`` is a whole blob whose MD5 differs from the one the service keeps."""
+    """Raise StoreUnavailableError if ``data`` is a whole blob whose MD5 differs from the MD5 that the service keeps."""
     expected = headers.get("x-ms-blob-content-md5") or headers.get("Content-MD5")
     if expected is None or not is_whole(headers):
         return

@@ -128,7 +128,7 @@ def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
     elif (standing.st_dev, standing.st_ino) != (status.st_dev, status.st_ino):
         raise FileExistsError
     else:
-        # An earlier publisher was killed between link and unlink.
+        # The object is this draft: an earlier publisher was killed between link and unlink.
         os.unlink(draft, dir_fd=folder.descriptor)
     return True
 

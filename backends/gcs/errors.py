@@ -27,7 +27,7 @@ from tieredstore.redaction import redacted
 
 # For an upload session, 410 means the same as 404.
 _BY_STATUS: Final = BY_STATUS | {410: ObjectNotFoundError}
-# These have status 403, but are transient.
+# These reasons come with status 403, but are transient.
 _THROTTLED: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 _NO_BUCKET: Final = "bucket does not exist"
 _NO_OBJECT: Final = "No such object"

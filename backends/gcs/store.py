@@ -454,7 +454,7 @@ def rule_sentences(properties: Mapping[str, Any], prefix: str) -> list[str]:
         for rule in properties.get("lifecycle", {}).get("rule", [])
         if rule.get("action", {}).get("type") == "Delete"
         and rule.get("condition", {}).get("isLive") is not False
-        # These two conditions match only noncurrent versions.
+        # These two lifecycle conditions match only noncurrent versions.
         and not {"numNewerVersions", "daysSinceNoncurrentTime"} & set(rule.get("condition", {}))
         and concerns(prefix, rule.get("condition", {}).get("matchesPrefix", []))
     ]

@@ -93,7 +93,7 @@ class BoundedAdapter(HTTPAdapter):
 
 
 def _socks_pools() -> dict[str, Any]:
-    # This needs PySocks, which only users of a proxy have.
+    # This import needs PySocks, which only users of a proxy have.
     from tieredstore.backends.http.socks_sockets import SOCKS_POOLS  # noqa: PLC0415
 
     return SOCKS_POOLS

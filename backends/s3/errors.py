@@ -49,7 +49,8 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     # Another conditional write to the key was in progress.
     "ConditionalRequestConflict": StoreUnavailableError,
     "OperationAborted": StoreUnavailableError,
-    # These have status 400, but are transient: the body was damaged or truncated in transit, or came too slowly.
+    # The following codes have status 400, but are transient: the body was damaged or truncated in transit, or came too
+    # slowly.
     "BadDigest": StoreUnavailableError,
     "IncompleteBody": StoreUnavailableError,
     "RequestTimeout": StoreUnavailableError,
@@ -63,7 +64,7 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "InvalidToken": AccessDeniedError,
     "InvalidAccessKeyId": AccessDeniedError,
     "SignatureDoesNotMatch": AccessDeniedError,
-    # It has status 403, but is not about permission: the object is in an archive.
+    # This code has status 403, but is not about permission: the object is in an archive.
     "InvalidObjectState": StoreError,
     "KeyTooLongError": InvalidKeyError,
     "KeyTooLong": InvalidKeyError,

@@ -85,7 +85,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
             return take(S3Answer(size, body, what))
         finally:
-            # This has no effect on a body read to its end, which has already released the connection.
+            # Closing has no effect on a body that was read to its end: it has already released the connection.
             body.close()
 
     def _head(self, client: S3Client, key: str) -> ObjectInfo:

@@ -34,7 +34,8 @@ class Incarnation:
 class PartitionSegments:
     """Segments of one partition.
 
-    ``lineage`` assigns each offset to a segment. It is an error if the leader-epoch index is damaged or unreadable.
+    ``lineage`` assigns each offset to a segment. If the leader-epoch index is damaged or unreadable, ``lineage`` is
+    that error.
     """
 
     lineage: Lineage | TieredStoreError

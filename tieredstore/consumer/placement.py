@@ -76,7 +76,7 @@ class Recreated:
 
 @dataclass(frozen=True, slots=True)
 class Unset:
-    """There is no start offset, and the reset is ``error``."""
+    """The partition has no start offset, and the reset policy is ``error``."""
 
 
 Placement: TypeAlias = (

@@ -230,8 +230,8 @@ class QueryTables(Closing):
 
     def _names_in(self, sql: str) -> list[str]:
         if [one.type for one in self._connection.extract_statements(sql)] == [_DUCK.StatementType.MULTI]:
-            # This is a PIVOT, for example, which first looks for its columns. DuckDB does not return the names in such
-            # a query.
+            # The query is a PIVOT, for example, which first looks for its columns. DuckDB does not return the names in
+            # such a query.
             return tables_mentioned(sql, self._topics())
         try:
             names = set(self._connection.get_table_names(sql))

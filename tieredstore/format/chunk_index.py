@@ -48,7 +48,7 @@ _BYTES: Final = bytes(range(256))
 
 
 class LazyNumbers(Sequence[int]):
-    """Numbers computed on access: :meth:`at` returns the one at an index within bounds."""
+    """Numbers computed on access: :meth:`at` returns the number at an index within bounds."""
 
     __slots__ = ()
 
@@ -192,7 +192,7 @@ def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
     ManifestCorruptError for a damaged frame.
     """
     try:
-        # This reads only the header. A frame without its content size could expand without end, so it is refused.
+        # Read the content size from the header alone. A frame without it could expand without end, so it is refused.
         claimed = zstandard.frame_content_size(frame)
         if not 0 <= claimed <= MAX_BINARY_SIZE:
             raise _corrupt_list(f"does not declare a size up to {MAX_BINARY_SIZE} bytes")

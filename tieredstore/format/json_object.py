@@ -171,8 +171,8 @@ def _check_cost(raw: bytes) -> None:
     """Refuse a text that would take many times its own size in memory, before it is parsed."""
     if len(raw) <= _MAX_VALUES:
         return
-    # One of these characters precedes each value. Those in texts or after the object count too: no real manifest comes
-    # near the limit.
+    # One of these characters precedes each value. Such characters in texts, or after the object, count too: no real
+    # manifest comes near the limit.
     values = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
     if values > _MAX_VALUES:
         raise ManifestCorruptError(

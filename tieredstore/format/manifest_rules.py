@@ -14,7 +14,7 @@ MiB.
 """
 
 MAX_SMALL_CHUNKS: Final = 65_536
-"""A log may have this many chunks of any size: so few cost nothing worth a rule."""
+"""A log may have this many chunks of any size: reading so few costs little."""
 
 
 @dataclass(frozen=True, slots=True)

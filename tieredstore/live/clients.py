@@ -89,7 +89,9 @@ class LiveProducer(Producer):
         _family.add(self)
 
     def _note(self, error: KafkaError) -> None:
-        """Note an error. It is fatal, for example, if an idempotent producer no longer knows the broker's state."""
+        """Note an error. Some errors are fatal, for example if an idempotent producer no longer knows the broker's
+        state.
+        """
         self.is_lost = self.is_lost or error.fatal() or error.code() == KafkaError._FATAL
         self.trouble.note(error)
 

@@ -31,7 +31,9 @@ class BrokerLog:
 
 
 def lost_between(held: Iterable[Extent]) -> tuple[Extent, ...]:
-    """Return the offsets missing between the first and last of ``held``. Retention deleted the ones before."""
+    """Return the offsets missing between the first and last of ``held``. Retention deleted the offsets before the
+    first.
+    """
     known = sorted(held)
     return tuple(without(known, (known[0][0], max(end for _, end in known)))) if known else ()
 

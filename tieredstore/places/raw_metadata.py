@@ -120,7 +120,7 @@ class MetadataKeeper:
     def name_all(self, folder: str, times: Mapping[int, int] | None = None) -> None:
         """Add all whole segments of a partition; ``times`` are the modification times of log files, by base offset.
 
-        ``folder`` is the partition's folder in the plugin's keys. It takes one listing and two small requests.
+        ``folder`` is the partition's folder in the plugin's keys. The call makes one listing and two small requests.
         """
         known = times or {}
 

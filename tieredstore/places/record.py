@@ -22,7 +22,7 @@ from tieredstore.format.keys import parse_key
 from tieredstore.versions import LAYOUT_RECORD
 
 STATE: Final = "!tieredstore/"
-"""Part of the key after the prefix, for objects with our own state."""
+"""The keys of objects with our own state have this text after the prefix."""
 
 _NAME: Final = f"{STATE}layout.json"
 _MAX_BYTES: Final = 4096

@@ -54,10 +54,10 @@ def places_of(store: ObjectStore, prefix: str) -> tuple[Place, ...]:
 
 
 class RoutedStore(DelegatingStore):
-    """A store with the keys of the first place, the settings' own. It sends objects of other places' topics there.
+    """A store with the keys of the settings' own place. It sends the objects of each topic to the topic's place.
 
-    A topic's objects are its segments, its watermarks, and its records in quarantine. All others are at the first
-    place.
+    A topic's objects are its segments, its watermarks, and its records in quarantine. All other objects are at the
+    settings' own place.
     """
 
     def __init__(self, places: Sequence[Place], provider: EndpointProvider) -> None:

@@ -77,7 +77,7 @@ class TopicScan:
         return replace(self, windows=left)
 
     def streams(self) -> Iterator[Callable[[], _Batches]]:
-        """Yield reads of parts of the windows, by partition and offset. They are planned when needed."""
+        """Yield reads of parts of the windows, by partition and offset. Each part is planned when it is needed."""
         windows = self.windows
         total = sum(
             self.snapshot.bytes_between(where, *window) for where, of_log in windows.items() for window in of_log

@@ -22,7 +22,7 @@ LostOffsets: TypeAlias = Gap
 class Undecided:
     """A transaction whose outcome (commit or abort) is not in the segments. It begins at ``first_offset``.
 
-    ``segments_end`` is where the segments from there on end or have a gap.
+    The segments from ``first_offset`` on end, or have a gap, at ``segments_end``.
     """
 
     partition: TopicIdPartition

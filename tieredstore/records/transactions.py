@@ -244,7 +244,8 @@ def aborted_in_each(
 ) -> dict[Span, Sequence[AbortedTransaction]]:
     """Return the result of :func:`aborted_in` for each span, in parallel.
 
-    Indexes built from the logs are read in order instead, because each needs the open transactions of the one before.
+    Indexes built from the logs are read in order instead, because each needs the open transactions of the previous
+    span.
     """
     look = partial(aborted_in, source)
     if source.layout.tells_transactions:

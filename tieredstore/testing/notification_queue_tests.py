@@ -34,7 +34,7 @@ class NotificationQueueTests:
         return queue.append(partition, raw, Deadline.after(_LONG_S))
 
     def test_a_fresh_queue_is_empty(self, queue: NotificationQueue) -> None:
-        """There is nothing to read, and the start equals the end."""
+        """A fresh queue has nothing to read, and its start equals its end."""
         assert queue.partitions == 2
         assert queue.read(0, queue.start(0)) == []
         assert queue.start(1) == queue.end(1)

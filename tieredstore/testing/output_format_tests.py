@@ -105,6 +105,6 @@ class OutputFormatTests:
         assert self.written(pickle.loads(pickle.dumps(output))) == self.written(output)  # noqa: S301  our own
 
     def test_its_names_end_as_names_of_files_do(self, output: Format) -> None:
-        """They begin with a dot and contain no separator."""
+        """File name endings begin with a dot and contain no separator."""
         assert output.ending.startswith(".")
         assert "/" not in output.ending

@@ -48,7 +48,7 @@ class Link:
     is_read_only: bool = False
 
     def place(self, segment: FoundSegment) -> FoundSegment:
-        """Return the segment's place in this folder of links."""
+        """Return the segment with the paths of its links in this folder."""
         return FoundSegment(self.folder, segment.topic, segment.partition, self.base_offset, self.next_offset)
 
     @property

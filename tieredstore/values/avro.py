@@ -288,7 +288,7 @@ def arrow_type_of(schema: Any) -> pa.DataType:
     except ConfigError:
         raise
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
-        # Such a type is a decimal of 1,000 digits, or a fixed type of 2^40 bytes.
+        # The type has no Arrow type: a decimal of 1,000 digits, for example, or a fixed type of 2^40 bytes.
         raise ConfigError(f"the schema of Avro has a type that Arrow's columns do not have: {excerpt(error)}") from None
     return kind
 

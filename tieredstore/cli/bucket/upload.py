@@ -69,7 +69,7 @@ def upload(
 
 @dataclass(slots=True)
 class _Teller(Teller):
-    """Reports failures on stderr, and the rest on stdout unless the bar is enough.
+    """Reports failures on stderr, and other outcomes on stdout unless the progress bar is enough.
 
     An error that repeats for consecutive segments of a partition is reported once, with the count at the end.
     """

@@ -151,7 +151,8 @@ def _write(descriptor: int, view: memoryview) -> int:
         try:
             return os.write(descriptor, view)
         except BlockingIOError:
-            # The process at the other end has made the stream non-blocking, for us too: wait until it is writable.
+            # The process at the other end has made the stream non-blocking, for this process too: wait until it is
+            # writable.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

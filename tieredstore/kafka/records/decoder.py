@@ -78,8 +78,8 @@ class LogReading:
         rest = bytearray()
         for piece in pieces:
             with memoryview(piece) as whole, whole.cast("B") as view:
-                # First complete the batch that the end of the last piece cut, with only the bytes it lacks. Decode the
-                # others in place.
+                # First complete the batch that was cut by the end of the last piece, with only the bytes it lacks.
+                # Decode all other batches in place.
                 consumed = 0
                 while rest and consumed < len(view):
                     taken = min(_count_missing(rest), len(view) - consumed)

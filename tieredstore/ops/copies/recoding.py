@@ -66,8 +66,8 @@ class CopyWay(enum.StrEnum):
 class Recoding:
     """The differences between two buckets' settings, which decide what changes in copied segments.
 
-    ``options`` are the target's; only the changed ones apply. ``source_ring`` opens encrypted segments. It and the ring
-    of ``options`` are None if no key is needed.
+    ``options`` are the target's; only the changed ones apply. ``source_ring`` opens encrypted segments. It is None if
+    no key is needed, and so is the key ring of ``options``.
     """
 
     options: WriteOptions

@@ -36,7 +36,7 @@ class NeedReason(enum.StrEnum):
     """The segment's manifest is unreadable, so its pair is unknown."""
 
     UNCOMMITTED = "uncommitted"
-    """There are objects without a manifest, of a running or broken copy. The segment may still be committed with the
+    """The segment has objects, of a running or broken copy, but no manifest. It may still be committed with the
     pair.
     """
 

@@ -153,7 +153,8 @@ class BatchChecks:
         start = self._metadata.start_offset
         self._offsets = indexes.offsets or read_offset_index(b"", start)
         self._times = indexes.times or read_time_index(b"", start)
-        # Checks many batches at once and holds the progress in the log and its indexes. It takes nearly all batches.
+        # Checks many batches at once, and holds the progress in the log and its indexes. Nearly all batches are checked
+        # by it.
         self._run = BatchRun(start, *self._offsets.columns, *self._times.columns)
         aborted = indexes.aborted or ()
         self._aborted = {(entry.producer_id, entry.last_offset): entry for entry in aborted}
@@ -222,7 +223,7 @@ class BatchChecks:
         if self._is_damaged:
             detail = f"the CRC of the batch at byte {header.position} of the log is {crc:08x}, not {header.crc:08x}"
             self.report(FindingKind.BATCH_CRC, detail, _extent(header), _offsets(header))
-            # Any number in the header may be wrong.
+            # With a wrong CRC, any number in the header may be wrong.
             self._distrust()
             return
         self._run.last_offset = header.last_offset

@@ -186,7 +186,7 @@ class OpenTransactions:
             self._before = None
             return
         if self._is_behind(metadata):
-            # The segment is a copy or of an older epoch, so the one before still is the end of the log.
+            # This segment is a copy, or of an older epoch: the log still ends with the segment before it.
             if extent.end <= self._extent.end or _last_epoch(extent) < _last_epoch(self._extent):
                 return
             known = result.transactions

@@ -58,7 +58,7 @@ Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
 
 @dataclass(slots=True)
 class ReadUpTo:
-    """Mutable progress in reading a window: ``offset`` is the one after the last record read."""
+    """Mutable progress in reading a window: ``offset`` is the next offset to read."""
 
     offset: int
 
@@ -402,9 +402,7 @@ class _OpenFile:
 
 
 def _of_originals(batch: pa.RecordBatch, changed: pa.RecordBatch, faults: dict[int, str]) -> dict[int, str]:
-    """Return the faults under row numbers of ``batch``, a transformer's input. They are given by row numbers of its
-    output.
-    """
+    """Convert faults by row number of a transformer's output, to faults by row number of ``batch``, its input."""
     if not faults:
         return {}
     places = {offset: row for row, offset in enumerate(batch.column("offset").to_pylist())}

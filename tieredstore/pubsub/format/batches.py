@@ -163,7 +163,7 @@ def batch_index(messages: Sequence[Buffer]) -> bytes:
 
 
 def batch_checksum(batch: Buffer, messages: Sequence[Buffer]) -> int:
-    """Return the CRC-32 of an object, computed from the checksums of its large Messages. They must be sealed or
+    """Return the CRC-32 of an object, computed from the checksums of its large Messages, which must be sealed or
     checked.
     """
     crc = checksum(memoryview(batch)[: index_size(len(messages))])

@@ -316,7 +316,8 @@ class TopicBrokers:
             known = [(broker.ip, broker.port) for broker in self._brokers]
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
-            # Ask recently failed brokers last: a broker that is cut off from the others claims the topic for ever.
+            # Ask recently failed brokers last: a broker that is cut off from the others still claims, in its metadata,
+            # to have the topic.
             for place in sorted(dict.fromkeys([*known, *seeds]), key=self._failed_s):
                 try:
                     self._brokers = await self._ask(place)

@@ -105,5 +105,5 @@ class RecordFuture(Future[RecordPlace]):
         self._done_callbacks: list[Any] = []
         if place is not None or error is not None:
             self._result, self._exception, self._state = place, error, "FINISHED"
-        # Set last: a thread that sees it sees all the rest.
+        # Set the condition last: a thread that sees it then sees all other attributes too.
         self._condition = threading.Condition()

@@ -181,7 +181,7 @@ def _open_store_outbox(sending: Sending, *, topics: Topics, topic: Topic) -> Out
 
 _HEADER_BYTES: Final = message_header(b"", 0, ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), Compression.NONE).size
 _LEAST_SHARE: Final = 8
-"""The rest of a batch is left unused if it is smaller than this fraction of a Message."""
+"""A batch is closed early if the bytes left in it are fewer than this fraction of a Message."""
 
 
 class BatchPacker:

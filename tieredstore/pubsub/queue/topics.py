@@ -91,8 +91,8 @@ class Topics:
         self.batches: BatchSettings = settings.section(BatchSettings)
         self.folder: OwnFolder = OwnFolder(store, settings.key_prefix, self.batches.cluster)
         self.bucket_name: str = bucket_name(settings)
-        # Memory for batches of all topics, written or read. It is recycled only after its last user, so a hanging
-        # upload keeps its own.
+        # Memory for batches of all topics, written or read. A block is recycled only after its last user, so a hanging
+        # upload keeps its own block.
         self.memory: SlabPool = SlabPool()
         self._configured = configured
 
@@ -288,9 +288,7 @@ class QueuedBatch:
         return self.notification.total_size
 
     def check(self, crc32: int) -> None:
-        """Raise MessageCorruptError if the object's CRC-32 differs from the one in the notification, if there is
-        one.
-        """
+        """Raise MessageCorruptError if the notification has a CRC-32 and the object's differs from it."""
         facts = self.notification.facts
         if facts is not None and facts.crc32 != crc32:
             raise MessageCorruptError(f"{self.key}: the object's CRC-32 differs from the one written")
