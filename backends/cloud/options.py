@@ -47,7 +47,8 @@ class CloudOptions:
     def of_group(cls, settings: Settings, group: S3Settings | GcsSettings | AzureSettings, **own: object) -> Self:
         """Make the options from ``settings``. ``group`` has the settings of the store's own cloud.
 
-        A setting of the group with the name of an option becomes that option. ``own`` are the other options.
+        A setting of ``group`` that has the name of an option becomes that option. ``own`` has the options that are no
+        settings of the group.
         """
         options: dict[str, Any] = {name: getattr(group, name) for name in type(group).model_fields}
         names = {field.name for field in fields(cls)}

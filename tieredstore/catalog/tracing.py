@@ -226,7 +226,7 @@ class _Tracing:
         except CorruptDataError as error:
             del self._segments[segment_id]
             self._problems.append(Problem(ProblemKind.DAMAGED, segment_id, segment.start_offset, str(error)))
-        # A caller that needs the segment will get the error about the key.
+        # Ignore the error here: a caller that needs the segment will get it.
         except (UnknownKeyError, WrongKeyError):
             pass
 

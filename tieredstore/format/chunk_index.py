@@ -149,7 +149,7 @@ _OWN: Final = _OfThread()
 
 
 def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
-    """Return the binary form of ``sizes``; SegmentTooLargeError if one of them is not within 0..2^31-1."""
+    """Return the binary form of ``sizes``. Raise SegmentTooLargeError if one of them is not within 0..2^31-1."""
     if sizes and not 0 <= min(sizes) <= max(sizes) <= MAX_INT32:
         raise SegmentTooLargeError(f"stored chunk sizes {min(sizes)} to {max(sizes)} are not within 0..{MAX_INT32}")
     if not sizes:
@@ -166,7 +166,7 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
 
 
 def decode_chunk_sizes(raw: bytes | bytearray | memoryview) -> ChunkSizes:
-    """Return the sizes of a binary form; ManifestCorruptError unless it is exactly one list of sizes within
+    """Return the sizes of a binary form. Raise ManifestCorruptError unless it is exactly one list of sizes within
     0..2^31-1.
     """
     count = _read_int(raw, 0)
@@ -293,18 +293,18 @@ class ChunkIndex(ABC):
         return self.positions()[-1]
 
     def original_size(self, chunk_id: int) -> int:
-        """Return the size of a chunk before it was transformed; InvalidRangeError if there is no such chunk."""
+        """Return the size of a chunk before it was transformed. Raise InvalidRangeError if there is no such chunk."""
         return len(self.original_range(chunk_id))
 
     def original_range(self, chunk_id: int) -> ByteRange:
-        """Return the part of the original file that a chunk holds; InvalidRangeError if there is no such chunk."""
+        """Return the part of the original file that a chunk holds. Raise InvalidRangeError if the chunk does not exist."""
         if not 0 <= chunk_id < self.chunk_count:
             raise InvalidRangeError(f"there is no chunk {chunk_id} in a segment of {self.chunk_count} chunks")
         start = chunk_id * self.original_chunk_size
         return ByteRange(start, min(start + self.original_chunk_size, self.original_file_size))
 
     def chunk_at(self, position: int) -> int:
-        """Return the chunk that holds the byte at ``position`` of the original; InvalidRangeError for a position
+        """Return the chunk that holds the byte at ``position`` of the original. Raise InvalidRangeError for a position
         outside of it.
         """
         if not 0 <= position < self.original_file_size:
@@ -403,7 +403,7 @@ class VariableChunkIndex(ChunkIndex):
 
     @classmethod
     def from_sizes(cls, original_chunk_size: int, original_file_size: int, sizes: Sequence[int]) -> VariableChunkIndex:
-        """Return the index of chunks with these stored sizes; SegmentTooLargeError if the format cannot hold them."""
+        """Return the index of chunks with these stored sizes. Raise SegmentTooLargeError if one is out of range."""
         return cls(original_chunk_size, original_file_size, pack_chunk_sizes(sizes))
 
     @classmethod

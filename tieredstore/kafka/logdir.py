@@ -139,7 +139,7 @@ class LogSegment:
 
     @property
     def files(self) -> LogSegmentData:
-        """The files that a copy takes; InvalidSegmentError for an active segment."""
+        """The files that a copy takes. Raises InvalidSegmentError for an active segment."""
         if self.closed_files is None:
             name = f"{self.topic}-{self.partition} at offset {self.base_offset}"
             raise InvalidSegmentError(f"segment {name} is active: it can be copied once the broker has closed it")

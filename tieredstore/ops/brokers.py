@@ -129,7 +129,10 @@ class BrokersView(Closing):
         self._segments = BrokersSegments()
 
     def read_behind(self, seen: Iterable[SeenT]) -> Iterator[SeenT]:
-        """Yield the items ``seen`` in a store. Before each item, read the records written until it was seen."""
+        """Yield the items ``seen`` in a store.
+
+        Before each item, read the brokers' records that were written before the item was seen.
+        """
         seen = iter(seen)
         while piece := list(islice(seen, _AT_ONCE)):
             for partition, offset, value in self._read_on():

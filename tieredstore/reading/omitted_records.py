@@ -1,6 +1,6 @@
 """Reports which records of a requested range ``read_committed`` has left out, because they are not committed.
 
-This is a separate module because readers do not depend on it. The caller that passes records on reports its progress.
+A caller that passes the records on reports its progress to :class:`LeftOut`. Readers do not depend on this module.
 """
 
 from __future__ import annotations

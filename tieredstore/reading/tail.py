@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _LOOK_AGAIN_S: Final = 1.0
-"""After :meth:`_Looks.ask_soon`, the next look at the logs comes within this time. Each look is a listing."""
+"""After :meth:`_Looks.ask_soon`, the next look-up of the logs comes within this time. Each look-up lists the bucket."""
 
 _PAUSE_S: Final = 0.1
-"""The least time between two looks during a wait, even if ``look_s`` is shorter."""
+"""The least time between two look-ups of the logs during a wait, even if ``look_s`` is shorter."""
 
 _SLEEP_S: Final = 0.5
 """The longest uninterrupted wait: the clock may be simulated, and the bucket may be closed meanwhile."""
@@ -65,7 +65,7 @@ class TailRecords:
 
 @dataclass(frozen=True, slots=True)
 class _ToLook:
-    """The next look at the logs decides how the partition continues."""
+    """The next look-up of the logs decides how the partition continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ class _Followed:
 
     | from | event | next |
     |---|---|---|
-    | `ToLook` | a look: position below the seam | `Queued` |
-    | `ToLook` | a look: the broker has the position | `Live` |
-    | `ToLook` | a look: absent, undecided, or only older epochs exist; or an error | `ToLook` |
+    | `ToLook` | look-up: position below the seam | `Queued` |
+    | `ToLook` | look-up: the broker has the position | `Live` |
+    | `ToLook` | look-up: absent, undecided, or only older epochs exist; or an error | `ToLook` |
     | `Queued` | no other partition is read | `Reading` |
     | `Reading` | at the seam, which the broker has, and the topic was looked at within 30 s | `Live` |
     | `Reading` | at the seam otherwise, or an error | `ToLook` |
@@ -158,7 +158,7 @@ class _Partitions(dict[TopicPartition, _Followed]):
 
 @dataclass(slots=True)
 class _Looks:
-    """The schedule of looks at the logs: one every ``pause_s``, or earlier on request."""
+    """The schedule of look-ups of the logs: one every ``pause_s``, or earlier on request."""
 
     clock: Callable[[], float]
     pause_s: float
@@ -166,19 +166,19 @@ class _Looks:
 
     @property
     def next_at(self) -> float:
-        """The time when the next look is due."""
+        """The time when the next look-up is due."""
         return self.last_at + self.pause_s
 
     def begin(self) -> None:
-        """Note that a look begins now."""
+        """Note that a look-up begins now."""
         self.last_at = self.clock()
 
     def ask_soon(self) -> None:
-        """Make the next look due within ``_LOOK_AGAIN_S``."""
+        """Make the next look-up due within ``_LOOK_AGAIN_S``."""
         self.last_at = min(self.last_at, self.clock() - self.pause_s + min(_LOOK_AGAIN_S, self.pause_s))
 
     def ask_now(self) -> None:
-        """Make the next look due at once."""
+        """Make the next look-up due at once."""
         self.last_at = -math.inf
 
 
@@ -298,7 +298,7 @@ class LogTail(Closing):
         return self._next_stored() or self._next_live()
 
     def _wait(self, left: float) -> None:
-        """Wait at most ``left`` seconds, until records may be available or a look is due."""
+        """Wait at most ``left`` seconds, until records may be available or a look-up of the logs is due."""
         if self._followed.within[_ToLook]:
             left = min(left, max(_PAUSE_S, self._looks.next_at - self._clock()))
         if self._follower is not None and self._follower.positions:
@@ -317,7 +317,7 @@ class LogTail(Closing):
         for where in to_look:
             log, followed = snapshot.logs.get(where), self._followed[where]
             if log is None:
-                # Keep looking for the partition: it may appear, or return.
+                # Look the partition up again: it may appear, or return.
                 if followed.topic_id is not None:
                     self._losses.accept(Gone(where, followed.topic_id, followed.offset))
                 continue
@@ -342,7 +342,7 @@ class LogTail(Closing):
             followed.at = log.position(standing.at)
 
     def _place(self, followed: _Followed, log: PartitionLog) -> None:
-        """Queue the partition for the bucket, follow it at the broker, or leave it for the next look."""
+        """Queue the partition for the bucket, follow it at the broker, or leave it for the next look-up."""
         if log.lineage is not None and followed.offset < log.seam:
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))
@@ -361,13 +361,16 @@ class LogTail(Closing):
         assert self._follower is not None
         leader, refused = log.live_epoch, followed.refused
         followed.refused = None
-        # A leader that refused this position does not need to check it again: a later look has confirmed it.
+        # A leader that refused this position does not need to check it again: a later look-up has confirmed it.
         epochs = {} if leader is None or leader == refused or not followed.offset else {log.where: leader}
         self._follower.add({log.where: followed.offset}, epochs)
         self._followed.enter(log.where, _Live(leader))
 
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
-        """Apply the loss policy to losses from the position on. After an error, a second look may report some again."""
+        """Apply the loss policy to losses from the position on.
+
+        After an error, a second look-up of the logs may report some losses again.
+        """
         spans = list(losses)
         self._losses.accept_missing(span for span in spans if span not in followed.lost)
         followed.lost = [span for span in followed.lost if span.stop <= followed.offset] + spans
@@ -403,7 +406,10 @@ class LogTail(Closing):
         return reading
 
     def _go_on_behind(self, followed: _Followed, log: PartitionLog) -> None:
-        """Continue after the bucket's part: at the broker if a recent look found it there, else after a new look."""
+        """Continue after the bucket's part of a partition.
+
+        Follow the partition at the broker if a recent look-up of the logs found it there, else look the logs up again.
+        """
         self._followed.enter(log.where, _ToLook())
         is_known = self._clock() < followed.identified_at + _IDENTITY_S
         if is_known and log.live_start is not None and log.live_start <= log.seam:
@@ -439,7 +445,7 @@ class LogTail(Closing):
         return TailRecords(where, followed.topic_id, records, followed.offset, lost)
 
     def _look_at_soon(self, where: TopicPartition) -> None:
-        """Let a look at the logs decide soon how the partition continues."""
+        """Let a look-up of the logs decide soon how the partition continues."""
         self._followed.enter(where, _ToLook())
         self._looks.ask_soon()
 

@@ -148,8 +148,10 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
 
 
 def _nearest(ends: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
-    """Return the first end at or after ``even`` if it is within ``limit``. Otherwise return the last end before
-    ``even``, or else the first after ``limit``.
+    """Return the section end nearest to ``even``, the position where an equal part would end.
+
+    Prefer the first end at or after ``even``, if it is at most ``limit``. Otherwise return the last end before ``even``
+    that is after ``position``, or else the first after ``limit``.
     """
     after = _first_after(ends, even - 1)
     if after.position <= limit:

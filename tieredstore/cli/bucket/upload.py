@@ -93,7 +93,7 @@ class _Teller(Teller):
             print_json_line(OUTCOME.json(outcome))
         if outcome.error is None:
             self.end_repetition()
-            # If both streams are the same terminal, the bar is enough.
+            # If both streams are terminals, the progress bar on stderr is enough: print no line.
             if not self.as_json and (outcome.name is not None or not (sys.stderr.isatty() and sys.stdout.isatty())):
                 print_lines([_line(outcome, self.verb_of(outcome))])
             return

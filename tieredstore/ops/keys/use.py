@@ -1,4 +1,4 @@
-"""Which key pairs the segments of a store need."""
+"""Finds the key pairs that the segments of a store need."""
 
 from __future__ import annotations
 

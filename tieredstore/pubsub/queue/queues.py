@@ -222,8 +222,9 @@ _CLASSES: Final = {
 class QueueSite:
     """Everything needed to open a queue.
 
-    ``name`` is the queue's name in its own system, ``partitions`` the topic's number when it was looked up;
-    ``partitions_now`` looks it up again."""
+    ``name`` is the queue's name in its own system. ``partitions`` is the topic's number of partitions when it was
+    looked up, and ``partitions_now`` looks it up again.
+    """
 
     folder: OwnFolder
     topic: str
