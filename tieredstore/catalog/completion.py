@@ -83,7 +83,7 @@ def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteL
     except BatchCorruptError as error:
         raise IndexesCorruptError(f"{known}: {error}") from error
     end_offset, max_timestamp = -1, times[-1].timestamp if len(times) else -1
-    # The last entry leads near the end; only with an empty index the whole log is walked.
+    # Begin at the offset index's last entry, which is near the end. With an empty index, read the whole log.
     with open_log(source, known, offsets[-1].position if len(offsets) else 0) as batches:
         for header in batches.headers():
             end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)

@@ -297,7 +297,7 @@ class ChunkIndex(ABC):
         return len(self.original_range(chunk_id))
 
     def original_range(self, chunk_id: int) -> ByteRange:
-        """Return the part of the original file that a chunk holds. Raise InvalidRangeError if the chunk does not exist."""
+        """Return the part of the original file that a chunk holds. Raise InvalidRangeError if the chunk is absent."""
         if not 0 <= chunk_id < self.chunk_count:
             raise InvalidRangeError(f"there is no chunk {chunk_id} in a segment of {self.chunk_count} chunks")
         start = chunk_id * self.original_chunk_size

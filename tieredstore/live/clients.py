@@ -105,7 +105,7 @@ class LiveAdmin(AdminClient):
         _family.add(self)
 
     def hear(self) -> None:
-        """Note an answer: connection errors reported before it are over. Brokers that returned are still logged.
+        """Note an answer of a broker: drop the connection errors reported before it, but still log that they are over.
 
         Poll here, because nothing else polls a client that gets immediate answers, and its reports would pile up.
         """

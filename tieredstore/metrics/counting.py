@@ -187,10 +187,10 @@ SEGMENT_FETCH_REQUESTED_BYTES: Final = Counter(
     "tieredstore_segment_fetch_requested_bytes", "Bytes of the ranges asked for, before any is read."
 )
 FETCH: Final = Snapshots("tieredstore_fetch")
-"""Requests and fetches of readers: one source per remote storage manager."""
+"""Requests and fetches of readers: each remote storage manager is a source of these metrics."""
 
 CHUNK_CACHE: Final = Snapshots("tieredstore_chunk_cache")
-"""Chunk caches: one source per cache."""
+"""Counts of chunk caches: each cache is a source of these metrics."""
 
 # Subclasses come first: a throttled store is also an unavailable one.
 _KINDS: Final = (

@@ -128,7 +128,7 @@ class Service:
         if timeout_s is None:
             while self._running and not self.stopping.wait(_POLL_S):
                 pass
-        # Without a stop, all work has ended, and the threads end at once.
+        # If nobody asked for a stop, all work has ended by itself, so the threads end at once.
         deadline = self.stopping.deadline if timeout_s is None else None
         deadline = deadline or Deadline.after(_LAST_WORDS_S if timeout_s is None else timeout_s)
         for thread in list(self._threads):

@@ -76,8 +76,9 @@ class EpochInquiry:
         self._moves.look(lineage.partition for lineage in lineages if last_epoch(lineage) > NO_EPOCH)
 
     def stored_history(self, lineage: Lineage) -> History | None:
-        """Return the history of a log that the broker lacks, by its watermark; None if no later epoch truncated the
-        log.
+        """Return the history, according to its watermark, of a log that the broker lacks.
+
+        Return None if no later epoch truncated the log.
         """
         left = last_epoch(lineage)
         cut = cut_by_watermark(lineage, self._moves.of(lineage.partition)) if left > NO_EPOCH else None

@@ -89,7 +89,7 @@ class OutputFormatTests:
         assert self.written(output, 1, 4, 17) == whole
         assert self.written(output, *range(1, _ROWS)) == whole
 
-    def test_one_that_writes_forward_needs_no_more_of_its_files(self, output: Format) -> None:
+    def test_a_format_that_writes_forward_neither_seeks_nor_reads(self, output: Format) -> None:
         """A format that writes forward must not seek or read: its files may support appending only."""
         if not output.writes_forward:
             pytest.skip("it may seek and read")

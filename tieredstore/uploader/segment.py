@@ -198,7 +198,9 @@ class Segment:
             link.mark_replicated()
 
     def mark_replicated(self) -> None:
-        """Note, also in the hard link, that the segment is below the high watermark: no clean election truncates it."""
+        """Record that the segment is below the high watermark, so that no clean election truncates it. Its hard link, if
+        any, records it too.
+        """
         self.is_replicated = True
         if self.link is not None:
             self.link.mark_replicated()

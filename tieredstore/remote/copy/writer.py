@@ -89,7 +89,7 @@ class CopiedSegment:
 
 
 def _go_on() -> None:
-    """Never stop a copy: the default of ``check``."""
+    """Do nothing, so that no copy is stopped: the default of ``check``."""
 
 
 class SegmentWriter:
