@@ -151,7 +151,7 @@ def _shown(url: str) -> str:
 def load_attached(points: Iterable[EntryPoint]) -> list[Any]:
     """Load the objects of entry points, in the order of their names.
 
-    A wing whose folder is absent is skipped; any other import error is raised unchanged.
+    An optional package whose folder is absent is skipped; any other import error is raised unchanged.
     """
     parts: list[Any] = []
     for point in sorted(points, key=lambda point: point.name):

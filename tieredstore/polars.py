@@ -39,7 +39,7 @@ __all__ = ["scan"]
 
 _logger: Final = logging.getLogger(__name__)
 
-# Any, because the type stubs of datasets and expressions are incomplete.
+# The type stubs of datasets and expressions are incomplete.
 _pl: Final[Any] = pl
 
 _BINARY: Final = Binary()

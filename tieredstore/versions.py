@@ -4,7 +4,8 @@ JSON of ours begins with its version, as ``{"version":1,"topic":…``: a release
 kind's version rises with each change that an earlier release would misread. A release reads and continues all earlier
 versions, and refuses later ones unchanged: see :class:`~tieredstore.errors.NewerVersionError`.
 
-The table has the wings' kinds too, so that ``doctor --for`` knows every object, whichever wings are installed.
+The table has the kinds of optional packages too, so that ``doctor --for`` knows every object, whichever packages are
+installed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from tieredstore.errors import ConfigError, CorruptDataError, NewerVersionError
 
 HEAD_BYTES: Final = 64
-"""The first bytes of an object of JSON that surely have its version."""
+"""The number of first bytes of a JSON object of ours that are sure to include its version."""
 
 _HEAD: Final = re.compile(rb'\s{0,8}\{\s{0,8}"version"\s{0,8}:\s{0,8}(0|[1-9][0-9]{0,8})\s{0,8}(,|(?=[\s}]))')
 _RELEASE: Final = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d{1,4})?", re.ASCII)
@@ -141,7 +142,9 @@ RESTORE_POSITION: Final = StateKind("position of a restore", None)
 RESTORE_OFFSETS: Final = StateKind("list of restored offsets", None)
 
 KINDS: Final[Sequence[StateKind]] = tuple(each for each in vars().values() if isinstance(each, StateKind))
-"""All kinds. Buckets also have marks of holes and rotations, objects of which only the key counts."""
+"""All kinds. Buckets also have marker objects of watermarks' holes and of key rotations. They have no version, because
+only their keys matter.
+"""
 
 
 def kind_of(key: str, kinds: Sequence[StateKind] = KINDS) -> StateKind | None:

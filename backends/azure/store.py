@@ -182,7 +182,7 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
             return
         headers = cast("Mapping[str, str]", answer.headers)
         try:
-            # A page of a web server or proxy, in place of the blob, has no etag.
+            # Require an etag: a page of a web server or proxy, sent in place of the blob, has none.
             require_text("the etag", headers.get("ETag"))
             size = answered_size(what, start, stop, headers)
             taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, partial(_check_md5, what, headers))))

@@ -13,7 +13,7 @@ from tieredstore.process.forks import ForkSafeLock
 Value = TypeVar("Value")
 
 MAX_FILE_BYTES = 1 << 20
-"""True to check that the key is free before sending many bytes under the condition ``if_absent``."""
+"""The longest file that is read: a credentials file has a few KiB, but a wrong path may lead to a large file."""
 
 _Stamp = tuple[int, int, int]
 

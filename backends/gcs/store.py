@@ -182,7 +182,7 @@ class _Session:
             self._upload.step(self._begin)
         self._crc = crc32c(part.data, self._crc)
         stop = self._persisted + len(part.data)
-        # One deadline for the whole chunk: the server may accept it in pieces, with a request for each.
+        # Use one deadline for the whole chunk: the server may accept it in pieces, with a request for each.
         deadline = self._upload.call_deadline()
         if part.is_last:
             end = partial(self._end, data=part.data, stop=stop)
@@ -390,7 +390,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         headers = {"Accept-Encoding": "identity", **range_header(start, stop)}
         with client.session.get(client.download_url(key), headers=headers, stream=True) as response:
             raise_for(response)
-            # A page of a web server or proxy, in place of the object, has no generation.
+            # Require a generation: a page of a web server or proxy, sent in place of the object, has none.
             require_size(int(response.headers["X-Goog-Generation"]))
             size = answered_size(what, start, stop, response.headers)
             return take(HttpAnswer(size, response.raw, what, partial(_check_crc, response, what)))

@@ -206,7 +206,7 @@ def pools(
     before: tuple[type, ...] = (BoundedConnection,),
 ) -> dict[str, Any]:
     """Return pool classes by scheme, for pool managers; ``before`` is mixed into their connections."""
-    # Made by `type`, because the libraries' stubs contradict each other about the base classes.
+    # Make the classes by `type`, because the libraries' stubs contradict each other about the base classes.
     return {
         scheme: type(
             f"Bounded{pool.__name__}",

@@ -80,7 +80,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         response = client.get_object(**asked)
         body = response["Body"]
         try:
-            # A page of a web server or proxy, in place of the object, has no etag.
+            # Require an etag: a page of a web server or proxy, sent in place of the object, has none.
             require_text("the etag", response["ETag"])
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
             return take(S3Answer(size, body, what))

@@ -135,7 +135,7 @@ class LimitedStore(DelegatingStore):
         if bucket is None:
             return send(body)
         if isinstance(body, bytes | bytearray | memoryview) and memoryview(body).nbytes <= bucket.bytes_per_s:
-            # Unwrapped: stores send a buffer without a copy.
+            # Pass the buffer on as it is: stores send a buffer without a copy.
             bucket.take(memoryview(body).nbytes)
             return send(body)
         # Open the body here: if a store refuses before reading, the generator below never starts and could not close
@@ -229,7 +229,7 @@ class MeteredStore(DelegatingStore):
 
     def _send(self, operation: str, body: Body, send: Callable[[Body], Result]) -> Result:
         if isinstance(body, bytes | bytearray | memoryview):
-            # Unwrapped: stores send a buffer without a copy.
+            # Pass the buffer on as it is: stores send a buffer without a copy.
             size = memoryview(body).nbytes
             with metrics.store_call(self._kind, operation):
                 result = send(body)

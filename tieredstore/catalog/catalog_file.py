@@ -259,7 +259,7 @@ def decode_rows(raw: bytes, origin: Origin, name: str = "it") -> StoredRows | No
 
 
 CATALOG_HEAD_BYTES: Final = 1 << 16
-"""The first bytes of a catalog file that surely have its version."""
+"""The number of first bytes of a catalog file that are sure to include its version."""
 
 
 def catalog_version(head: bytes) -> int | None:

@@ -116,7 +116,7 @@ def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]
 
 
 def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
-    """Yield the keys with one of ``prefixes``, in order; read past less than a page of other keys between two prefixes.
+    """Yield the keys with one of ``prefixes``, in order; skip less than a page of other keys between two prefixes.
 
     Use only prefixes: if a listing starts after a key, some services still read all pages before it.
     """
@@ -127,7 +127,7 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
         if not ahead:
             continue
         common = _common(ahead[0], ahead[-1])
-        # Another listing by this prefix would again meet many other keys.
+        # Do not list by this prefix again: the listing would again read many other keys.
         is_given_up = common in crowded
         passed = 0
         for info in () if is_given_up else store.list(common):

@@ -279,7 +279,7 @@ class SectionBytes:
         """Return the base offset of the batch after the section; None at the log's end."""
         if self._ends_log:
             return None
-        # The walk may have left buffers of the last batch unread.
+        # Use up buffers of the last batch that the walk has left unread.
         for _ in self:
             pass
         while len(self._behind) < BASE_OFFSET_SIZE:

@@ -169,7 +169,7 @@ class _Batch:
 
 
 def _batches(listed: Iterable[SegmentObjects], most: int) -> Iterator[_Batch]:
-    """Yield batches of up to ``most`` segments. The first are smaller, so that readers of a slow folder share a few."""
+    """Yield batches of up to ``most`` segments. The first ones are smaller, so that each reader soon gets one."""
     batch, size, begun = _Batch(), min(most, _FIRST_BATCH), 0
     for objects in listed:
         weight = manifest_size(objects)

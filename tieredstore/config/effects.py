@@ -25,7 +25,7 @@ WITHOUT_EFFECT: Final = (
 """Names, or prefixes ending in ``*``, of properties that are accepted without effect."""
 
 REFUSED: Final = ("storage.aws.credentials.provider.class",)
-"""Properties that would silently select another identity, or change the meaning of others, if they were ignored."""
+"""Refused properties: ignoring them would silently select another identity, or change the meaning of others."""
 
 
 def effect_of(name: str) -> Effect:

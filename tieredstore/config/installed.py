@@ -1,4 +1,4 @@
-"""Entry points of installed packages: stores, key sources and queues by name, and parts that wings add to the core."""
+"""Entry points of installed packages: stores, key sources and queues by name, and what optional parts add."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def installed_class(group: str, name: str) -> str | None:
 
 
 def attached_parts(group: str) -> list[Any]:
-    """Return the parts that wings register in a group of entry points; see :func:`load_attached`."""
+    """Return the objects that optional parts register in a group of entry points; see :func:`load_attached`."""
     from importlib.metadata import entry_points  # noqa: PLC0415  as above
 
     return load_attached(entry_points(group=group))

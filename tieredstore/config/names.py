@@ -66,12 +66,12 @@ def core_names() -> frozenset[str]:
 
 @functools.cache
 def known_names() -> frozenset[str]:
-    """Return all fixed names of the core and of the installed wings."""
+    """Return all fixed names of the core and of the installed optional parts."""
     return core_names().union(*map(property_names, wing_groups()))
 
 
 def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
-    """Return the settings groups of optional parts (wings) that have one of these properties."""
+    """Return the settings groups of optional parts that have one of these properties."""
     others = [name for name in names if not is_core_name(name)]
     return [group for group in wing_groups() if any(reads(group, name) for name in others)] if others else []
 

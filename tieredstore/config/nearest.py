@@ -57,7 +57,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """
     known, lowered = sorted(known), name.lower()
     components = lowered.rsplit(".", _MAX_COMPONENTS)
-    # A property under another prefix ends in the right name.
+    # First case: a property under a wrong prefix ends in the right name.
     for start in range(len(components)):
         if (ending := ".".join(components[start:])) in known:
             return ending

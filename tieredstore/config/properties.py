@@ -64,7 +64,7 @@ def join_lines(text: str) -> str:
             parts.append(natural[:-1])
         elif parts:
             whole = "".join([*parts, natural]).lstrip(_BLANKS)
-            # The joined line is no comment, even if a continuation line begins like one.
+            # Escape the first character: the joined line is no comment, even if a continuation line begins like one.
             joined.append(f"\\{whole}" if whole[:1] in {"#", "!"} else whole)
             parts = []
         else:

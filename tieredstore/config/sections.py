@@ -1,4 +1,4 @@
-"""Settings of wings (optional parts such as uploader and pipelines), which register ``module:SECTIONS`` as entry
+"""Settings of optional parts (such as uploader and pipelines), which register ``module:SECTIONS`` as entry
 points.
 
 The group of entry points is ``tieredstore.settings``.
@@ -25,10 +25,10 @@ class Section:
 
 @functools.cache
 def wing_sections() -> tuple[Section, ...]:
-    """Return the sections of all installed wings."""
+    """Return the sections of all installed optional parts."""
     return tuple(section for sections in attached_parts("tieredstore.settings") for section in sections)
 
 
 def wing_groups() -> list[type[SettingsGroup]]:
-    """Return all groups of the installed wings."""
+    """Return all groups of the installed optional parts."""
     return [group for section in wing_sections() for group in section.groups]

@@ -104,7 +104,7 @@ class Settings(SettingsGroup):
     proxy: ProxySettings | None = None
     storage_options: tuple[tuple[str, SecretStr], ...] = ()
     sections: tuple[SettingsGroup, ...] = ()
-    """Settings groups of wings that the source sets."""
+    """Settings groups of optional parts that the source sets."""
 
     @property
     def s3(self) -> S3Settings | None:
@@ -134,11 +134,11 @@ class Settings(SettingsGroup):
         return self.cloud if isinstance(self.cloud, AzureSettings) else None
 
     def section(self, group: type[GroupT]) -> GroupT:
-        """Return a wing's group; if the source does not set it, with its defaults."""
+        """Return an optional part's group; if the source does not set it, with its defaults."""
         return next((each for each in self.sections if isinstance(each, group)), None) or group()
 
     def with_section(self, group: SettingsGroup) -> Settings:
-        """Return the same settings with this group of a wing, which replaces an earlier one."""
+        """Return the same settings with this group of an optional part, which replaces an earlier one."""
         others = (each for each in self.sections if not isinstance(each, type(group)))
         return self.model_copy(update={"sections": (*others, group)})
 

@@ -40,7 +40,7 @@ class MemberClient:
     """
 
     def __init__(self, consumer: object) -> None:
-        # Weak, so that reference counting alone frees an unused consumer, as with confluent-kafka.
+        # Hold a weak reference: reference counting alone then frees an unused consumer, as with confluent-kafka.
         self._consumer = weakref.ref(consumer)
 
     def _own(self) -> Any:

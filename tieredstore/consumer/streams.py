@@ -107,7 +107,7 @@ class StoredStreams:
             self._streams[stream] = None
             self._queue(stream)
             if len(self._threads) < min(self._threads_wanted, len(self._streams)):
-                # A daemon thread: a silent store must not keep the process alive.
+                # Start a daemon thread: a silent store must not keep the process alive.
                 name = f"tieredstore-consumer_{len(self._threads)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)

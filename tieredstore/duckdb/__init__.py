@@ -192,7 +192,7 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
     for name in names:
         quoted = name.replace('"', '""')
         try:
-            # Looks up the name as FROM does, except for Python's variables, which come after tables anyway.
+            # This looks up the name as FROM does, except for Python's variables, which come after tables anyway.
             connection.sql("SELECT * FROM pragma_table_info(?)", params=[f'"{quoted}"'])
         except _DUCK.CatalogException:
             continue

@@ -147,7 +147,7 @@ class QueryTables(Closing):
             table.check_interruption()
             if table.error is not None:
                 return table.error
-        # A signal handler raises anywhere in this thread's Python code. After the way through C, only its text is left.
+        # A signal handler may have raised an error in a table's Python code. DuckDB keeps only the error's text.
         for kind in (Interrupted, KeyboardInterrupt):
             if f"\n{_name_of(kind)}" in str(error):
                 raise kind

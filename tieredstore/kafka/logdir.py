@@ -343,7 +343,7 @@ def _epochs_of(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> 
     if own:
         return own
     if epochs:
-        # The broker removes the epochs before its log start from the checkpoint.
+        # The broker has removed the segment's epochs from the checkpoint, as it does for epochs before its log start.
         raise RecordsDeletedError(
             f"the broker has deleted the records of segment {segment}: its log begins at {epochs[0][1]}"
         )

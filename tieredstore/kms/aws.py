@@ -50,7 +50,7 @@ class AwsKeySource(KeySource):
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"total_max_attempts": 1}
         )
-        # Any, because with a type the checker would load the union of all of Amazon's clients.
+        # Use Any: with a type, the type checker would load the union of all of Amazon's clients.
         session: Any = boto3.session.Session()
         try:
             client: KMSClient = session.client(

@@ -91,7 +91,7 @@ def _parse(text: bytes, name: str) -> dict[str, str]:
 
 
 def _context(service: str, pair: str) -> bytes:
-    # A JSON list, so that different names always give different bytes. The number is that of version 1.
+    # Use a JSON list: different names then always give different bytes. The number is the format's version.
     return json.dumps([_FORMAT, 1, service, pair]).encode()
 
 

@@ -94,7 +94,7 @@ class VaultKeySource(KeySource):
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> TieredStoreError:
-        # A server, or a proxy before it, may echo its input: a key in base64, or the token.
+        # Remove long texts: a server, or a proxy before it, may echo its input, which is a key in base64, or the token.
         key, why = f"{self._mount}/{self._key}", excerpt(_ECHO.sub("…", redacted(error)))
         if isinstance(error, _LATER):
             return KeyServiceUnavailableError(f"Vault cannot use {key} now: {why}")

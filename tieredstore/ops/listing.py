@@ -51,7 +51,7 @@ class ListedSegment:
 
 
 QUARANTINE: Final = "!tieredstore/quarantine/"
-"""Comes after the prefix in the keys of damaged segments, which the uploader stores in the usual format."""
+"""Folder below the key prefix for damaged segments, which the uploader stores there in the usual format."""
 
 
 def list_encrypted(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:

@@ -69,7 +69,7 @@ class RawSegment:
         if log is not None:
             seen.append(ObjectInfo(object_key(prefix, path, Suffix.LOG), log.size, log.etag, log.modified_ms))
         if log is not None and len(indexes) == 2:
-            # Its size is 0, because no manifest is stored.
+            # List the manifest with size 0, because it is not stored.
             seen.append(ObjectInfo(object_key(prefix, path, Suffix.MANIFEST), 0, log.etag, log.modified_ms))
         return seen
 

@@ -116,7 +116,7 @@ class _Run(Generic[_Item, _Result]):
             try:
                 return outcome(future)
             except _DroppedError:
-                # Skip it: the job whose failure dropped this one completes later, and is still unread.
+                # Skip this job: the one whose failure dropped it completes later, and is still unread.
                 continue
 
     def interrupt(self) -> None:

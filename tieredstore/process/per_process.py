@@ -25,7 +25,7 @@ class PerProcess(Generic[Client]):
         self._reset()
 
     def _reset(self) -> None:
-        # In a tuple, because a client may be any object, even None.
+        # Hold the client in a tuple, because it may be any object, even None.
         self._client: tuple[Client] | None = None
         self._lock = threading.Lock()
         begin_again_after_fork(self)

@@ -93,7 +93,7 @@ class _Crew:
         _CREWS.add(self)
 
     def _begin(self) -> None:
-        # Reentrant: garbage collection may drop a pool or its work while this thread holds the lock.
+        # The lock is reentrant: garbage collection may drop a pool or its work while this thread holds the lock.
         self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
         self._load = _Load()
@@ -111,7 +111,7 @@ class _Crew:
             if self._load.add() <= len(self._threads) or len(self._threads) >= self._size:
                 return
             name = f"{self._name}_{len(self._threads)}"
-            # A daemon, because a thread that waits for a store must not keep the process from ending.
+            # Start a daemon thread: one that waits for a store must not keep the process from ending.
             thread = threading.Thread(target=_work, args=(self._waiting, self._load), name=name, daemon=True)
             self._threads.append(thread)
         thread.start()  # without the lock, because it waits for the thread to start
@@ -152,7 +152,7 @@ class _Load:
     """
 
     def __init__(self) -> None:
-        # Reentrant, like the crew's.
+        # The lock is reentrant, for the same reason as that of the crew.
         self._lock = threading.RLock()
         self._tasks = 0
 

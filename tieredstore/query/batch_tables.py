@@ -1,4 +1,4 @@
-"""Interface to topics of batches as tables. Their wing implements it by an entry point of ``tieredstore.tables``."""
+"""Interface to topics of batches as tables. ``pubsub`` implements it, by an entry point of ``tieredstore.tables``."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class BatchTables(Protocol):
 
 @functools.cache
 def batch_tables() -> type[BatchTables] | None:
-    """Return the class that the wing attaches; None if the wing is not installed."""
+    """Return the class of the optional part ``pubsub``; None if that part is not installed."""
     parts: list[type[BatchTables]] = attached_parts("tieredstore.tables")
     return parts[0] if parts else None
 

@@ -102,7 +102,7 @@ class TopicRead(ArrowStream):
             self.close()
             raise
         except (Interrupted, KeyboardInterrupt) as interruption:
-            # Keep it: a library that reads through C only learns that something failed.
+            # Keep the interruption: a library that reads through C only learns that something failed.
             self.interruption = interruption
             raise
         if batch is None:

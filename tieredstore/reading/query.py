@@ -53,7 +53,7 @@ class LogQuery:
     selection: Selection
     isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
-    # Left out of the hash, because mappings are not hashable. Equality compares them.
+    # The hash leaves out mappings, which are not hashable. Equality compares them.
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid], hash=False)
     client: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     timeout_s: float = DEFAULT_TIMEOUT_S

@@ -173,7 +173,7 @@ class StoredLogs:
             self.say(str(problem))
 
     def say(self, sentence: str) -> None:
-        """Log each sentence once: a copy in progress would be reported at every look."""
+        """Log each sentence once: a copy in progress would be reported at every look-up."""
         if sentence not in self._told:
             _logger.warning("%s", sentence)
             self._told[sentence] = None

@@ -116,7 +116,7 @@ def survey_logs(
 
 
 class _Survey:
-    """One look at broker and bucket, in three steps."""
+    """Looks up the logs at the broker and in the bucket, in three steps."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class _Survey:
         if known.lineage is None:
             return log
         seam = max(stored_end, known.lineage.earliest_offset)
-        # No contradiction if the leader has a later epoch: it has the same log but may not know its end yet.
+        # If the leader has a later epoch, this is no contradiction: it has the same log but may not know its end yet.
         if log.on_broker and live_end < seam and not known.is_left_behind:
             self._lose(Behind(known.lineage.partition, live_end, seam))
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))

@@ -260,7 +260,7 @@ class LogTail(Closing):
     def poll(self, timeout_s: float) -> TailRecords | None:
         """Return the next records of any partition; None if there are none within about ``timeout_s``.
 
-        Looks at the logs and reads of the bucket may take longer, up to the timeouts of store and broker. Raise
+        Look-ups of the logs, and reads of the bucket, may take longer, up to the timeouts of store and broker. Raise
         DataLossError by the query's policy, and errors of store and broker. An error leaves the tail unchanged, so it
         can be polled again. Raise AlreadyClosedError after the tail or its bucket was closed.
         """

@@ -86,7 +86,7 @@ class ManagerCalls:
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
         is_interrupted = threading.Event()
-        # Made before submit, because the interrupt may come before submit returns its future.
+        # Make this future before submit: an interrupt may come before submit returns its own.
         ended: Future[None] = Future()
 
         def check() -> None:

@@ -132,7 +132,7 @@ def _with_size(data: bytes | None) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Zig-zag, then seven bits a byte, low ones first."""
+    """Encode a number by zig-zag, then by seven bits a byte, low ones first."""
     return _uvarint(number << 1 if number >= 0 else ~(number << 1))
 
 

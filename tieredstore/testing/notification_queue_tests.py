@@ -39,7 +39,7 @@ class NotificationQueueTests:
         assert queue.read(0, queue.start(0)) == []
         assert queue.start(1) == queue.end(1)
 
-    def test_notifications_come_in_their_order_at_the_offsets_that_were_told(self, queue: NotificationQueue) -> None:
+    def test_notifications_are_read_in_order_at_the_offsets_of_append(self, queue: NotificationQueue) -> None:
         """Each partition has its own order and offsets."""
         offsets = self.append(queue, b"a") + self.append(queue, b"b", b"c") + self.append(queue, b"d")
         self.append(queue, b"other", partition=1)
@@ -48,13 +48,13 @@ class NotificationQueueTests:
         assert [entry.offset for entry in entries] == offsets == sorted(set(offsets))
         assert [entry.raw for entry in read_all(queue, 1)] == [b"other"]
 
-    def test_a_reader_goes_on_at_any_offset(self, queue: NotificationQueue) -> None:
+    def test_a_reader_may_start_at_any_offset(self, queue: NotificationQueue) -> None:
         """A reader may start in the middle of notifications that were appended together."""
         offsets = self.append(queue, b"a", b"b", b"c") + self.append(queue, b"d")
         assert [entry.raw for entry in read_all(queue, 0, offsets[1])] == [b"b", b"c", b"d"]
         assert read_all(queue, 0, offsets[-1] + 1) == []
 
-    def test_the_end_is_behind_all_that_there_is(self, queue: NotificationQueue) -> None:
+    def test_the_end_is_after_every_notification(self, queue: NotificationQueue) -> None:
         """The end is after every notification so far; the next one is appended there or later."""
         (before,) = self.append(queue, b"a")
         end = queue.end(0)
@@ -62,7 +62,7 @@ class NotificationQueueTests:
         assert before < end <= after
         assert [entry.raw for entry in read_all(queue, 0, end)] == [b"b"]
 
-    def test_writers_at_once_lose_nothing(self, queue: NotificationQueue) -> None:
+    def test_concurrent_writers_lose_no_notification(self, queue: NotificationQueue) -> None:
         """Sixteen writers on one partition: each notification exists once, at the offset that its writer received."""
         offsets: dict[bytes, int] = {}
         gate = threading.Barrier(16)
@@ -81,7 +81,7 @@ class NotificationQueueTests:
         assert {entry.raw: entry.offset for entry in read_all(queue, 0)} == offsets
         assert len(read_all(queue, 0)) == 64
 
-    def test_what_is_freed_is_data_loss_and_what_stays_stays(self, queue: NotificationQueue) -> None:
+    def test_reading_a_freed_offset_raises_data_loss_error(self, queue: NotificationQueue) -> None:
         """A reader below the start gets an error."""
         offsets = [self.append(queue, b"%d" % number)[0] for number in range(5)]
         queue.free(0, offsets[3])
@@ -93,7 +93,7 @@ class NotificationQueueTests:
         (after,) = self.append(queue, b"5")
         assert after > offsets[4]
 
-    def test_times_are_found(self, queue: NotificationQueue) -> None:
+    def test_a_time_is_found_as_an_offset(self, queue: NotificationQueue) -> None:
         """The result is the first notification appended at the given time or later; for a future time, the end."""
         for number in range(7):
             self.append(queue, b"%d" % number)
@@ -104,7 +104,7 @@ class NotificationQueueTests:
         assert queue.offset_at(0, 0) == entries[0].offset
         assert queue.offset_at(0, entries[-1].appended_ms + 3_600_000) >= entries[-1].offset + 1
 
-    def test_a_partition_that_there_is_not(self, queue: NotificationQueue) -> None:
+    def test_an_absent_partition_raises_invalid_range_error(self, queue: NotificationQueue) -> None:
         """Every verb raises InvalidRangeError."""
         with pytest.raises(InvalidRangeError):
             self.append(queue, b"a", partition=2)

@@ -129,7 +129,7 @@ class ReadTests(StoreAccess):
             store.get_into("digits", start, bytearray(size))
 
     @pytest.mark.parametrize(("start", "stop"), [(-1, 1), (-1, None), (2, 1), (-2, -2)])
-    def test_what_is_no_range_is_refused(self, store: ObjectStore, start: int, stop: int | None) -> None:
+    def test_an_invalid_range_is_refused(self, store: ObjectStore, start: int, stop: int | None) -> None:
         store.put("digits", b"0123456789")
         with pytest.raises(InvalidRangeError):
             store.get("digits", start, stop)
@@ -159,7 +159,7 @@ class ReadTests(StoreAccess):
         store.get_into("digits", 4, memoryview(buffer)[1:4])
         assert buffer == b"x456xx"
 
-    def test_a_whole_read_is_of_an_object_of_that_size(self, store: ObjectStore) -> None:
+    def test_a_whole_read_requires_a_buffer_of_the_objects_size(self, store: ObjectStore) -> None:
         store.put("digits", b"0123456789")
         buffer = bytearray(b"x" * 12)
         store.get_whole("digits", memoryview(buffer)[1:11])
@@ -184,7 +184,7 @@ class ReadTests(StoreAccess):
         with pytest.raises(ObjectNotFoundError):
             store.get_small("absent", 10)
 
-    def test_small_reads_together_are_those_that_each_key_gets_alone(self, store: ObjectStore) -> None:
+    def test_a_batch_of_small_reads_gives_the_results_of_single_reads(self, store: ObjectStore) -> None:
         bodies = {"a/1": b"one", "a/2": b"", "b/1": b"0123456789", "top": b"t"}
         for key, body in bodies.items():
             store.put(key, body)
@@ -199,7 +199,7 @@ class ReadTests(StoreAccess):
             assert (type(answer), str(answer)) == (type(alone.value), str(alone.value))
         assert store.small_batch >= 1
 
-    def test_an_absent_object_is_told_from_everything_else(self, store: ObjectStore) -> None:
+    def test_an_absent_object_raises_object_not_found_error(self, store: ObjectStore) -> None:
         store.put("folder/object", b"data")
         for key in ("absent", "folder", "folder/object/below", "folder/objec", "folder/object2"):
             with pytest.raises(ObjectNotFoundError):
@@ -222,7 +222,7 @@ class ReadTests(StoreAccess):
         store.delete([key])
         assert list(store.list()) == []
 
-    def test_odd_keys_do_not_fall_together(self, store: ObjectStore) -> None:
+    def test_similar_odd_keys_are_different_objects(self, store: ObjectStore) -> None:
         for key in ODD_KEYS:
             store.put(key, key.encode())
         assert {key: store.get(key) for key in ODD_KEYS} == {key: key.encode() for key in ODD_KEYS}
@@ -249,7 +249,7 @@ class ReadTests(StoreAccess):
         finally:
             copy.close()
 
-    def test_a_closed_store_opens_anew(self, store: ObjectStore) -> None:
+    def test_a_closed_store_opens_again_on_use(self, store: ObjectStore) -> None:
         store.put("object", b"data")
         store.close()
         assert store.get("object") == b"data"
@@ -273,7 +273,7 @@ class ListTests(StoreAccess):
             self.raw_put(store, key, b"x")
         assert [info.key for info in store.list()] == sorted(keys, key=str.encode) == list(keys)
 
-    def test_folders_take_their_place_among_files_by_whole_keys(self, store: ObjectStore) -> None:
+    def test_folders_are_listed_among_files_in_the_order_of_whole_keys(self, store: ObjectStore) -> None:
         for key in ("a0", "a/c", "a-b", "a/b/z", "a/b.log", "a/b-1"):
             self.raw_put(store, key, b"x")
         assert [info.key for info in store.list()] == ["a-b", "a/b-1", "a/b.log", "a/b/z", "a/c", "a0"]
@@ -295,7 +295,7 @@ class ListTests(StoreAccess):
         below = [key for key in _SIMILAR_KEYS if key.startswith(prefix)]
         assert listed == {start: [key for key in below if key > start] for start in starts}
 
-    def test_listing_and_deleting_go_over_pages(self, store: ObjectStore) -> None:
+    def test_listing_and_deleting_span_several_pages(self, store: ObjectStore) -> None:
         keys = [f"folder{number % 3}/{number:05}" for number in range(self.listed_objects)]
         for key in keys:
             self.raw_put(store, key, key.encode())

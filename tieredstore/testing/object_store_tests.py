@@ -33,7 +33,7 @@ class RaceTests(StoreAccess):
             (winner,) = _winners([attempt(key, racer) for racer in range(_RACERS)])
             assert store.get(key) == b"%d" % winner * 1000
 
-    def test_of_tries_of_one_write_all_succeed_and_one_object_stands(self, store: ObjectStore) -> None:
+    def test_all_attempts_of_one_write_succeed_and_make_one_object(self, store: ObjectStore) -> None:
         for round_number in range(self.race_rounds):
             key, mark, body = f"race/{round_number}/object", uuid.uuid4().hex, b"%d" % round_number * 1000
             tries = [partial(store.put_once, key, body, mark) for _ in range(_RACERS)]
@@ -45,7 +45,7 @@ class RaceTests(StoreAccess):
             assert [info.key for info in store.list(f"race/{round_number}/")] == [key]
             assert store.get(key) == body
 
-    def test_of_racing_writes_one_has_all_its_tries_succeed(self, store: ObjectStore) -> None:
+    def test_of_racing_writes_all_attempts_of_exactly_one_succeed(self, store: ObjectStore) -> None:
         for round_number in range(self.race_rounds):
             key = f"race/{round_number}/object"
             bodies = [b"%d" % racer * 1000 for racer in (0, 0, 1, 1, 2, 2)]
@@ -91,7 +91,7 @@ class RaceTests(StoreAccess):
             assert outcomes[1] is None or isinstance(outcomes[1], PreconditionFailedError)
             assert list(store.list(key)) == []
 
-    def test_writers_and_deleters_of_one_folder_do_not_trip_over_each_other(self, store: ObjectStore) -> None:
+    def test_writers_and_deleters_of_one_folder_do_not_disturb_each_other(self, store: ObjectStore) -> None:
         def work(worker: int) -> Callable[[], None]:
             def rounds() -> None:
                 for round_number in range(self.race_rounds):

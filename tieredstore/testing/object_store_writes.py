@@ -62,9 +62,7 @@ class WriteTests(StoreAccess):
         assert [info.key for info in store.list()] == ["object"]
 
     @pytest.mark.parametrize("piece", [1000, 70_000, 9 << 20])
-    def test_a_buffer_that_is_used_again_for_the_next_piece_is_stored_right(
-        self, store: ObjectStore, piece: int
-    ) -> None:
+    def test_a_body_may_reuse_its_buffer(self, store: ObjectStore, piece: int) -> None:
         def body() -> Iterator[bytearray]:
             buffer = bytearray()
             for number in range(3):
@@ -120,9 +118,7 @@ class WriteTests(StoreAccess):
     @pytest.mark.parametrize(
         "error", [OSError(5, "the source's own"), FileNotFoundError(2, "gone"), KeyboardInterrupt()]
     )
-    def test_what_the_body_raises_is_not_taken_for_the_store_s_error(
-        self, store: ObjectStore, error: BaseException
-    ) -> None:
+    def test_an_error_of_the_body_is_not_taken_for_the_stores(self, store: ObjectStore, error: BaseException) -> None:
         def body() -> Iterator[bytes]:
             yield b"some"
             raise error
@@ -132,7 +128,7 @@ class WriteTests(StoreAccess):
         assert caught.value is error
         assert list(store.list()) == []
 
-    def test_a_body_of_wrong_things_leaves_nothing(self, store: ObjectStore) -> None:
+    def test_a_body_of_wrong_types_leaves_nothing(self, store: ObjectStore) -> None:
         wrong = cast("list[bytes]", [b"right", "text"])
         with pytest.raises(TypeError):
             store.put("object", wrong)
@@ -157,7 +153,7 @@ class WriteTests(StoreAccess):
             store.put("object", started, if_absent=True)
         assert closed == ["stored", "refused"]
 
-    def test_if_absent_keeps_what_is_there(self, store: ObjectStore) -> None:
+    def test_if_absent_keeps_an_existing_object(self, store: ObjectStore) -> None:
         store.put("object", b"first", if_absent=True)
         for body in (b"second", b"first", b"", [b"sec", b"ond"]):
             with pytest.raises(PreconditionFailedError):
@@ -210,7 +206,7 @@ class WriteTests(StoreAccess):
         store.delete(iter(["folder/two"]))
         assert list(store.list()) == []
 
-    def test_an_object_comes_again_after_a_delete(self, store: ObjectStore) -> None:
+    def test_an_object_can_be_written_again_after_a_delete(self, store: ObjectStore) -> None:
         for round_number in range(3):
             store.put("a/b/c", b"%d" % round_number, if_absent=True)
             assert store.get("a/b/c") == b"%d" % round_number
@@ -244,7 +240,7 @@ _NOTHINGS: Final[tuple[object, ...]] = (None, [], "text", {})
 class PreparedTests(StoreAccess):
     """Prepared objects are invisible. Publishing is create-only, can be repeated, and recognizes its own work."""
 
-    def test_what_is_prepared_is_seen_only_once_it_is_published(self, store: ObjectStore) -> None:
+    def test_a_prepared_object_is_invisible_until_it_is_published(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
         assert (prepared.key, prepared.size) == ("folder/object", 9)
         assert prepared.sha256 == hashlib.sha256(b"the bytes").hexdigest()
@@ -256,7 +252,7 @@ class PreparedTests(StoreAccess):
         assert [info.key for info in store.list()] == ["folder/object"]
 
     @pytest.mark.parametrize("mebibytes", [0, 1, 12])
-    def test_objects_of_each_size_come_whole(self, store: ObjectStore, mebibytes: int) -> None:
+    def test_prepared_objects_of_any_size_are_published_whole(self, store: ObjectStore, mebibytes: int) -> None:
         pieces = [bytes([number]) * (1 << 20) for number in range(mebibytes)]
         for key, body in (("folder/one", b"".join(pieces)), ("folder/pieces", iter(pieces))):
             prepared = store.prepare(key, body, staging_prefix=_STAGING)
@@ -264,7 +260,7 @@ class PreparedTests(StoreAccess):
             assert prepared.size == mebibytes << 20
             assert store.get(key) == b"".join(pieces)
 
-    def test_it_goes_through_json_and_to_another_process(self, store: ObjectStore) -> None:
+    def test_another_process_can_publish_a_prepared_write_from_its_json(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
         text = json.dumps(prepared.to_json())
         other = pickle.loads(pickle.dumps(store)) if self.picklable else store  # noqa: S301  our own
@@ -281,7 +277,7 @@ class PreparedTests(StoreAccess):
         assert store.head("folder/object") == before
         assert [info.key for info in store.list()] == ["folder/object"]
 
-    def test_it_is_never_written_over_another_object(self, store: ObjectStore) -> None:
+    def test_a_prepared_write_never_overwrites_another_object(self, store: ObjectStore) -> None:
         for theirs in (b"other bytes", b"the other's bytes", b""):
             self.raw_put(store, "folder/object", theirs)
             prepared = self._prepare(store, "folder/object", b"our bytes")
@@ -292,7 +288,7 @@ class PreparedTests(StoreAccess):
             assert self.raw_get(store, "folder/object") == theirs
             assert [info.key for info in store.list()] == ["folder/object"]
 
-    def test_of_several_prepared_for_one_key_the_first_published_stands(self, store: ObjectStore) -> None:
+    def test_of_several_prepared_writes_of_one_key_the_first_published_wins(self, store: ObjectStore) -> None:
         for attempts in range(self.race_rounds):
             key = f"folder/{attempts}"
             prepared = [self._prepare(store, key, b"bytes of %d" % number) for number in range(4)]
@@ -308,14 +304,14 @@ class PreparedTests(StoreAccess):
             store.publish(won[0])
             assert hashlib.sha256(store.get(key)).hexdigest() == won[0].sha256
 
-    def test_publishers_of_the_same_all_succeed(self, store: ObjectStore) -> None:
+    def test_concurrent_publishers_of_one_prepared_write_all_succeed(self, store: ObjectStore) -> None:
         for attempts in range(self.race_rounds):
             prepared = self._prepare(store, f"folder/{attempts}", b"the bytes")
             with ThreadPoolExecutor(4) as pool:
                 list(pool.map(store.publish, [prepared] * 4))
             assert store.get(f"folder/{attempts}") == b"the bytes"
 
-    def test_what_is_discarded_is_gone(self, store: ObjectStore) -> None:
+    def test_a_discarded_write_is_gone(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
         if store.discard(prepared):
             # Discarding twice does no harm.
@@ -328,7 +324,7 @@ class PreparedTests(StoreAccess):
             store.publish(prepared)
             assert store.get("folder/object") == b"the bytes"
 
-    def test_what_is_published_cannot_be_discarded(self, store: ObjectStore) -> None:
+    def test_a_published_object_cannot_be_discarded(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
         store.publish(prepared)
         # Not all services report if there was anything to discard.
@@ -357,7 +353,7 @@ class PreparedTests(StoreAccess):
             store.prepare("", body, staging_prefix=_STAGING)
         assert next(body, None) is None
 
-    def test_what_was_written_by_nobody_is_refused(self, store: ObjectStore) -> None:
+    def test_invalid_json_of_a_prepared_write_is_refused(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes").to_json()
         for field, wrong in (
             ("key", 1),
@@ -415,7 +411,7 @@ class AbandonedTests(StoreAccess):
     service permits it.
     """
 
-    def test_writes_that_ended_have_left_nothing(self, store: ObjectStore) -> None:
+    def test_finished_writes_leave_nothing_behind(self, store: ObjectStore) -> None:
         store.put("folder/object", b"first")
         store.put("folder/large", (bytes(1 << 20) for _ in range(12)))
         store.replace("folder/object", b"second", self.etag(store, "folder/object"))
@@ -426,7 +422,7 @@ class AbandonedTests(StoreAccess):
         # Remains that only the service can remove stay, and belong to no object.
         assert [write for write in self._find_abandoned(store, "folder/broken") if write.removable] == []
 
-    def test_a_killed_write_is_seen_by_nobody_and_can_be_discarded(self, store: ObjectStore) -> None:
+    def test_a_killed_write_is_invisible_and_can_be_discarded(self, store: ObjectStore) -> None:
         if not self.picklable:
             # These objects exist only in this process, so no other process can write them.
             return
@@ -462,7 +458,7 @@ class AbandonedTests(StoreAccess):
         assert list(store.list()) == []
         assert isinstance(list(admin_of(store).kept_after_delete()), list)
 
-    def test_what_was_abandoned_below_another_prefix_is_not_told(self, store: ObjectStore) -> None:
+    def test_abandoned_writes_below_another_prefix_are_not_listed(self, store: ObjectStore) -> None:
         with pytest.raises(_BodyBrokenError):
             store.put("folder/object", _breaking(12 << 20))
         assert list(find_abandoned_writes(store, "elsewhere/")) == []

@@ -82,7 +82,7 @@ class OutputFormatTests:
         values = self.values_of(*self.written(output))
         assert [value or b"" for value in values] == [row["value"] or b"" for row in rows_of_all_kinds()]
 
-    def test_the_same_records_are_the_same_bytes_in_whatever_batches_they_come(self, output: Format) -> None:
+    def test_the_same_records_give_the_same_bytes_in_any_batches(self, output: Format) -> None:
         """Otherwise a committed file could not be reproduced."""
         whole = self.written(output)
         assert self.written(output) == whole
@@ -100,11 +100,11 @@ class OutputFormatTests:
         writer.close()
         assert (bytes(file.data), None if sidecar is None else bytes(sidecar.data)) == self.written(output)
 
-    def test_it_travels_to_workers(self, output: Format) -> None:
+    def test_a_pickled_copy_writes_the_same_bytes(self, output: Format) -> None:
         """A pickled copy writes the same bytes."""
         assert self.written(pickle.loads(pickle.dumps(output))) == self.written(output)  # noqa: S301  our own
 
-    def test_its_names_end_as_names_of_files_do(self, output: Format) -> None:
+    def test_its_ending_begins_with_a_dot_and_has_no_separator(self, output: Format) -> None:
         """File name endings begin with a dot and contain no separator."""
         assert output.ending.startswith(".")
         assert "/" not in output.ending

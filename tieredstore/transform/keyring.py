@@ -87,7 +87,7 @@ class KeyRing:
 
     def wrap(self, data_key: bytes) -> bytes:
         """Encrypt ``data_key`` with the active pair; the result is as long as its modulus."""
-        # One cipher per call: pycryptodome's objects are not thread-safe, and making one costs little beside RSA.
+        # Make a cipher for each call: pycryptodome's are not thread-safe, and making one costs little beside RSA.
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:

@@ -84,7 +84,7 @@ def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
 
 def protect(pem: bytes, passphrase: bytes) -> bytes:
     """Encrypt the PEM text of a plain private key with a passphrase; OpenSSL can read the result."""
-    # PBES2 of RFC 8018, with as many rounds as OWASP recommends for this hash: about half a second.
+    # Use PBES2 of RFC 8018 with as many rounds as OWASP recommends for this hash: about half a second.
     return (
         RSA.import_key(pem).export_key(
             "PEM", passphrase=passphrase.decode("latin-1"), pkcs=8, protection=_PROTECTION, prot_params=_ROUNDS

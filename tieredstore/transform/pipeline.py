@@ -81,7 +81,7 @@ class TransformedChunks:
         return iter(range(0, self._size, self._chunk_size))
 
     def _submit(self, position: int, slot: _Slot) -> Future[bytes | memoryview]:
-        # Draw it here in chunk order, not in the pool: a test that injects the plugin's random bytes expects the
+        # Draw the IV here in chunk order, not in the pool: a test that injects the plugin's random bytes expects the
         # plugin's object.
         iv = self._random_bytes(IV_SIZE) if self._encoder.cipher is not None else b""
         return self._pool.submit(self._transform, position, iv, slot)

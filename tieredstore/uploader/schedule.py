@@ -113,7 +113,7 @@ class Schedule:
         with self._something:
             partition.turn.failures += 1
             delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(partition.turn.failures - 1, 16))
-            # Random jitter, so that partitions that failed together are not retried together.
+            # Add random jitter, so that partitions that failed together are not retried together.
             partition.turn.not_before_s = self._monotonic() + delay_s * (0.5 + random.random() / 2)  # noqa: S311
             said, partition.turn.error = partition.turn.error, error.with_traceback(None)
             self._give_back(partition)

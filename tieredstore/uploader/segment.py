@@ -198,8 +198,9 @@ class Segment:
             link.mark_replicated()
 
     def mark_replicated(self) -> None:
-        """Record that the segment is below the high watermark, so that no clean election truncates it. Its hard link, if
-        any, records it too.
+        """Record that the segment is below the high watermark, so that no clean election truncates it.
+
+        Its hard link, if there is one, records it too.
         """
         self.is_replicated = True
         if self.link is not None:

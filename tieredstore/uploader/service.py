@@ -50,7 +50,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
         {
             "notice": threads.notice,
             "leadership": lambda stop: threads.again("leadership", stop, threads.lead, _LEADERSHIP_S),
-            # Two threads, so that partitions whose leaders answer do not wait for the silent ones.
+            # Use two threads, so that partitions whose leaders answer do not wait for the silent ones.
             "settled": threads.asking("settled", is_silent=False),
             "silent": threads.asking("silent", is_silent=True),
             "topics": threads.advise,

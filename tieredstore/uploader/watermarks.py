@@ -75,8 +75,8 @@ class WatermarkStore:
         self._store, self._prefix, self._pool, self._rules = store, prefix, pool, rules
         self._committed, self._made_id = committed, made_id
         self._is_layout_known = False
-        # Cached, because a segment's manifest never changes. So an unreliable store needs fewer requests at each
-        # attempt, and never hundreds of successful ones in a row.
+        # Cache the metadata, because a segment's manifest never changes. With an unreliable store, each attempt then
+        # needs fewer requests, and never hundreds of successful ones in a row.
         self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
 
     def load(

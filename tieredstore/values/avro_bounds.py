@@ -61,7 +61,7 @@ def check_schema(schema: Any, named: Named) -> None:
         if kind is None and any(_kind(branch) is None for branch in one):
             raise ConfigError("the schema of Avro has a union within a union, which Avro does not have")
         if kind == "array" and _takes_no_bytes(one["items"], named):
-            # A message of ten bytes could declare 10^15 of them.
+            # A message of ten bytes could declare 10^15 such items.
             raise ConfigError("the schema of Avro has an array of items that take no bytes, which nothing bounds")
 
 

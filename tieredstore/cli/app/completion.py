@@ -35,7 +35,7 @@ _WAIT_S: Final = 0.8
 """How long the shell waits for a first answer."""
 
 _LOOK_S: Final = 10
-"""How long the child may read for the next attempt."""
+"""How long the child process may go on reading, so that the next attempt has an answer."""
 
 _FRESH_S: Final = 60.0
 """An older answer is offered at once, while a child reads again for the next attempt."""

@@ -1,7 +1,7 @@
-"""The table of commands: the core's own, and those that wings attach by the entry point ``tieredstore.commands``.
+"""The table of commands: the core's own, and those of optional parts by the entry point ``tieredstore.commands``.
 
 An entry has its name and summary without importing its module, so that help, completion and other commands do not
-import it either. A wing's entry point names the wing's own table::
+import it either. An optional part's entry point names its own table::
 
     [project.entry-points."tieredstore.commands"]
     uploader = "tieredstore.uploader.cli:COMMANDS"
@@ -57,29 +57,29 @@ class Entry:
 
 
 def entry_of(name: str) -> Entry | None:
-    """Find a command by its name; None if neither the core nor a wing has it."""
+    """Find a command by its name; None if neither the core nor an optional part has it."""
     found = _CORE.get(name)
     return found or next((entry for entry in wing_entries() if entry.name == name), None)
 
 
 def find_option(name: str) -> Entry | None:
-    """Find a wing's implementation of an option, by ``command --option``; None if there is none."""
+    """Find an optional part's implementation of an option, by ``command --option``; None if there is none."""
     return next((entry for entry in _attached() if entry.name == name), None)
 
 
 def all_entries() -> tuple[Entry, ...]:
-    """Return the core's commands, then those of the installed wings."""
+    """Return the core's commands, then those of the installed optional parts."""
     return (*_CORE.values(), *wing_entries())
 
 
 def wing_entries() -> tuple[Entry, ...]:
-    """Return the commands of the installed wings."""
+    """Return the commands of the installed optional parts."""
     return tuple(entry for entry in _attached() if " " not in entry.name)
 
 
 @functools.cache
 def _attached() -> tuple[Entry, ...]:
-    """Read the tables of the installed wings."""
+    """Read the tables of the installed optional parts."""
     from importlib.metadata import (
         entry_points,
     )  # imported here, because it takes a tenth of a second

@@ -272,7 +272,7 @@ def _need_broker(cluster: Cluster) -> Mapping[str, str]:
 
 
 def _group_reader() -> Any:
-    """Return the implementation of ``cat --group``, a ``ConsumedTopic``, which the wing ``consumer`` attaches."""
+    """Return the implementation of ``cat --group``, a ``ConsumedTopic``, of the optional part ``consumer``."""
     entry = find_option("cat --group")
     if entry is None:
         raise ConfigError("--group is read by the consumer, which is not installed here")

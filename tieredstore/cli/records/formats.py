@@ -1,14 +1,14 @@
-"""File formats that ``show`` knows: the core's own, and those that a wing attaches by an entry point.
+"""File formats that ``show`` knows: the core's own, and those that an optional part attaches by an entry point.
 
-Separate from ``show``, because wings import it. An entry point of ``tieredstore.files`` names a tuple of
+Separate from ``show``, because optional parts import it. An entry point of ``tieredstore.files`` names a tuple of
 :class:`Format`::
 
     [project.entry-points."tieredstore.files"]
     pubsub = "tieredstore.pubsub.cli.files:FILES"
 
-``show`` asks one format after another if it knows a file: first the core's, then those of wings in the order of their
-entry points. The first that does prints the file. Keep the import of the table cheap: ``knows`` and ``show`` import
-what they need.
+``show`` asks one format after another if it knows a file: first the core's, then those of optional parts in the order
+of their entry points. The first that does prints the file. Keep the import of the table cheap: ``knows`` and ``show``
+import what they need.
 """
 
 from __future__ import annotations

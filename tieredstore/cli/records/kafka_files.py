@@ -1,6 +1,6 @@
 """Files of a broker's log directory, as formats for ``show``. Uses no store.
 
-Separate from ``show``, which sees all formats, the core's and the wings', only through their tables.
+Separate from ``show``, which sees all formats, the core's and the optional parts', only through their tables.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ def show(
 ) -> None:
     """Show what files say: batches, records, or the entries of an index.
 
-    It reads local .log, .index, .timeindex, .txnindex and .snapshot files of Kafka, and the files of installed wings:
-    batches of pub/sub, files of pipelines (with -c PIPELINE). A corrupt file is shown up to the corruption, with exit
-    code 4. Several files are all shown, even after a failure; the exit code is that of the first error.
+    It reads local .log, .index, .timeindex, .txnindex and .snapshot files of Kafka and, if these parts are installed,
+    batches of pub/sub and files of pipelines (with -c PIPELINE). A corrupt file is shown up to the corruption, with
+    exit code 4. Several files are all shown, even after a failure; the exit code is that of the first error.
 
     Example: tieredstore show /var/lib/kafka/orders-0/00000000000000000000.log --records
     """
@@ -157,7 +157,7 @@ def _first(
 
 
 def _formats() -> Iterator[Format]:
-    """Yield the core's formats, then those of the installed wings, which are imported only if no core format
+    """Yield the core's formats, then those of the installed optional parts, which are imported only if no core format
     matches.
     """
     yield from KAFKA_FILES

@@ -40,7 +40,7 @@ _NO_HEADERS: Final = pa.Array.from_buffers(
     _HEADER, 0, [None], 0, children=[pa.Array.from_buffers(kind, 0, _NOTHING, 0) for kind in _HEADER_KINDS]
 )
 
-# In the order of the kernel's bits. The names are those of Spark's Kafka source.
+# The columns are in the order of the kernel's bits. Their names are those of Spark's Kafka source.
 _FIELDS: Final = (
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
@@ -63,7 +63,7 @@ class RecordColumns:
         if unknown or not names or len(set(names)) < len(names):
             raise ConfigError(f"columns {list(names)} are not some of {', '.join(COLUMNS)}, each once")
         self.schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in names])
-        # One bit per column, as the kernel tests them in its inner loop.
+        # This is one bit per column, which the kernel tests in its inner loop.
         self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:

@@ -323,7 +323,7 @@ class RecordDecoder:
         scanner = Scanner(
             self._pool, self._columns.wanted, start_offset, stop, end_offset, merge_aborted(aborted),
             self._check_crc, self._keep_headers, self._max_batch_bytes, self._target_bytes,
-            # A separate decompressor: its memory holds a body while record batches of that body are yielded.
+            # Use a decompressor for this log alone: its memory holds a body while batches of it are yielded.
             Decompressor(self._pool, self._max_batch_bytes).decompress,
         )  # fmt: skip
         self._scanner = scanner

@@ -120,7 +120,7 @@ def verify(
             yield (
                 dataclasses.replace(checked, findings=(*checked.findings, *neighbours.finish())) if is_last else checked
             )
-            # Record it only after the caller took the findings: if the process is killed, they must not be lost.
+            # Record a sound segment only after the caller took the findings, so that a kill loses no finding.
             if selection.state is not None:
                 _note(selection.state, result)
 

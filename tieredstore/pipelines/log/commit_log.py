@@ -41,7 +41,7 @@ _logger: Final = logging.getLogger(__name__)
 SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
 _FEW: Final = 8
-"""``CommitLog.entries`` reads the first entries one by one, this many; threads start only for more."""
+"""The number of entries that ``CommitLog.entries`` reads one by one. It starts threads only for more."""
 
 
 @dataclass(frozen=True, slots=True)

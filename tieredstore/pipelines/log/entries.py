@@ -163,7 +163,7 @@ class Entry:
         for window in content["windows"]:
             if window["leader_epoch"] < 0:
                 del window["leader_epoch"]
-        # Most entries have none of these fields.
+        # Leave out these fields if they are empty, as they are in most entries.
         for name, nothing in (("removed", ()), ("directories", ()), ("other", -1)):
             if content[name] == nothing:
                 del content[name]

@@ -200,7 +200,7 @@ class Verification:
             return
         committed = Committed.of(log, prepared=False)
         for entry in family.find_redriven():
-            # A later generation has filed these bad messages.
+            # A later generation has filed these bad messages, and deletes their quarantine files.
             committed.going |= set(entry.removed)
             for key in entry.removed:
                 committed.files.pop(key, None)

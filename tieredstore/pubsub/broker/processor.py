@@ -321,7 +321,7 @@ class TopicProcessors:
         try:
             known = self._directory.known(name) or await loop.run_in_executor(self._lookups, self._directory.look, name)
             if known is not None and self._assignment.serves(name):
-                # On a thread, since opening a topic's queue may send requests.
+                # Open the topic's queue on a thread, because that may send requests.
                 writer = await loop.run_in_executor(self._lookups, _open_writer, known)
                 processor = self._processors[name] = TopicProcessor(writer, self._intake)
         except TieredStoreError as error:

@@ -165,7 +165,7 @@ class StoreGroup(GroupMember):
                 self.beat()
             except TieredStoreError as error:
                 # The next heartbeat may succeed; if none does, others take over, and commits raise FencedError.
-                _logger.warning("group %s: a beat failed: %s", self._group, error)
+                _logger.warning("group %s: a heartbeat failed: %s", self._group, error)
 
     def _find_living(self, now_s: float) -> list[str]:
         """Return the members that seem alive, this one included, in the same order everywhere."""

@@ -39,7 +39,7 @@ class Auditor(Closing):
         self._is_producer = is_producer
         self._has_warned = False
         self.counts: AuditingCounts = AuditingCounts()
-        # Java's partitioner, so that all records of a Message share a partition, whichever client sends them.
+        # Use Java's partitioner: all records of a Message then share a partition, whichever client sends them.
         configuration = {**TopicAdmin.configuration(properties), "linger.ms": "10", "partitioner": "murmur2"}
         self._producer = PerProcess(lambda: LiveProducer(configuration), _let_go)
         self._forget_counts = export(AUDIT, self.counts)

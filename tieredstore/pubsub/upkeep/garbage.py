@@ -123,7 +123,7 @@ class GarbageCollection:
                     due.append((partition, retired))
                     continue
                 for offset, key in self._list_freed(retired, start, referenced):
-                    # The batch may have two notifications, of which one was just freed.
+                    # Keep the object now: its batch may have two notifications, of which one was just freed.
                     kept.add(_digest(key))
                     yield Step(Found(key, None, partition, offset), Outcome.WAITING)
         for partition, retired in due:

@@ -53,8 +53,8 @@ class SegmentLogs:
 
     def begin_again(self) -> None:
         """Drop prepared segments in a forked child, where the parent's preparation never ends."""
-        # Reentrant: the garbage collector may close a stream, which drops its prepared segment, while this thread holds
-        # the lock.
+        # The lock is reentrant: the garbage collector may close a stream, which drops its prepared segment, while this
+        # thread holds the lock.
         self._lock = threading.RLock()
         self._prepared: OrderedDict[RemoteLogSegmentId, PreparedSegment] = OrderedDict()
 
@@ -137,8 +137,8 @@ class PreparedSegment:
         self._opening = opening
         self._byte_count = 0
         self._is_over = False
-        # Reentrant: the garbage collector may close a stream, which drops its prepared segment, while this thread holds
-        # the lock.
+        # The lock is reentrant: the garbage collector may close a stream, which drops its prepared segment, while this
+        # thread holds the lock.
         self._lock = threading.RLock()
 
     def prefetch(self, byte_count: int) -> None:
