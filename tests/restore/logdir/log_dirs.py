@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -70,10 +70,15 @@ def _with_logs(topic: PreparedTopic, bucket: ts.Bucket) -> PreparedTopic:
 
 
 def restore(
-    bucket: ts.Bucket, log_dir: Path, plan: PreparedRestore, options: RestoreOptions = ALL, **more: bool
+    bucket: ts.Bucket,
+    log_dirs: Path | Sequence[Path],
+    plan: PreparedRestore,
+    options: RestoreOptions = ALL,
+    **more: bool,
 ) -> list[tuple[str, int | None, int | None]]:
     """Restore, and return code, first and last offset of each segment."""
-    outcomes = restore_logs(bucket.manager, log_dir, with_logs(plan, bucket), options, **more)
+    several = [log_dirs] if isinstance(log_dirs, Path) else log_dirs
+    outcomes = restore_logs(bucket.manager, several, with_logs(plan, bucket), options, **more)
     return [(each.code, each.base_offset, each.last_offset) for each in outcomes]
 
 

@@ -31,6 +31,7 @@ from tieredstore.testing.segments import write_segment
 
 TXN = GOLDEN / "07-txn" / "original"
 ORDERS = TopicIdPartition(Uuid(b"orders-in-bucket"), "orders", 0)
+OTHER = replace(ORDERS, partition=1)
 
 
 @pytest.fixture
@@ -77,13 +78,16 @@ def test_dropped_producers_are_empty_snapshots(txn: ts.Bucket, tmp_path: Path) -
 
 @pytest.fixture
 def thirds(tmp_path: Path) -> Iterator[ts.Bucket]:
-    """Yield three segments of 100 records, in batches of ten; a record's time is its offset in seconds."""
+    """Yield three segments of 100 records, in batches of ten, a record's time is its offset in seconds; and a partition
+    of one record.
+    """
     for base in (0, 100, 200):
         made = [
             build_batch([Record(b"v", None, at * 1000) for at in range(n, n + 10)], n)
             for n in range(base, base + 100, 10)
         ]
         write_segment(tmp_path / "disk", made, partition=ORDERS, base_offset=base)
+    write_segment(tmp_path / "disk", [build_batch([Record(b"v", None, 5)], 0)], partition=OTHER)
     with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as bucket:
         yield bucket
 
@@ -139,11 +143,8 @@ def test_a_window_beyond_the_log_is_refused(
 
 def test_a_log_outside_of_the_window_is_named(thirds: ts.Bucket, tmp_path: Path) -> None:
     """Another log is longer, so the offset is one."""
-    other = replace(ORDERS, partition=1)
-    write_segment(tmp_path / "disk", [build_batch([Record(b"v")], 0)], partition=other)
-    thirds.upload(tmp_path / "disk")
     log_dir = make_log_dir(tmp_path / "logs", {"orders": 2})
-    outcomes = restore(thirds, log_dir, prepared(ORDERS, other), RestoreOptions(start=250))
+    outcomes = restore(thirds, log_dir, prepared(ORDERS, OTHER), RestoreOptions(start=250))
     assert outcomes == [("left_out", 0, 199), ("left_out", 0, 0), ("restored", 200, 299)]
     assert not list((log_dir / "orders-1").glob("*.restore"))
 
@@ -226,10 +227,11 @@ class KilledError(BaseException):
     """Stands for kill -9: nothing catches it."""
 
 
+@pytest.mark.parametrize("count", [1, 2])
 def test_killed_at_any_step_the_next_run_completes_it(
-    thirds: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    thirds: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    plan, left, step = prepared(ORDERS), 0, 0
+    plan, left, step = prepared(ORDERS, OTHER), 0, 0
 
     def dying(real: Callable[..., object]) -> Callable[..., object]:
         def act(*arguments: Any, **keywords: Any) -> object:
@@ -241,32 +243,60 @@ def test_killed_at_any_step_the_next_run_completes_it(
 
         return act
 
-    whole = make_log_dir(tmp_path / "whole", {"orders": 1})
+    whole, log_dirs = make_disks(tmp_path / "whole", count)
     empty = tree(whole)
-    restore(thirds, whole, plan)
+    restore(thirds, log_dirs, plan)
     ends = False
     while not ends:
         left = step = step + 1
-        log_dir = make_log_dir(tmp_path / f"logs{step}", {"orders": 1})
+        root, log_dirs = make_disks(tmp_path / f"step{step}", count)
         with monkeypatch.context() as patched:
             for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "rmdir"), (os, "chown")):
                 patched.setattr(owner, name, dying(getattr(owner, name)))
             try:
-                restore(thirds, log_dir, plan)
+                restore(thirds, log_dirs, plan)
                 ends = True
             except KilledError:
-                now = tree(log_dir)
-                now.pop(".lock", None)
-                assert (log_dir / MARKER).exists() or now in (empty, tree(whole))
-                if is_unfinished(log_dir):
-                    # A broker that starts deletes the mark before it refuses the folder.
-                    (log_dir / ".kafka_cleanshutdown").unlink(missing_ok=True)
-        restore(thirds, log_dir, plan)
-        after = tree(log_dir)
-        # As after a crash of Kafka 3.9, whose brokers leave the file: the next one takes it.
-        after.pop(".lock", None)
-        assert after == tree(whole)
+                assert any((log_dir / MARKER).exists() for log_dir in log_dirs) or tree(root) in (empty, tree(whole))
+                for log_dir in log_dirs:
+                    if is_unfinished(log_dir):
+                        # A broker that starts deletes the mark before it refuses the folder.
+                        (log_dir / ".kafka_cleanshutdown").unlink(missing_ok=True)
+        restore(thirds, log_dirs, plan)
+        assert tree(root) == tree(whole)
     assert step > 30
+
+
+def make_disks(root: Path, count: int) -> tuple[Path, list[Path]]:
+    """Make log directories of one broker; the last one has partition 1. Return their parent, and them.
+
+    They have a lock file, as after a crash of Kafka 3.9, whose brokers leave it.
+    """
+    root.mkdir()
+    log_dirs = [make_log_dir(root / f"disk{number}", {"orders": 1}) for number in range(count)]
+    (make_log_dir(root / "another", {"orders": 2}) / "orders-1").rename(log_dirs[-1] / "orders-1")
+    shutil.rmtree(root / "another")
+    if count > 1:
+        shutil.rmtree(log_dirs[-1] / "orders-0")
+    for log_dir in log_dirs:
+        (log_dir / ".lock").touch()
+    return root, log_dirs
+
+
+def test_a_partition_in_none_of_the_directories_is_an_error(thirds: ts.Bucket, tmp_path: Path) -> None:
+    root, (first, second) = make_disks(tmp_path / "root", 2)
+    before, plan = tree(root), prepared(ORDERS, OTHER)
+    refused(
+        lambda: restore(thirds, first, plan), ConfigError,
+        f"orders-1 of broker 1 has no folder in {first}: name all log directories of the broker (log.dirs)",
+    )  # fmt: skip
+    refused(lambda: restore(thirds, second, plan, dry_run=True), ConfigError, "orders-0 of broker 1 has no folder in")
+    foreign = make_log_dir(tmp_path / "foreign", {}, broker=2)
+    refused(
+        lambda: restore(thirds, [first, second, foreign], plan), ConfigError,
+        f"are of several brokers: {first} (1), {second} (1), {foreign} (2); restore one broker at a time",
+    )  # fmt: skip
+    assert tree(root) == before
 
 
 _HOLDER = """

@@ -135,3 +135,27 @@ def test_the_topics_get_their_settings_back(stage: Stage) -> None:
     assert "txn: cleanup.policy=delete, retention.ms=1000, retention.bytes=-1: 5 segments" in planned
     assert "released" in stage.restore("finish", "--set", "retention.ms=86400000000", "--yes")
     assert records(stage.server, "txn", 0, "read_uncommitted")[0][0] == 0
+
+
+def test_a_broker_of_two_disks(stage: Stage, tmp_path: Path) -> None:
+    """It has put each partition into one of them."""
+    plan, disks = ["--plan", str(tmp_path / "restore.json")], [tmp_path / "one", tmp_path / "two"]
+    store = ["--store", str(stage.folder / "store")]
+    with start_kafka(**{"log.dirs": ",".join(map(str, disks))}) as server:
+        servers = ["--bootstrap-server", server.bootstrap_servers]
+        tieredstore("restore", "prepare", "none", "txn", *store, *plan, *servers).clean()
+        assert server.process is not None
+        server.process.stop()
+        held = [[path.name for path in disk.glob("[nt]*-[0-9]")] for disk in disks]
+        assert all(held)
+        for disk, missing in zip(disks, reversed(held), strict=True):
+            refused = tieredstore("restore", "logdir", str(disk), *store, *plan)
+            refused.fails(2, f"of broker 1 has no folder in {disk}: name all log directories")
+            assert any(name in refused.stderr for name in missing)
+        tieredstore("restore", "logdir", *map(str, disks), *store, *plan).clean()
+        server.process.start()
+        with LiveCluster({"bootstrap.servers": server.bootstrap_servers}, isolation="read_uncommitted") as cluster:
+            cluster.end_offsets([("none", 0), ("none", 1), ("txn", 0)])
+        for topic, partition in (("none", 0), ("none", 1), ("txn", 0)):
+            found = records(server, topic, partition, "read_committed")
+            assert found == stored(stage.bucket, topic, partition, "read_committed")

@@ -17,7 +17,7 @@ from tests.restore.logdir.log_dirs import ALL, fresh_bucket, make_log_dir, prepa
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.restore.logdir import restoring
+from tieredstore.restore.logdir import partition_restore, restoring
 from tieredstore.restore.logdir.log_directory import MARKER
 from tieredstore.restore.logdir.prepared import PreparedRestore
 from tieredstore.restore.logdir.restoring import RestoreOptions
@@ -62,7 +62,7 @@ def stop_after(
         return real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restoring, "copy_span", dying)
+        patch.setattr(partition_restore, "copy_span", dying)
         with pytest.raises(StoppedError):
             restore(bucket, log_dir, plan, options)
     assert (log_dir / MARKER).exists()

@@ -65,7 +65,9 @@ def prepare(
 
 
 def logdir(
-    log_dir: Annotated[Path, typer.Argument(metavar="LOG_DIR", help="A log directory (log.dirs) of a stopped broker.")],
+    log_dirs: Annotated[
+        list[Path], typer.Argument(metavar="LOG_DIR", help="All log directories (log.dirs) of one stopped broker.")
+    ],
     store: Store,
     window: FromTo,
     plan: _Plan = _PLAN,
@@ -82,7 +84,7 @@ def logdir(
     dry_run: DryRun = False,
     output: Json,
 ) -> None:
-    """Write the prepared partitions that this broker has into its log directory, with the same batches and offsets.
+    """Write the prepared partitions that this broker has into its log directories, with the same batches and offsets.
 
     Stop the broker cleanly before. It refuses to start from the first write until the restore is complete. If the
     restore is stopped or killed, run it again. --from keeps whole segments; --to ends at a border of batches. Leader
@@ -103,7 +105,7 @@ def logdir(
     with store.open() as bucket:
         teller = Teller(_RESTORED, output.as_json, is_plan=dry_run)
         tell_all(
-            lambda tell: run(restore_logs(bucket.manager, log_dir, prepared, options, dry_run=dry_run), tell), teller
+            lambda tell: run(restore_logs(bucket.manager, log_dirs, prepared, options, dry_run=dry_run), tell), teller
         )
 
 
@@ -181,7 +183,7 @@ _RESTORED: Final = Words(
     done="restored",
     doing="restoring",
     show=_restored_line,
-    left={"there": "there already", "elsewhere": "not in this log directory", "left_out": "outside of the window"},
+    left={"there": "there already", "left_out": "outside of the window"},
     also={"aborted": "transactions aborted by a marker"},
     none="no segments to restore for this broker",
     only_adds=True,

@@ -1,71 +1,35 @@
-"""Log directories restored from a bucket: which partitions, in which order, and what happened to each segment.
-
-| state | a partition's folder |
-|---|---|
-| empty | as the broker made it: a log without a byte |
-| drafted | has files that end in ``.restore``, which brokers ignore |
-| complete | has all files under their names |
-
-Files are renamed one by one: of a segment the log last, and ``leader-epoch-checkpoint`` after all segments. The marker
-of the log directory keeps a broker away meanwhile, so each run begins where the last one ended.
+"""The log directories of one broker restored from a bucket: which partitions, in which order, and what happened to each
+segment.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
 import shutil
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.api.outcomes import Outcome, Status
 from tieredstore.catalog.lineage import Span
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, CorruptDataError
-from tieredstore.kafka.checkpoints import (
-    format_leader_epochs,
-    format_producer_snapshot,
-    parse_broker_id,
-    parse_partition_metadata,
-)
-from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
+from tieredstore.kafka.checkpoints import parse_broker_id, parse_partition_metadata
+from tieredstore.kafka.logdir import PARTITION_METADATA
 from tieredstore.model import AtTime, TopicIdPartition, check_offset, human_bytes
-from tieredstore.process.whole_files import sync_folder
 from tieredstore.restore.logdir.abort_markers import AbortMarkers
-from tieredstore.restore.logdir.log_directory import (
-    LogDirectory,
-    disk_faults,
-    replace_file,
-    take_owner,
-    unfinished_work,
-)
+from tieredstore.restore.logdir.log_directory import LogDirectory, disk_faults, unfinished_work
+from tieredstore.restore.logdir.partition_restore import Part, PartitionRestore, ProducerStates, empty, logs_in
 from tieredstore.restore.logdir.planning import OpenTransactions, log_size, plan_spans, producers_at_end
-from tieredstore.restore.logdir.producers import Producers
-from tieredstore.restore.logdir.segment_copy import DRAFT, copy_span, draft_files
 
 if TYPE_CHECKING:
-    from tieredstore.kafka.checkpoints import ProducerState
     from tieredstore.remote.source import SegmentSource
-    from tieredstore.restore.logdir.prepared import PreparedRestore, PreparedTopic
+    from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic
 
-_LOG: Final = re.compile(r"(\d{20})\.log")
-_SEGMENT_FILE: Final = re.compile(r"\d{20}\.")
-_SUFFIXES: Final = ("index", "timeindex", "log")
 _MARGIN: Final = 64 << 20
 """Bytes of a disk that stay free besides the logs: for indexes, checkpoints and the broker's start."""
-
-Part: TypeAlias = "Span | ProducerState"
-"""A segment to restore, or a producer whose transaction an abort marker ends."""
-
-ProducerStates: TypeAlias = Literal["keep", "drop"]
-"""What becomes of the broker's state of idempotent producers.
-
-``keep`` is for the cluster that the segments come from. In another one a new producer may get an id and an epoch that
-the state knows, and its first batch would be acknowledged as a duplicate and lost.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,152 +43,64 @@ class RestoreOptions:
     replicas: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRestore:
-    """The restore of one partition: copies ``spans`` of segments into ``folder``, which the broker made with the topic.
-
-    ``sizes`` has the size of each span's log, in bytes. ``markers`` end the transactions that are open after them.
-    """
-
-    partition: TopicIdPartition
-    spans: tuple[Span, ...]
-    sizes: tuple[int, ...]
-    folder: Path
-    markers: AbortMarkers
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset of the restored log."""
-        return self.spans[0].start
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """The first offset, and the one after the last."""
-        return self.start_offset, self.markers.stop
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The segments, and the producers whose transactions are aborted after them."""
-        return (*self.spans, *self.markers.opened)
-
-    @property
-    def logs(self) -> dict[int, int]:
-        """The sizes of the logs by their base offsets, without empty ones."""
-        sizes = dict(zip((span.start for span in self.spans), self.sizes, strict=True))
-        return {start: size for start, size in (*sizes.items(), (self.markers.start, len(self.markers.log))) if size}
-
-    def is_complete(self) -> bool:
-        """Return True if the folder has the whole log already; raise ConfigError if it has another one."""
-        found = _logs(self.folder)
-        if found and found != self.logs:
-            held = human_bytes(sum(found.values()))
-            raise ConfigError(f"{self.folder} has another log already ({held}): restore into a new topic")
-        return bool(found)
-
-    def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Part]:
-        """Write the segments that are missing, then the leader epochs; yield each of :attr:`parts` once it is there.
-
-        An empty segment follows them, as after a roll: compaction may have removed the last batches of the log, and
-        its end is the end all the same.
-        """
-        logs, there = self.logs, _logs(self.folder)
-        if not there.items() <= logs.items():
-            # The bucket has changed since this restore began.
-            empty(self.folder)
-            there = {}
-        for path in self.folder.glob(f"*{DRAFT}"):
-            path.unlink()
-        producers = Producers()
-        for span in self.spans:
-            if producer_states == "keep":
-                producers = producers_at_end(source, [span], producers.states)
-            if span.start not in there:
-                self._place(copy_span(source, span, self.folder, format_producer_snapshot(producers.states)))
-            yield span
-        if self.markers.opened:
-            if producer_states == "keep":
-                self.markers.end_transactions(producers)
-            contents = {**self.markers.indexes(), "snapshot": format_producer_snapshot(producers.states)}
-            contents["log"] = self.markers.log
-            self._place(draft_files(self.folder, self.markers.start, self.markers.stop, contents))
-            yield from self.markers.opened
-        self._close()
-
-    def _place(self, drafts: Mapping[Path, Path]) -> None:
-        """Give the files of a segment their names, in order."""
-        for draft, path in drafts.items():
-            take_owner(draft, self.folder)
-            draft.replace(path)
-        sync_folder(self.folder)
-
-    def _close(self) -> None:
-        """Write the leader epochs, and an empty segment at the end; remove the empty one that the broker made."""
-        epochs = format_leader_epochs(((0, self.start_offset),))
-        replace_file(self.folder / LEADER_EPOCH_CHECKPOINT, epochs, like=self.folder)
-        if self.start_offset:
-            for suffix in _SUFFIXES:
-                (self.folder / f"{0:020d}.{suffix}").unlink(missing_ok=True)
-        for suffix in _SUFFIXES:
-            replace_file(self.folder / f"{self.bounds[1]:020d}.{suffix}", b"", like=self.folder)
-        sync_folder(self.folder)
-
-
-def empty(folder: Path) -> None:
-    """Remove the log that an unfinished restore has written to a partition's folder; a broker makes a new one."""
-    for path in folder.iterdir():
-        if _SEGMENT_FILE.match(path.name):
-            path.unlink()
-    replace_file(folder / LEADER_EPOCH_CHECKPOINT, format_leader_epochs(()), like=folder)
-
-
-def _logs(folder: Path) -> dict[int, int]:
-    """Return the sizes of the logs in a folder that are not empty, by their base offsets."""
-    logs = ((int(match[1]), path) for path in folder.iterdir() if (match := _LOG.fullmatch(path.name)))
-    return {start: size for start, path in logs if (size := path.stat().st_size)}
-
-
 def restore_logs(
-    source: SegmentSource, log_dir: Path, prepared: PreparedRestore, options: RestoreOptions, *, dry_run: bool = False
+    source: SegmentSource,
+    log_dirs: Sequence[Path],
+    prepared: PreparedRestore,
+    options: RestoreOptions,
+    *,
+    dry_run: bool = False,
 ) -> Generator[Outcome]:
-    """Write the partitions of one broker's log directory; yield the outcome of each segment.
+    """Write the partitions of one broker into its log directories; yield the outcome of each segment.
 
     Everything is checked before the first write. From then on until the end the broker cannot start. If this is
     killed, the same call completes the work; repeated, it changes nothing. Raise ConfigError for a log directory or a
-    partition that is not as prepared.
+    partition that is not as prepared, and for a partition of the broker that is in none of these directories.
     """
     _check_window(prepared, options)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(disk_faults(log_dir))
-        broker = _broker_of(log_dir, prepared)
-        directory = None if dry_run else stack.enter_context(LogDirectory(log_dir))
-        work, before = _work(prepared, options), unfinished_work(log_dir)
-        _check_work(log_dir, prepared, before)
-        plans: list[PartitionRestore] = []
+        stack.enter_context(disk_faults(log_dirs[0]))
+        broker = _broker_of(log_dirs, prepared)
+        work = _work(prepared, options)
+        directories = [] if dry_run else [stack.enter_context(LogDirectory(path)) for path in dict.fromkeys(log_dirs)]
+        targets = [_Target(path, unfinished_work(path)) for path in dict.fromkeys(log_dirs)]
+        for target in targets:
+            _check_work(target, prepared)
         for topic in prepared.topics:
-            own = list(_plan_topic(source, log_dir, topic, broker, options))
-            yield from _left_out(topic, broker, {plan.partition.partition: plan.spans for plan in own})
-            for plan in own:
-                if plan.folder.exists() and before is None and plan.is_complete():
-                    yield from (_outcome(plan, part, "there", "kept") for part in plan.parts)
-                elif plan.folder.exists():
-                    plans.append(plan)
-                else:
-                    yield from (_outcome(plan, part, "elsewhere", "kept") for part in plan.parts)
-        _check_space(log_dir, plans)
-        if directory is None:
+            yield from _plan_topic(source, targets, topic, broker, options)
+        plans = [plan for target in targets for plan in target.plans]
+        _check_space(plans)
+        if dry_run:
             yield from (_outcome(plan, part, "restored", "planned") for plan in plans for part in plan.parts)
             return
-        if before not in (None, work):
-            _discard(directory, prepared)
-        if plans:
-            directory.begin(work)
+        pairs = list(zip(targets, directories, strict=True))
+        # No broker may start with one directory that is restored and one that is still empty: begin all, finish all.
+        for target, directory in pairs:
+            if target.work not in (None, work):
+                _discard(directory, prepared)
+            if target.plans:
+                directory.begin(work)
         for plan in plans:
-            yield from (
-                _outcome(plan, part, "restored", "done") for part in plan.write(source, options.producer_states)
-            )
-        if plans:
-            directory.checkpoint({(one.partition.topic, one.partition.partition): one.bounds for one in plans})
+            written = plan.write(source, options.producer_states)
+            yield from (_outcome(plan, part, "restored", "done") for part in written)
+        _finish(pairs)
+
+
+def _finish(pairs: Sequence[tuple[_Target, LogDirectory]]) -> None:
+    for target, directory in pairs:
+        if target.plans:
+            directory.checkpoint({(one.partition.topic, one.partition.partition): one.bounds for one in target.plans})
+    for _, directory in pairs:
         directory.finish()
+
+
+@dataclass(slots=True)
+class _Target:
+    """A log directory with what is to be written into it. ``work`` is that of an unfinished restore."""
+
+    path: Path
+    work: bytes | None
+    plans: list[PartitionRestore] = field(default_factory=list[PartitionRestore])
 
 
 def _check_window(prepared: PreparedRestore, options: RestoreOptions) -> None:
@@ -249,20 +125,15 @@ def _check_window(prepared: PreparedRestore, options: RestoreOptions) -> None:
         raise ConfigError(f"--to {stop} leaves nothing to restore: {name} begins at {log.start}, and no log earlier")
 
 
-def _left_out(topic: PreparedTopic, broker: int, spans: Mapping[int, Sequence[Span]]) -> Iterator[Outcome]:
-    """Yield the offsets of each of the broker's logs that are not restored, before and after the spans."""
-    for number, partition in enumerate(topic.partitions):
-        if broker not in partition.replicas:
-            continue
-        own = spans.get(number)
-        start, stop = (own[0].start, own[-1].stop) if own else (partition.stop, partition.stop)
-        where = TopicIdPartition(topic.incarnation, topic.topic, number)
-        for first, end in ((partition.start, start), (stop, partition.stop)):
-            if first < end:
-                yield Outcome(
-                    action="restore", status="kept", code="left_out", base_offset=first, last_offset=end - 1,
-                    reason=_REASONS["left_out"],
-                ).of(where)  # fmt: skip
+def _left_out(where: TopicIdPartition, log: PreparedPartition, spans: Sequence[Span]) -> Iterator[Outcome]:
+    """Yield the offsets of a log that are not restored, before and after the spans."""
+    start, stop = (spans[0].start, spans[-1].stop) if spans else (log.stop, log.stop)
+    for first, end in ((log.start, start), (stop, log.stop)):
+        if first < end:
+            yield Outcome(
+                action="restore", status="kept", code="left_out", base_offset=first, last_offset=end - 1,
+                reason="by --from, --to or --open-transactions cut",
+            ).of(where)  # fmt: skip
 
 
 def _work(prepared: PreparedRestore, options: RestoreOptions) -> bytes:
@@ -271,13 +142,15 @@ def _work(prepared: PreparedRestore, options: RestoreOptions) -> bytes:
     return json.dumps({"topics": topics, "options": str(options)}).encode()
 
 
-def _check_work(log_dir: Path, prepared: PreparedRestore, before: bytes | None) -> None:
+def _check_work(target: _Target, prepared: PreparedRestore) -> None:
     """Raise ConfigError if another restore is unfinished: this one would declare it finished."""
-    topics: dict[str, str] = {} if before is None else json.loads(before)["topics"]
-    if before is not None and topics.keys() != {topic.topic_id for topic in prepared.topics}:
+    if target.work is None:
+        return
+    topics: dict[str, str] = json.loads(target.work)["topics"]
+    if topics.keys() != {topic.topic_id for topic in prepared.topics}:
         names = ", ".join(topics.values())
         raise ConfigError(
-            f"{log_dir} has an unfinished restore of {names:.200}: complete it first, with its own --plan"
+            f"{target.path} has an unfinished restore of {names:.200}: complete it first, with its own --plan"
         )
 
 
@@ -294,7 +167,16 @@ def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
     directory.checkpoint(emptied)
 
 
-def _broker_of(log_dir: Path, prepared: PreparedRestore) -> int:
+def _broker_of(log_dirs: Sequence[Path], prepared: PreparedRestore) -> int:
+    """Return the broker that has used all these directories."""
+    brokers = {log_dir: _used_by(log_dir, prepared) for log_dir in log_dirs}
+    if len({*brokers.values()}) > 1:
+        named = ", ".join(f"{path} ({broker})" for path, broker in brokers.items())
+        raise ConfigError(f"the log directories are of several brokers: {named}; restore one broker at a time")
+    return brokers[log_dirs[0]]
+
+
+def _used_by(log_dir: Path, prepared: PreparedRestore) -> int:
     path = log_dir / "meta.properties"
     try:
         raw = path.read_bytes()
@@ -311,33 +193,50 @@ def _broker_of(log_dir: Path, prepared: PreparedRestore) -> int:
 
 
 def _plan_topic(
-    source: SegmentSource, log_dir: Path, topic: PreparedTopic, broker: int, options: RestoreOptions
-) -> Iterator[PartitionRestore]:
-    """Yield the plans for the partitions of the topic that this broker has, and that have records in the window."""
+    source: SegmentSource, targets: Sequence[_Target], topic: PreparedTopic, broker: int, options: RestoreOptions
+) -> Iterator[Outcome]:
+    """Add plans for those partitions of the topic that this broker has; yield the outcomes of what needs no work."""
     catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
-    for number, partition in enumerate(topic.partitions):
-        if partition.start == partition.stop:
+    for number, log in enumerate(topic.partitions):
+        if log.start == log.stop:
             continue
-        name, brokers = f"{topic.topic}-{number}", partition.replicas
-        if len(brokers) > 1 and not options.replicas:
+        name = f"{topic.topic}-{number}"
+        if len(log.replicas) > 1 and not options.replicas:
             raise ConfigError(
-                f"{name} has {len(brokers)} replicas: an empty one that becomes leader would truncate the others. "
+                f"{name} has {len(log.replicas)} replicas: an empty one that becomes leader would truncate the others. "
                 "Prepare it with one replica and add others later, or restore each of them (--replicas)"
             )
-        if broker not in brokers:
+        if broker not in log.replicas:
             continue
+        target = _target_of(name, targets, broker)
+        _check_id(target.path / name, topic)
         lineage = catalog.lineage(topic.topic, number, topic.incarnation)
         spans = plan_spans(
-            source, lineage, (partition.start, partition.stop), options.start, options.stop,
+            source, lineage, (log.start, log.stop), options.start, options.stop,
             open_transactions=options.open_transactions,
         )  # fmt: skip
-        if spans:
-            folder = log_dir / name
-            _check_id(folder, topic)
-            sizes = tuple(log_size(source, span) for span in spans)
-            is_aborting = options.open_transactions == "abort"
-            opened = producers_at_end(source, spans).in_transactions if is_aborting else ()
-            yield PartitionRestore(lineage.partition, spans, sizes, folder, AbortMarkers(spans[-1].stop, opened))
+        yield from _left_out(lineage.partition, log, spans)
+        if not spans:
+            continue
+        sizes = tuple(log_size(source, span) for span in spans)
+        is_aborting = options.open_transactions == "abort"
+        opened = producers_at_end(source, spans).in_transactions if is_aborting else ()
+        markers = AbortMarkers(spans[-1].stop, opened)
+        plan = PartitionRestore(lineage.partition, spans, sizes, target.path / name, markers)
+        if target.work is None and plan.is_complete():
+            yield from (_outcome(plan, part, "there", "kept") for part in plan.parts)
+        else:
+            target.plans.append(plan)
+
+
+def _target_of(name: str, targets: Sequence[_Target], broker: int) -> _Target:
+    for target in targets:
+        if (target.path / name).exists():
+            return target
+    looked = ", ".join(str(target.path) for target in targets)
+    raise ConfigError(
+        f"{name} of broker {broker} has no folder in {looked}: name all log directories of the broker (log.dirs)"
+    )
 
 
 def _check_id(folder: Path, topic: PreparedTopic) -> None:
@@ -351,17 +250,22 @@ def _check_id(folder: Path, topic: PreparedTopic) -> None:
         raise ConfigError(f"{folder} is of the topic id {found}, and {topic.topic_id} was prepared: prepare again")
 
 
-def _check_space(log_dir: Path, plans: Sequence[PartitionRestore]) -> None:
-    there = sum(sum(_logs(plan.folder).values()) for plan in plans)
-    needed, free = max(0, sum(sum(plan.logs.values()) for plan in plans) - there), shutil.disk_usage(log_dir).free
-    if plans and needed + _MARGIN > free:
-        raise ConfigError(
-            f"the logs take {human_bytes(needed)}, and the disk of {log_dir} has {human_bytes(free)} free"
-        )
+def _check_space(plans: Sequence[PartitionRestore]) -> None:
+    by_disk: dict[int, list[PartitionRestore]] = {}
+    for plan in plans:
+        by_disk.setdefault(plan.folder.stat().st_dev, []).append(plan)
+    for of_disk in by_disk.values():
+        missing = (sum(plan.logs.values()) - sum(logs_in(plan.folder).values()) for plan in of_disk)
+        needed, log_dir = max(0, sum(missing)), of_disk[0].folder.parent
+        free = shutil.disk_usage(log_dir).free
+        if needed + _MARGIN > free:
+            raise ConfigError(
+                f"the logs take {human_bytes(needed)}, and the disk of {log_dir} has {human_bytes(free)} free"
+            )
 
 
 def _outcome(plan: PartitionRestore, part: Part, code: str, status: Status) -> Outcome:
-    outcome = Outcome(action="restore", status=status, code=code, reason=_REASONS.get(code)).of(plan.partition)
+    outcome = Outcome(action="restore", status=status, code=code).of(plan.partition)
     if isinstance(part, Span):
         size = part.segment.segment_size_in_bytes
         return replace(outcome, base_offset=part.start, last_offset=part.stop - 1, size=size, stored_size=size)
@@ -372,10 +276,3 @@ def _outcome(plan: PartitionRestore, part: Part, code: str, status: Status) -> O
     return replace(
         outcome, code="aborted" if code == "restored" else code, base_offset=offset, last_offset=offset, reason=aborted,
     )  # fmt: skip
-
-
-_REASONS: Final = {
-    "there": "the folder has this log already",
-    "left_out": "by --from, --to or --open-transactions cut",
-    "elsewhere": "the folder is not in this log directory; the broker may have it in another one",
-}

@@ -1,0 +1,155 @@
+"""The restore of one partition into its folder.
+
+| state | a partition's folder |
+|---|---|
+| empty | as the broker made it: a log without a byte |
+| drafted | has files that end in ``.restore``, which brokers ignore |
+| complete | has all files under their names |
+
+Files are renamed one by one: of a segment the log last, and ``leader-epoch-checkpoint`` after all segments. The marker
+of the log directory keeps a broker away meanwhile, so each run begins where the last one ended.
+
+Separate from ``restoring``, which knows brokers and their log directories.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from tieredstore.errors import ConfigError
+from tieredstore.kafka.checkpoints import format_leader_epochs, format_producer_snapshot
+from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
+from tieredstore.model import TopicIdPartition, human_bytes
+from tieredstore.process.whole_files import sync_folder
+from tieredstore.restore.logdir.abort_markers import AbortMarkers
+from tieredstore.restore.logdir.log_directory import replace_file, take_owner
+from tieredstore.restore.logdir.planning import producers_at_end
+from tieredstore.restore.logdir.producers import Producers
+from tieredstore.restore.logdir.segment_copy import DRAFT, copy_span, draft_files
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Span
+    from tieredstore.kafka.checkpoints import ProducerState
+    from tieredstore.remote.source import SegmentSource
+
+_LOG: Final = re.compile(r"(\d{20})\.log")
+_SEGMENT_FILE: Final = re.compile(r"\d{20}\.")
+_SUFFIXES: Final = ("index", "timeindex", "log")
+
+Part: TypeAlias = "Span | ProducerState"
+"""A segment to restore, or a producer whose transaction an abort marker ends."""
+
+ProducerStates: TypeAlias = Literal["keep", "drop"]
+"""What becomes of the broker's state of idempotent producers.
+
+``keep`` is for the cluster that the segments come from. In another one a new producer may get an id and an epoch that
+the state knows, and its first batch would be acknowledged as a duplicate and lost.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRestore:
+    """The restore of one partition: copies ``spans`` of segments into ``folder``, which the broker made with the topic.
+
+    ``sizes`` has the size of each span's log, in bytes. ``markers`` end the transactions that are open after them.
+    """
+
+    partition: TopicIdPartition
+    spans: tuple[Span, ...]
+    sizes: tuple[int, ...]
+    folder: Path
+    markers: AbortMarkers
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset of the restored log."""
+        return self.spans[0].start
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The first offset, and the one after the last."""
+        return self.start_offset, self.markers.stop
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The segments, and the producers whose transactions are aborted after them."""
+        return (*self.spans, *self.markers.opened)
+
+    @property
+    def logs(self) -> dict[int, int]:
+        """The sizes of the logs by their base offsets, without empty ones."""
+        sizes = dict(zip((span.start for span in self.spans), self.sizes, strict=True))
+        return {start: size for start, size in (*sizes.items(), (self.markers.start, len(self.markers.log))) if size}
+
+    def is_complete(self) -> bool:
+        """Return True if the folder has the whole log already; raise ConfigError if it has another one."""
+        found = logs_in(self.folder)
+        if found and found != self.logs:
+            held = human_bytes(sum(found.values()))
+            raise ConfigError(f"{self.folder} has another log already ({held}): restore into a new topic")
+        return bool(found)
+
+    def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Part]:
+        """Write the segments that are missing, then the leader epochs; yield each of :attr:`parts` once it is there.
+
+        An empty segment follows them, as after a roll: compaction may have removed the last batches of the log, and
+        its end is the end all the same.
+        """
+        logs, there = self.logs, logs_in(self.folder)
+        if not there.items() <= logs.items():
+            # The bucket has changed since this restore began.
+            empty(self.folder)
+            there = {}
+        for path in self.folder.glob(f"*{DRAFT}"):
+            path.unlink()
+        producers = Producers()
+        for span in self.spans:
+            if producer_states == "keep":
+                producers = producers_at_end(source, [span], producers.states)
+            if span.start not in there:
+                self._place(copy_span(source, span, self.folder, format_producer_snapshot(producers.states)))
+            yield span
+        if self.markers.opened:
+            if producer_states == "keep":
+                self.markers.end_transactions(producers)
+            contents = {**self.markers.indexes(), "snapshot": format_producer_snapshot(producers.states)}
+            contents["log"] = self.markers.log
+            self._place(draft_files(self.folder, self.markers.start, self.markers.stop, contents))
+            yield from self.markers.opened
+        self._close()
+
+    def _place(self, drafts: Mapping[Path, Path]) -> None:
+        """Give the files of a segment their names, in order."""
+        for draft, path in drafts.items():
+            take_owner(draft, self.folder)
+            draft.replace(path)
+        sync_folder(self.folder)
+
+    def _close(self) -> None:
+        """Write the leader epochs, and an empty segment at the end; remove the empty one that the broker made."""
+        epochs = format_leader_epochs(((0, self.start_offset),))
+        replace_file(self.folder / LEADER_EPOCH_CHECKPOINT, epochs, like=self.folder)
+        if self.start_offset:
+            for suffix in _SUFFIXES:
+                (self.folder / f"{0:020d}.{suffix}").unlink(missing_ok=True)
+        for suffix in _SUFFIXES:
+            replace_file(self.folder / f"{self.bounds[1]:020d}.{suffix}", b"", like=self.folder)
+        sync_folder(self.folder)
+
+
+def empty(folder: Path) -> None:
+    """Remove the log that an unfinished restore has written to a partition's folder; a broker makes a new one."""
+    for path in folder.iterdir():
+        if _SEGMENT_FILE.match(path.name):
+            path.unlink()
+    replace_file(folder / LEADER_EPOCH_CHECKPOINT, format_leader_epochs(()), like=folder)
+
+
+def logs_in(folder: Path) -> dict[int, int]:
+    """Return the sizes of the logs in a folder that are not empty, by their base offsets."""
+    logs = ((int(match[1]), path) for path in folder.iterdir() if (match := _LOG.fullmatch(path.name)))
+    return {start: size for start, path in logs if (size := path.stat().st_size)}
