@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer as KafkaProducer
 
+import tieredstore as ts
+from tests.restore.logdir.log_dirs import fresh_bucket, make_log_dir, prepared, restore
+from tests.restore.logdir.test_real_broker import records
+from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
+from tests.support.servers.kafka import KafkaServer, start_kafka
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState, parse_producer_snapshot
+from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.logdir.producers import Producers
+from tieredstore.restore.logdir.restoring import RestoreOptions
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
+from tieredstore.testing.segments import write_segment
 
 SNAPSHOTS = sorted(GOLDEN.glob("*/original/*/*.snapshot"))
 
@@ -78,3 +88,59 @@ def test_a_state_follows_from_the_batches(batches: list[bytes], states: list[Pro
     assert [state.producer_id for state in producers.in_transactions] == [
         state.producer_id for state in states if state.current_txn_first_offset >= 0
     ]
+
+
+@pytest.mark.parametrize("stop", [100, 605, 700, 1815, 3000])
+def test_the_kept_state_is_that_of_the_cut(tmp_path: Path, stop: int) -> None:
+    """As it follows from the batches that are left, abort markers among them."""
+    with fresh_bucket(tmp_path / "store", [GOLDEN / "07-txn" / "original"]) as bucket:
+        (topic,) = bucket.topics("txn")
+        log_dir = make_log_dir(tmp_path / "logs", {"txn": 1})
+        options = RestoreOptions(stop=stop, producer_states="keep", open_transactions="abort")
+        restore(bucket, log_dir, prepared(TopicIdPartition(topic.topic_id, "txn", 0)), options)
+    folder = log_dir / "txn-0"
+    log = b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+    *_, last = sorted(folder.glob("*.snapshot"))
+    *_, header = read_batch_headers(log)
+    assert int(last.stem) == header.last_offset + 1
+    assert set(parse_producer_snapshot(last.read_bytes())) == set(play(log).states)
+    assert not play(log).in_transactions
+
+
+@pytest.mark.broker
+def test_a_new_producer_gets_an_id_that_the_log_knows(tmp_path: Path) -> None:
+    """A new cluster begins with producer id 0 again. Only the state that is dropped lets its first record in."""
+    # A broker forgets the producers of records that are older than a day.
+    now = int(time.time() * 1000)
+    for topic in ("kept", "dropped"):
+        where = TopicIdPartition(Uuid(topic.encode().ljust(16, b"-")), topic, 0)
+        batches = [build_batch([Record(b"old", None, now)], at, producer=Producer(at, 0, 0)) for at in range(10)]
+        states = [ProducerState(at, 0, 0, at, 0, now, -1, -1) for at in range(10)]
+        write_segment(tmp_path / "disk", batches, partition=where, producers=states)
+    (tmp_path / "store").mkdir()
+    with ts.open(tmp_path / "store") as bucket:
+        bucket.upload(tmp_path / "disk")
+    store = ["--store", str(tmp_path / "store")]
+    with start_kafka() as server:
+        servers = ["--bootstrap-server", server.bootstrap_servers]
+        for topic in ("kept", "dropped"):
+            tieredstore("restore", "prepare", topic, *store, "--plan", tmp_path / f"{topic}.json", *servers).clean()
+        assert server.process is not None
+        server.process.stop()
+        for topic, state in (("kept", "keep"), ("dropped", "drop")):
+            words = ["--plan", tmp_path / f"{topic}.json", "--producer-state", state]
+            tieredstore("restore", "logdir", server.log_dir, *store, *words).clean()
+        server.process.start()
+        assert send(server, "kept") == 0, "taken for a duplicate of the old record, and lost"
+        assert send(server, "dropped") == 10
+        ends = {topic: len(records(server, topic, 0, "read_uncommitted")) for topic in ("kept", "dropped")}
+        assert ends == {"kept": 10, "dropped": 11}
+
+
+def send(server: KafkaServer, topic: str) -> int:
+    """Send a record by a new producer; return the offset that the broker reports."""
+    offsets: list[int | None] = []
+    producer = KafkaProducer({"bootstrap.servers": server.bootstrap_servers, "enable.idempotence": True})
+    producer.produce(topic, b"new", partition=0, on_delivery=lambda _, sent: offsets.append(sent.offset()))
+    assert producer.flush(60) == 0
+    return offsets[0] or 0
