@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tieredstore.api.outcomes import Outcome, Plan
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
+from tieredstore.restore.retention import deleted_spans
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.logdir.cluster import RestoreCluster
     from tieredstore.restore.logdir.prepared import PreparedRestore, PreparedTopic
-
-_UNLIMITED: Final = -1
 
 
 def plan_finish(
@@ -61,30 +59,12 @@ def _warning(empty: Sequence[int]) -> str:
 
 
 def _deleted(source: SegmentSource, topic: PreparedTopic, known: Mapping[str, str]) -> list[Span]:
-    """Return the segments that retention deletes, as a broker decides: the oldest ones, up to the first it keeps."""
-    if "delete" not in known["cleanup.policy"]:
-        return []
-    retention_ms, most_bytes = _number(known, "retention.ms"), _number(known, "retention.bytes")
-    oldest_ms = int(time.time() * 1000) - retention_ms
+    """Return the segments that retention deletes."""
+    now_ms = int(time.time() * 1000)
     catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
     deleted: list[Span] = []
     for number, partition in enumerate(topic.partitions):
-        if partition.start == partition.stop:
-            continue
-        log = catalog.lineage(topic.topic, number, topic.incarnation)
-        spans = log.spans_between(partition.start, partition.stop)
-        left = sum(span.segment.segment_size_in_bytes for span in spans)
-        for span in spans:
-            is_old = retention_ms != _UNLIMITED and span.segment.max_timestamp_ms < oldest_ms
-            left -= span.segment.segment_size_in_bytes
-            if not is_old and (most_bytes == _UNLIMITED or left < most_bytes):
-                break
-            deleted.append(span)
+        if partition.start < partition.stop:
+            log = catalog.lineage(topic.topic, number, topic.incarnation)
+            deleted += deleted_spans(log.spans_between(partition.start, partition.stop), known, now_ms)
     return deleted
-
-
-def _number(known: Mapping[str, str], name: str) -> int:
-    try:
-        return int(known[name])
-    except ValueError:
-        raise ConfigError(f"{name}={known[name]} is not a number") from None

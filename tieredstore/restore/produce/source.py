@@ -25,7 +25,7 @@ from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.produce.runs import ProduceOptions, SourceRange
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.lineage import OffsetSpan
+    from tieredstore.catalog.lineage import OffsetSpan, Span
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.produce.transactions import Headers, Row
 
@@ -93,6 +93,15 @@ class SourceTopics(Closing):
         return {
             where: SourceRange(start, start, stop, cuts[where].left_out if where in cuts else ())
             for where, (start, stop) in windows.items()
+        }
+
+    def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
+        """Return the parts of segments that have the ranges."""
+        lineages = {where: self._snapshot.logs[where].lineage for where in ranges}
+        return {
+            where: tuple(lineage.spans_between(ranges[where].start, ranges[where].stop))
+            for where, lineage in lineages.items()
+            if lineage is not None
         }
 
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:

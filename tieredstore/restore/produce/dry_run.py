@@ -1,0 +1,159 @@
+"""What a run of ``restore produce`` would do, and what would stop it: for ``--dry-run``, and before each run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute
+
+from tieredstore.errors import ConfigError
+from tieredstore.ops.doctor.checkup import Check, Verdict
+from tieredstore.records.columns import int64_values
+from tieredstore.restore.produce.source import SourceTopics, header_lists
+from tieredstore.restore.produce.target import TargetCluster
+from tieredstore.restore.produce.target_checks import (
+    ScannedRecords,
+    SourceTopic,
+    check_target,
+    check_transactions,
+    unknown_to_clients,
+)
+from tieredstore.restore.produce.transactions import TRANSACTION_MS
+
+if TYPE_CHECKING:
+    from tieredstore.remote.source import SegmentSource
+    from tieredstore.restore.produce.runs import ProduceOptions
+    from tieredstore.restore.produce.target import NewTopic, TargetTopic
+    from tieredstore.restore.produce.transactions import Headers
+
+_compute: Final[Any] = pyarrow.compute
+
+RECORDS_PER_S: Final = 100_000
+BYTES_PER_S: Final = 40_000_000
+"""The assumed speed of a run, by records or by bytes of keys, values and headers, whichever is slower."""
+
+_RECORD_BYTES: Final = 40
+"""What a record needs beside key, value and headers, at most: lengths, time, offset."""
+_HEADER_BYTES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """The result of an examination. ``records`` and ``size`` are exact if the records were scanned; otherwise they are
+    the number of offsets, and the bytes of the segments.
+    """
+
+    checks: tuple[Check, ...]
+    records: int
+    size: int
+    is_exact: bool
+    missing: Mapping[str, int]
+    """Target topics that do not exist, with the number of the bucket's partitions."""
+
+    @property
+    def expected_s(self) -> float:
+        """The expected seconds of the run at the assumed speed."""
+        return max(self.records / RECORDS_PER_S, self.size / BYTES_PER_S)
+
+    def refuse(self) -> None:
+        """Raise ConfigError, which names all of it, if the target would refuse records, or delete them at once."""
+        bad = [check.detail for check in self.checks if check.outcome is Verdict.BAD]
+        if bad:
+            raise ConfigError("; ".join(bad))
+
+
+def examine(
+    source: SegmentSource,
+    properties: Mapping[str, str],
+    options: ProduceOptions,
+    *,
+    new: NewTopic | None = None,
+    scan: bool = False,
+) -> DryRun:
+    """Compare what a run would restore with the target's topics. ``scan`` reads all records.
+
+    A missing topic is created later if ``new`` says how. Raise the errors of the source's snapshot and of the brokers.
+    """
+    with SourceTopics(source, options) as topics, TargetCluster(properties) as cluster:
+        ranges = topics.ranges()
+        scanned: dict[str, ScannedRecords] = {}
+        for batch in topics.batches(ranges) if scan else ():
+            topic = batch.where[0]
+            before = scanned.get(topic, ScannedRecords())
+            scanned[topic] = before if batch.records is None else add_records(before, batch.records)
+        spans = topics.spans(ranges)
+        sources: list[SourceTopic] = []
+        for topic in options.topics:
+            own = {number: each for (name, number), each in spans.items() if name == topic}
+            sources.append(SourceTopic(topic, own, scanned.get(topic)))
+        targets = {topic: cluster.target(target) for topic, target in options.topics.items()}
+        checks = tuple(_checks(cluster, properties, options, sources, targets, new))
+    return DryRun(
+        checks,
+        sum(each.most_records if each.scanned is None else each.scanned.records for each in sources),
+        sum(each.size if each.scanned is None else each.scanned.size for each in sources),
+        scan,
+        {options.topics[each.topic]: each.partition_count for each in sources if targets[each.topic] is None},
+    )
+
+
+def create_missing(properties: Mapping[str, str], missing: Mapping[str, int], new: NewTopic) -> None:
+    """Create topics, given with the bucket's number of partitions; raise BrokerError for a refusal."""
+    with TargetCluster(properties) as cluster:
+        for topic, count in missing.items():
+            cluster.create(topic, new, count)
+
+
+def add_records(before: ScannedRecords, records: Any) -> ScannedRecords:
+    """Return the scan with these records, a record batch with the columns of a source's batches."""
+    keys, values = records.column("key"), records.column("value")
+    sizes = _compute.add(*(_compute.fill_null(_compute.binary_length(each), 0) for each in (keys, values)))
+    headers = header_lists(records.column("headers"))
+    if any(headers):
+        of_headers = [
+            sum(_HEADER_BYTES + len(name.encode()) + len(value or b"") for name, value in each or ())
+            for each in headers
+        ]
+        sizes = _compute.add(sizes, pyarrow.array(of_headers, sizes.type))
+    times = int64_values(records, "timestamp")
+    earliest, latest = min(times), max(times)
+    return ScannedRecords(
+        before.records + len(keys),
+        before.size + int(_compute.sum(sizes).as_py()),
+        max(before.largest, int(_compute.max(sizes).as_py()) + _RECORD_BYTES),
+        earliest if before.earliest_ms is None else min(before.earliest_ms, earliest),
+        latest if before.latest_ms is None else max(before.latest_ms, latest),
+        before.without_key + int(keys.null_count),
+        before.at_epoch + (0 if earliest > 0 else sum(time == 0 for time in times)),
+    )
+
+
+def _size_of(headers: Headers | None) -> int:
+    return sum(_HEADER_BYTES + len(name.encode()) + len(value or b"") for name, value in headers or ())
+
+
+def _checks(
+    cluster: TargetCluster,
+    properties: Mapping[str, str],
+    options: ProduceOptions,
+    sources: Iterable[SourceTopic],
+    targets: Mapping[str, TargetTopic | None],
+    new: NewTopic | None,
+) -> Iterator[Check]:
+    now_ms = int(time.time() * 1000)
+    for source in sources:
+        name, target = options.topics[source.topic], targets[source.topic]
+        if target is not None:
+            yield from check_target(source, target, is_rehashed=options.partitioner != "keep", now_ms=now_ms)
+        elif new is None:
+            yield Check(
+                "topic", Verdict.BAD, f"there is no topic {name} in the cluster: create it, or give --create-with"
+            )
+        else:
+            yield Check("topic", Verdict.WARN, f"{name} does not exist, and is created with the given settings")
+    needed_ms = int(properties.get("transaction.timeout.ms", TRANSACTION_MS))
+    yield check_transactions(needed_ms, cluster.longest_transaction_ms())
+    yield from unknown_to_clients(options.run)

@@ -1,0 +1,163 @@
+"""The target cluster of a run: its topics as they are now, and what the run changes in them.
+
+Separate from ``target_checks``, which judges these facts and asks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from confluent_kafka import TopicCollection, admin
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tieredstore.config.properties import read_properties
+from tieredstore.errors import BrokerDeniedError, ConfigError
+from tieredstore.live.cluster import LiveCluster
+from tieredstore.versions import fault_in
+
+# confluent-kafka does not type this module.
+_admin: Final[Any] = admin
+_OWN: Final[int] = _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+_TYPE: Final = "message.timestamp.type"
+_CREATE_TIME: Final = "CreateTime"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTopic:
+    """A topic of the target cluster.
+
+    ``settings`` are in force; ``own`` are those that the topic sets itself. ``least_live`` is the smallest number of
+    replicas in sync of a partition, 0 without a leader. ``operations`` are what the login may do, in Kafka's words;
+    None if the brokers do not tell.
+    """
+
+    topic: str
+    partition_count: int
+    least_live: int
+    settings: Mapping[str, str]
+    own: Mapping[str, str]
+    operations: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. The names are those of a snapshot's ``TopicSettings``; without a number, the bucket's or the
+    cluster's counts.
+    """
+
+    settings: dict[str, str]
+    partition_count: Annotated[int, Field(ge=1)] | None = None
+    replication_factor: Annotated[int, Field(ge=1)] | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> NewTopic:
+        """Read a JSON object with these fields, or a properties file of settings; raise ConfigError for another one."""
+        try:
+            if path.suffix != ".json":
+                return cls(dict(read_properties(path)))
+            return _NEW_TOPIC.validate_json(path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        except ValidationError as error:
+            raise ConfigError(f"{path} has no settings of a topic: {fault_in(error)}") from None
+
+
+_NEW_TOPIC: Final = TypeAdapter(NewTopic)
+
+
+class TargetCluster(LiveCluster):
+    """Looks at the topics of the target cluster, and changes their settings."""
+
+    def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
+        """Raise ConfigError for invalid properties; nothing connects yet."""
+        super().__init__(properties, isolation="read_committed", timeout_s=timeout_s)
+
+    def target(self, topic: str) -> TargetTopic | None:
+        """Return the topic as it is now, None if there is none. Two requests."""
+        doing = f"topic {topic} of {self._servers} cannot be looked up"
+        described = self._one(
+            lambda timeout_s: self._untyped.describe_topics(
+                TopicCollection([topic]), include_authorized_operations=True, request_timeout=timeout_s
+            )[topic],
+            doing,
+            absent_too=True,
+        )
+        if described is None:
+            return None
+        entries = self._settings(_admin.ResourceType.TOPIC, topic)
+        operations = described.authorized_operations
+        settings = {name: entry.value for name, entry in entries.items() if entry.value is not None}
+        return TargetTopic(
+            topic,
+            len(described.partitions),
+            min(len(each.isr) if each.leader else 0 for each in described.partitions),
+            settings,
+            {name: value for name, value in settings.items() if _source(entries[name]) == _OWN},
+            None if operations is None else frozenset(each.name for each in operations),
+        )
+
+    def longest_transaction_ms(self) -> int | None:
+        """Return the brokers' ``transaction.max.timeout.ms``; None if the login may not see it."""
+        client = self._clients.get()
+        listed = client.metadata(self._timeout_s, f"the brokers of {self._servers} cannot be listed")
+        try:
+            entries = self._settings(_admin.ResourceType.BROKER, str(min(listed.brokers)))
+        except BrokerDeniedError:
+            return None
+        return int(entries["transaction.max.timeout.ms"].value)
+
+    def create(self, topic: str, new: NewTopic, partition_count: int) -> None:
+        """Create a topic with ``new``'s number of partitions, or else ``partition_count``; raise BrokerError for a
+        refusal.
+        """
+        created = _admin.NewTopic(
+            topic, new.partition_count or partition_count, new.replication_factor or -1, config=dict(new.settings)
+        )
+        doing = f"topic {topic} cannot be created at {self._servers}"
+        self._one(lambda timeout_s: self._untyped.create_topics([created], request_timeout=timeout_s)[topic], doing)
+        self.existing_topic(topic)
+
+    def keep_times(self, topic: str) -> None:
+        """Let the topic's records have the times that their producer gives."""
+        self._set(topic, _CREATE_TIME)
+
+    def set_times_back(self, topic: str, own: str | None) -> None:
+        """Set the topic's kind of times to what the topic itself had set, or to the cluster's for None."""
+        self._set(topic, own)
+
+    def _set(self, topic: str, value: str | None) -> None:
+        kinds = _admin.AlterConfigOpType
+        kind = kinds.DELETE if value is None else kinds.SET
+        entry = _admin.ConfigEntry(_TYPE, value, incremental_operation=kind)
+        resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic, incremental_configs=[entry])
+        doing = f"{_TYPE} of {topic} cannot be changed at {self._servers}"
+        self._one(
+            lambda timeout_s: self._untyped.incremental_alter_configs([resource], request_timeout=timeout_s)[resource],
+            doing,
+        )
+
+    def _settings(self, kind: Any, name: str) -> Mapping[str, Any]:
+        resource = _admin.ConfigResource(kind, name)
+        doing = f"the settings of {name} at {self._servers} cannot be read"
+        found: Mapping[str, Any] = self._one(
+            lambda timeout_s: self._untyped.describe_configs([resource], request_timeout=timeout_s)[resource], doing
+        )
+        return found
+
+    def _one(self, ask: Callable[[float], Future[Any]], doing: str, *, absent_too: bool = False) -> Any:
+        """Return the answer to one request; with ``absent_too``, None for an unknown topic."""
+        client = self._clients.get()
+        return self._answers(client, lambda timeout_s: {"it": ask(timeout_s)}, doing, absent_too=absent_too)["it"]
+
+    @property
+    def _untyped(self) -> Any:
+        return self._clients.get()
+
+
+def _source(entry: Any) -> int:
+    """Return where a setting comes from: the library gives a number or a member of the enumeration."""
+    return int(getattr(entry.source, "value", entry.source))
