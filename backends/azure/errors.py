@@ -79,7 +79,7 @@ def _error_of_response(what: str, error: azure.HttpResponseError) -> TieredStore
     if status is None:
         return _error_without_answer(what, error)
     code: Any = cast("Any", error).__dict__.get("error_code") or ""
-    # The SDK appends the request id, the time and the whole answer on further lines.
+    # Keep the first line: the SDK appends the request id, the time and the whole answer on further lines.
     message = redacted(error.message).partition("\n")[0].strip().rstrip(".")[:300]
     return answer_error(what, status, str(getattr(code, "value", code)), message)
 

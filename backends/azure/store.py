@@ -435,7 +435,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         """Send a block; return its entry in the block list, and its size."""
         # Block names of a blob must have equal lengths. The mark keeps those of two writes apart.
         name = f"{self.mark}{part.number:08}"
-        # The SDK computes this MD5 only for ``bytes``.
+        # Compute the MD5 here: the SDK does so only for ``bytes``.
         headers = {"Content-MD5": md5_text(part.data)} if self.options.send_md5 else {}
         data: Any = part.data
         self.step(lambda client: client.blob(self.key).stage_block(name, data, length=len(part.data), headers=headers))

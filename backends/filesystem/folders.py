@@ -185,7 +185,7 @@ def _open_child(parent: int, name: bytes, *, create: bool) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
     except NotADirectoryError:
-        # With O_NOFOLLOW the system raises the same error for a file and for a link.
+        # Find out if it is a file or a link: with O_NOFOLLOW the system raises the same error for both.
         _require_plain_file(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
         raise
 

@@ -41,7 +41,7 @@ def translate_errors(what: str) -> Generator[None]:
     except RefusedError as error:
         raise _error_of_answer(what, error.response) from None
     except api.GoogleAPICallError as error:
-        # The SDK's message begins with the URL. An upload session's URL is a secret: it permits writing.
+        # Do not show the SDK's message, which begins with the URL: that of an upload session is a secret.
         response = cast("requests.Response | None", cast("Any", error).response)
         if response is not None:
             raise _error_of_answer(what, response) from None

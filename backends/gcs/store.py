@@ -100,7 +100,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         )
 
         def send(client: GcsClient) -> Stored:
-            # The SDK's own method copies the data, and uses a resumable upload above 8 MiB.
+            # Send the request here: the SDK's own method copies the data, and uses a resumable upload above 8 MiB.
             post: Any = client.session.post
             response: requests.Response = post(
                 client.single_upload_url(self.generation),

@@ -42,7 +42,7 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFoundError,
     "NoSuchBucket": StoreError,
     "NoSuchUpload": PartsGoneError,
-    # A server also sends it if it died while completing the upload, and restarts with some parts moved away.
+    # A server also sends this code if it died while completing the upload, and restarted with parts moved away.
     "InvalidPart": PartsGoneError,
     "InvalidRange": RangeNotSatisfiableError,
     "PreconditionFailed": PreconditionFailedError,

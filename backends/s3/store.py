@@ -214,7 +214,7 @@ class Listing:
         """Return the objects and the folders (as text that ends in ``/``) of one level, sorted."""
         entries: list[ObjectInfo | str] = []
         for page in self._pages(prefix, delimiter="/"):
-            # An emptied folder lists itself, without an etag.
+            # Leave out the entry for an emptied folder itself, which has no etag.
             entries += [info for info in page.objects if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
             # SeaweedFS strips a slash off the prefix, so it also returns folders outside of the prefix.
             entries += [folder for folder in page.folders if not _is_beside(prefix, folder)]

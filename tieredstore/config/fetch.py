@@ -156,7 +156,7 @@ class FetchSettings(SettingsGroup):
 
 def read_fetch(reader: SettingsReader) -> FetchSettings | None:
     """Return the settings of ``fetch.*``; None if the reader has noted problems."""
-    # Without a class, the plugin ignores the chunk cache's other properties.
+    # Like the plugin, ignore the chunk cache's other properties if no class is set.
     cached = _CHUNK_CACHE_CLASS in reader.values
     caches = {
         "manifest_cache": reader.read(ManifestCacheSettings),

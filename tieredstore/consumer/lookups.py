@@ -422,7 +422,7 @@ class BucketInquiry:
         where = look.where
         if look.is_recreated(self.logs):
             lineage = self.logs.lineage(where)
-            # The leader epochs of the previous topic mean nothing in this one.
+            # Drop the leader epoch: an epoch of the previous topic means nothing in this one.
             look.epoch = None
             return _make_found(look, Recreated(look.topic_id), self._beginning(look, lineage), lineage)
         if self._settings.mode is not Mode.REMOTE_ONLY and look.broker is None and self.logs.lineage(where) is None:

@@ -85,7 +85,7 @@ class BrokerState(Closing):
         ends = {
             where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
             for where, answer in answers.items()
-            # For a dead leader, the library returns an invalid offset after the timeout instead of an error.
+            # Leave out invalid offsets: for a dead leader, the library returns one after the timeout, not an error.
             if answer.offset >= 0
         }
         # Do not clear the flag here: another thread may have set it.

@@ -243,7 +243,7 @@ class LiveFollower(Closing):
         broker_error = fault(error, self._doing)
         if code in OUT_OF_RANGE or isinstance(broker_error, ResourceNotFoundError):
             if where in runs:
-                # Return the records before the error. They are undamaged, and the bucket continues after them.
+                # Return the records before the error: they are undamaged, and the reader may continue in the bucket.
                 self._release(where, runs)
             if where in self._followed:
                 self._ready.append(LiveEvent(where, None, self._followed[where].position))

@@ -166,7 +166,7 @@ class BoundedRead:
         self._pending_bytes = 0
         self._rows = FIRST_MESSAGES
         self._error: TieredStoreError | None = None
-        # The end of the log, if reached, else -1. Nothing arrives after it until the log grows.
+        # This is the end of the log if the read has reached it, else -1. Nothing arrives then until the log grows.
         self._end = -1
         self._deadline = 0.0
 

@@ -98,7 +98,7 @@ def complete_entries(
     if not missing:
         return tuple(sorted(kept))
     offsets = sorted({*known, *missing})
-    # For each offset, the smallest known time at that offset or a later one.
+    # Find for each offset the smallest known time at that offset or a later one.
     latest = accumulate((known.get(offset, MAX_INT64) for offset in reversed(offsets)), min)
     bounds = dict(zip(reversed(offsets), latest, strict=True))
     least = 0

@@ -342,7 +342,7 @@ class LogTail(Closing):
             followed.at = log.position(standing.at)
 
     def _place(self, followed: _Followed, log: PartitionLog) -> None:
-        """Queue the partition for the bucket, follow it at the broker, or leave it for the next look-up."""
+        """Queue the partition to be read from the bucket, follow it at the broker, or leave it for the next look-up."""
         if log.lineage is not None and followed.offset < log.seam:
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))

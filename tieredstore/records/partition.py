@@ -136,7 +136,7 @@ class RunRead:
                 if kept.num_rows < records.num_rows:
                     break
             else:
-                # Only the log shows where the last segment's records end.
+                # Check the last segment's end: only the log shows where its records end.
                 if number == len(self._spans) - 1:
                     lost = self._reader.check_reached(section, decoder)
             self._note_skipped(decoder, span.segment)

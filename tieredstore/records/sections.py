@@ -59,7 +59,7 @@ class IndexedEnds:
         self._first = start_of(segment)
         low = index[-1].offset + 1 if len(index) else segment.start_offset
         self._last = SectionEnd(segment.segment_size_in_bytes, low, segment.end_offset + 1)
-        # An entry at the log's first byte coincides with the log's start.
+        # Skip an entry at the log's first byte: it coincides with the log's start.
         self._skipped = int(len(index) > 0 and index[0].position == 0)
 
     def __len__(self) -> int:

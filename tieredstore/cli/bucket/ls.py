@@ -422,7 +422,7 @@ def _form(segment: Segment) -> str:
 # ---- pictures
 
 _STEPS: Final = 500
-"""The number of times that a picture distinguishes; more would be closer than its dots."""
+"""The number of points in time for which a picture has a value. Those of a larger number would share dots."""
 _NARROWEST_MS: Final = 1000
 
 Stored = Sequence[tuple[int, int]]
@@ -517,7 +517,7 @@ def draw_offsets(picture: Picture, partitions: Mapping[_Life, Partition], *, bro
         _draw(axes, known.stored, (row - _THICK, thick), _BUCKET)
         if known.broker is not None:
             _draw(axes, [known.broker.extent], (row, _THICK), _BROKER)
-        # The edge makes a hole of one offset visible among millions.
+        # Draw lost offsets with an edge, which makes a hole of one offset visible among millions.
         _draw(axes, known.lost, (row - _THICK, 2 * _THICK), RED, edgecolor=RED, linewidth=1)
     _label(axes, partitions, broker=broker)
     picture.save(axes)

@@ -266,7 +266,7 @@ def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
         for place in others:
             named = f"{place.prefix!r} of {place.store.identity}"
             for check in _guarded("store", partial(_of_place, place, write=write)):
-                # Name the place unless the sentence does.
+                # Name the place in the sentence if the check has not done so.
                 is_named = place.store.identity in check.detail
                 yield check if is_named else replace(check, detail=f"{named}: {check.detail}")
 

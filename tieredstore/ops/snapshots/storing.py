@@ -128,7 +128,7 @@ class Snapshots:
         for stored in reversed(listed):
             if cluster_id in (None, stored.cluster_id) and (at_ms is None or stored.hour_ms <= at_ms):
                 snapshot = self.read(stored)
-                # It may have been taken later in the hour that has ``at_ms``.
+                # Skip a snapshot that was taken in the hour of ``at_ms``, but after it.
                 if at_ms is None or snapshot.taken_ms <= at_ms:
                     return snapshot
         of = "" if cluster_id is None else f" of the cluster {cluster_id}"

@@ -320,7 +320,7 @@ def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[byte
 
 
 def _snappy(snappy: Any, data: bytes, size: int) -> bytes:
-    # The chunk declares its own size. Check it before memory is allocated.
+    # Check the size that the chunk itself declares, before memory is allocated for it.
     if snappy.decompress_raw_len(data) > size:
         raise ValueError("a compressed chunk has another size than declared")
     return bytes(snappy.decompress_raw(data))

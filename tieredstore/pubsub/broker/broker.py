@@ -548,7 +548,7 @@ class ReadAnswers:
                 refuse(Code.BAD_REQUEST, str(error))
                 return
             except ObjectNotFoundError:
-                # As in MemQ: NO_DATA with an empty payload.
+                # Answer as MemQ does: NO_DATA with an empty payload.
                 empty = Response(READ_VERSION, request_id, PacketType.READ, Code.NO_DATA, payload=ReadAnswer(b""))
                 connection.send(response_bytes(empty))
                 return

@@ -192,7 +192,7 @@ class Handshakes:
             # The error's frames hold the TLS objects, and the future that holds the error: break this cycle.
             error.with_traceback(None)
         finally:
-            # The broker gets no callback for a connection that failed or whose client left during the handshake.
+            # Release it here: the broker gets no callback for a connection that failed or ended during the handshake.
             if not connection.is_open:
                 self.release(connection)
 

@@ -256,7 +256,7 @@ def seal_body(body: BodyWriter, request: ProducerRequest | None, compression: Co
 def _zstd(body: memoryview) -> bytes:
     compressor: zstandard.ZstdCompressor | None = getattr(_COMPRESSORS, "zstd", None)
     if compressor is None:
-        # Like MemQ: level 3, and a frame without content size and checksum.
+        # Compress as MemQ does: at level 3, in a frame without content size and checksum.
         compressor = zstandard.ZstdCompressor(level=3, write_content_size=False, write_dict_id=False)
         _COMPRESSORS.zstd = compressor
     return compressor.compress(body)

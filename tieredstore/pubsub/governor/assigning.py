@@ -44,7 +44,7 @@ class TopicLoad:
     def partitions(self, racks: int) -> int:
         """Return the number of write partitions, by MemQ's formula: the same number, at least one, in each rack."""
         wanted = math.floor(self.input_mb * (1 << 20) / (self.batch_bytes * self.clustering_multiplier))
-        # Java's rounding: round halves up.
+        # Round as Java does: halves up.
         return max(racks, math.floor(wanted / racks + 0.5) * racks)
 
     def share_mb(self, racks: int) -> float:

@@ -172,7 +172,7 @@ class ZooKeeperGovernor(Governor):
         if not any(name.startswith(self._candidate) for name in self._session.children(GOVERNOR)):
             data = seat.address.ip.encode()
             self._session.create(f"{GOVERNOR}/{self._candidate}", data, ephemeral=True, sequence=True)
-        # Like Curator: order all children by the text after the last "lock-".
+        # Order all children as Curator does: by the text after the last "lock-".
         first = min(self._session.children(GOVERNOR), key=lambda name: name.rpartition(_LOCK)[2])
         if not first.startswith(self._candidate):
             self.generation = None

@@ -399,7 +399,7 @@ class PartitionLogs:
         stream = None if partition is None else self._streams.get(partition)
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             failure = fault(error, f"cannot read the notifications of {self._topic}")
-            # The client retries temporary errors by itself, until the deadline.
+            # Ignore temporary errors: the client retries by itself until the deadline.
             if stream is not None and not isinstance(failure, BrokerUnavailableError):
                 raise failure
             return
@@ -407,7 +407,7 @@ class PartitionLogs:
         if partition is None or stream is None or offset < stream.end:
             return
         if error is not None:
-            # No record before the end: transaction markers and compacted records occupy offsets too.
+            # The end came without a record before it: transaction markers and compacted records occupy offsets too.
             stream.end = offset
             return
         stream.held.append(QueuedNotification(offset, message.timestamp()[1], message.value() or b""))

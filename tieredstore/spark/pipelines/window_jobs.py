@@ -126,7 +126,7 @@ class WindowJobs:
                 errors.append(error)
         if errors:
             self._discard(outcomes)
-            # A permanent error tells the user more than a transient one.
+            # Prefer a permanent error, which tells the user more than a transient one.
             raise min(errors, key=lambda error: error.retryable)
         return outcomes
 
