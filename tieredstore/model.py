@@ -87,7 +87,7 @@ class Uuid:
             raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raw = b""
-        # Shorter texts, and some longer ones, decode too, to another number of bytes.
+        # Check the lengths: shorter texts, and some longer ones, decode too, to another number of bytes.
         if len(text) != 22 or len(raw) != 16:
             raise ConfigError(f"{excerpt(text)!r} is not a Kafka uuid: 22 characters of URL-safe base64 are expected")
         return cls(raw)
@@ -98,7 +98,7 @@ class Uuid:
 
         Base64 has several spellings of the same 16 bytes, and :meth:`parse` accepts them all.
         """
-        # The last of 22 characters has spare bits, which are 0 in Kafka's spelling.
+        # Refuse a last character with other spare bits: in Kafka's spelling they are 0.
         if _SPELLED(text) is None:
             return None
         return cls(binascii.a2b_base64(text.encode("ascii").translate(_TO_STANDARD) + b"=="))

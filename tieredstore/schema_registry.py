@@ -254,7 +254,7 @@ def _session(settings: RegistrySettings) -> requests.Session:
         session.headers["Authorization"] = f"Basic {b64encode(settings.user_info.encode()).decode()}"
     if settings.ca_location is not None:
         session.verify = settings.ca_location
-        # A CA bundle named in the environment would override the configured one.
+        # Ignore the environment: a CA bundle named there would override the configured one.
         session.trust_env = False
     session.cert = settings.certificate
     return session

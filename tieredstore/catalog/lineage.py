@@ -197,7 +197,7 @@ def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSeg
 
 def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
     epochs = segment.segment_leader_epochs
-    # The last epoch always has a record.
+    # Take the last epoch, which always has a record in the segment.
     return epochs[-1][0] if epochs else NO_EPOCH, *_rank(segment.end_offset, segment)
 
 
@@ -313,7 +313,7 @@ def _side_by_side(
 
 def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
     """Return the epochs that have records in the segment; the first one begins with the segment."""
-    # Segments from before Kafka's leader epochs have none, and count as older than all others.
+    # Give a segment from before Kafka's leader epochs an epoch that is older than all others.
     named = segment.segment_leader_epochs or ((NO_EPOCH, segment.start_offset),)
     if len(named) == 1:  # the usual case: one leader
         return ((named[0][0], max(named[0][1], segment.start_offset)),)

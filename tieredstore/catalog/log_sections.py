@@ -243,7 +243,7 @@ class SectionBytes:
         reached, position = decoder.offset_reached, decoder.stopped_at
         is_zeros = decoder.ended_in_zeros
         if position is not None:
-            # The next batch begins in the latest buffer, or right before it.
+            # Look for the next batch in the latest buffer, or right before it.
             latest = self._before + bytes(self._buffer)
             self._kept = latest[position - self._position + len(self._before) :]
             for header in LogBatches(self, position, self._stop, self._segment).headers():

@@ -281,7 +281,7 @@ class SegmentStates:
         elif isinstance(record, SegmentUpdate):
             self._update(record)
         else:
-            # From now on the partition must not be read; its topic id never returns.
+            # Drop the partition's segments: from now on it must not be read, and its topic id never returns.
             self._segments.pop(record.partition, None)
 
     def readable_segments(self) -> Iterator[RemoteLogSegmentMetadata]:

@@ -142,7 +142,8 @@ def _unknown(
     """Yield the whole segments whose manifests must be read; add the rest of the listing to ``survey``."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
-        # A segment without a manifest was never committed; one without other objects is unreadable.
+        # Report an incomplete segment: without a manifest it was never committed; without another object it is
+        # unreadable.
         if manifest is None or objects.missing:
             survey.problems.append(_incomplete(objects))
             continue
@@ -161,7 +162,7 @@ def _read(
         if isinstance(loaded, TieredStoreError):
             raise loaded
         return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), describe_segment(source, loaded))
-    # A deletion between listing and reading is usual with retention, not damage.
+    # Skip the segment: a deletion between listing and reading is usual with retention, and no damage.
     except SegmentNotFoundError:
         return None
     except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:

@@ -117,7 +117,7 @@ def _search_doubtful(
     if span is None:
         return None
     times = time_index_of(source, span.segment)
-    # The last entry of a broker's time index has the greatest timestamp of the segment.
+    # Compare with the last entry: that of a broker's time index has the greatest timestamp of the segment.
     is_hidden = len(times) > 0 and times[-1].timestamp >= timestamp_ms
     return _search(source, span, timestamp_ms, decoding) if is_hidden else None
 
@@ -151,7 +151,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         headers += decoder.take_headers()
         if len(section.byte_range) and not any(record and header.base_offset > record.offset for header in headers):
             buffers.check_end(decoder)
-    # The decoder hides end markers, but returns the headers of all batches up to the record.
+    # Take end markers from batch headers: the decoder hides them, but returns the headers of all batches up to the
+    # record.
     markers = [
         OffsetAndTimestamp(header.base_offset, header.max_timestamp)
         for header in headers

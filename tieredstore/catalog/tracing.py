@@ -171,7 +171,7 @@ class _Tracing:
             segment, own = before
             asked.add(segment.remote_log_segment_id)
             earlier = own
-            # The segment's metadata have its own epochs; its index also has earlier ones.
+            # Read the segment's index: its metadata have only its own epochs, the index also earlier ones.
             with self._ignore_unreadable(own[-1], segment):
                 earlier = join_epochs(self._index(segment), own)
             history = join_epochs(earlier, history)
@@ -220,7 +220,7 @@ class _Tracing:
         try:
             self._segments[segment_id] = prove_segment(self._source, segment)
             self._proven.add(segment_id)
-        # Retention may have deleted the segment.
+        # Skip the segment, which retention may have deleted.
         except SegmentNotFoundError:
             del self._segments[segment_id]
         except CorruptDataError as error:
@@ -267,13 +267,13 @@ def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: 
     said = segment.segment_leader_epochs
     try:
         history = read_history(source, segment)
-    # Without a readable index nothing contradicts the manifest.
+    # Trust the manifest: without a readable index nothing contradicts it.
     except CorruptDataError:
         return said
     indexed = segment_leader_epochs(history, segment.start_offset, segment.end_offset)
     if not indexed:
         return said
-    # Neither index nor manifest has a checksum. The last batch, which has its leader's epoch, decides between them.
+    # Let the last batch, which has its leader's epoch, decide between index and manifest: neither has a checksum.
     index_is_wrong = last.partition_leader_epoch not in (-1, indexed[-1][0])
     return said if said and index_is_wrong else indexed
 

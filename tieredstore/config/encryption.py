@@ -25,7 +25,7 @@ _OF_PAIR: Final = re.compile(
 
 
 def _key_id(text: str) -> str:
-    # The manifest separates key id and wrapped key by a colon.
+    # Refuse a colon: in the manifest it separates key id and wrapped key.
     if not text.strip() or ":" in text:
         raise ValueError
     return text
@@ -190,7 +190,8 @@ def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
     ring = reader.read(EncryptionProperties)
     if ring is None or not ring.enabled or ring.key_pair_id is None:
         return None
-    # An id is probably missing from the list. Without this check, only a read of one of its segments would fail.
+    # Report keys of an id that is not in the list: it was probably forgotten, and only a read of its segments would
+    # fail.
     for name in reader.values:
         if (key_id := pair_id(name)) is not None and key_id not in ring.ids:
             reader.note(name, f"belongs to a key pair that {PAIRS} does not list")

@@ -29,7 +29,7 @@ def installed_class(group: str, name: str) -> str | None:
         return None
     from importlib.metadata import entry_points  # noqa: PLC0415  fifty modules that most settings do without
 
-    # Two packages may register the same class; only different classes are ambiguous.
+    # Accept that two packages register the same class; only different classes are ambiguous.
     classes = sorted({entry_point.value for entry_point in entry_points(group=group, name=name)})
     if len(classes) > 1:
         raise ValueError(f"installed packages mean {' and '.join(classes)} by it: name the class itself")

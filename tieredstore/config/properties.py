@@ -78,7 +78,7 @@ def texts_of(given: GivenProperties, source: str) -> dict[str, str]:
 
 
 def _check_name(name: object, source: str) -> str:
-    # Callers without a type checker may pass anything, and text may contain half of a surrogate pair.
+    # Check the types: callers without a type checker may pass anything, and text may contain half of a surrogate pair.
     if not isinstance(name, str):
         raise ConfigError(f"{source}: a property's name must be a str, not {type(name).__name__}")
     if _SURROGATE.search(name):
@@ -118,7 +118,7 @@ def shown_name(name: str) -> str:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            # One more byte shows whether the file is over the limit, whatever its size.
+            # Read one more byte: it shows whether the file is over the limit, whatever its size.
             raw = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such settings file") from None
@@ -164,7 +164,7 @@ def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
     prefix = DEFAULT_PREFIX if declared is None else plain(declared)
     if not prefix:
         raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty; the broker's default is {DEFAULT_PREFIX}")
-    # If the prefix is in use, the other names are the broker's own, of which its file has hundreds.
+    # Drop other names if the prefix is in use: they are the broker's own, of which its file has hundreds.
     ours = {k.removeprefix(prefix): v for k, v in mapping.items() if k.startswith(prefix) and k != PREFIX_PROPERTY}
     if ours:
         return OwnProperties(source, prefix, ours, tuple(k for k in mapping if not k.startswith(prefix)))

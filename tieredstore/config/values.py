@@ -138,7 +138,7 @@ def choice(*allowed: str) -> Kind:
     """Return the kind of one word out of a few, in exactly this case."""
 
     def parse(text: str) -> str:
-        # The plugin compares these words exactly, and a file should mean the same to both.
+        # Compare these words exactly, as the plugin does: a file should mean the same to both.
         if text not in allowed:
             raise ValueError
         return text

@@ -59,7 +59,8 @@ class MemberClient:
         try:
             messages: list[Received] = _base.consume(self._own(), count, timeout_s)
         except SystemError as error:
-            # While it waits, confluent-kafka 2.16 loses the exception of a signal handler about half of the time.
+            # Raise the interrupt here: while it waits, confluent-kafka 2.16 loses the exception of a signal handler
+            # half of the time.
             raise KeyboardInterrupt from error
         return messages
 

@@ -157,7 +157,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.take_ended()
         messages = self._client.consume(count, wait)
         ended = self._group.take_ended()
-        # No message of a revoked partition is returned, even if it was assigned again at once.
+        # Return no message of a revoked partition, even if it was assigned again at once.
         return parts.delivery.judge(_without(messages, ended) if ended else messages, count), ended
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
@@ -433,7 +433,8 @@ _WORDS: Final = """A consumer that deserializes keys and values with ``key.deser
 It is the class of confluent-kafka on top of :class:`Consumer`.
 """
 
-# The class of confluent-kafka narrows return types of its base, which a class statement with two bases cannot express.
+# Make the class by a call: confluent-kafka's narrows return types of its base, which a statement with two bases cannot
+# express.
 DeserializingConsumer: Any = type(
     "DeserializingConsumer",
     (confluent_kafka.DeserializingConsumer, Consumer),

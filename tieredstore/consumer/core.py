@@ -218,7 +218,7 @@ class Core:
             )
             if not self.policy.accepts(partition, sentence):
                 return
-            # The bucket may still have the records that the broker's log has lost.
+            # Continue at that offset: the bucket may still have the records that the broker's log has lost.
             partition.at, partition.left_at = at, at.offset
         # Look up at once the first time, later after a pause.
         partition.retry.tries += 1
@@ -437,5 +437,5 @@ class Core:
 
 def was_cut(error: KafkaError) -> bool:
     """Return True if a client's error reports that the log was truncated before the position."""
-    # With ``auto.offset.reset=error``, librdkafka gives every reason the same code; only the text differs.
+    # Compare the text: with ``auto.offset.reset=error``, librdkafka gives every reason the same code.
     return error.code() == KafkaError._LOG_TRUNCATION or KafkaError(KafkaError._LOG_TRUNCATION).str() in error.str()

@@ -295,7 +295,7 @@ class Delivery:
         if live.link is Link.UNCHECKED:
             return False  # the seek for the truncation check fetches these messages again
         if live.link is Link.SILENT:
-            # Messages of the previous assignment may still arrive.
+            # Drop messages of the previous assignment, which may still arrive.
             if partition.where in self._core.live.leaving or message.offset() < live.assigned_at:
                 return False
             self._core.live.hear(partition, live)

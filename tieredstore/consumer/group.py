@@ -195,7 +195,7 @@ class Group:
                 callback(self._own_consumer(), places)
         finally:
             known = self._parts.core.partitions
-            # An eager group ends everything, including manual assignments.
+            # In an eager group, end everything, including manual assignments.
             ended = list(known) if self._parts.core.live.is_eager else [one for one in _wheres(places) if one in known]
             if commits:
                 self._parts.commits.commit_auto(ended)

@@ -134,7 +134,7 @@ class LiveSide:
                 continue
             assert partition.position is not None
             try:
-                # librdkafka checks the leader epoch of a seek, but never that of an assignment.
+                # Seek to the position: librdkafka checks the leader epoch of a seek, but never that of an assignment.
                 self._client.seek(partition.where, partition.position, partition.epoch)
             except KafkaException:
                 continue  # the client does not fetch the partition yet

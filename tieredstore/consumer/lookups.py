@@ -497,8 +497,8 @@ class BucketInquiry:
             return Cut(at)
         stored = None if lineage is None else lineage.epoch_at(position)
         if lineage is not None and stored is not None and look.epoch is not None and stored < look.epoch:
-            # The bucket's records here have an older leader epoch than the log being read. Later ones are not uploaded
-            # yet.
+            # Cut the bucket's log here: its records have an older leader epoch than the log being read. Later ones are
+            # not uploaded yet.
             lineage = lineage.until(position)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)

@@ -69,7 +69,8 @@ class QueryRows(ArrowStream):
             self._is_over = True
             raise
         except (pa.ArrowException, OSError, _DUCK.Error) as error:
-            # Arrow converts a stream's error to OSError or to a class of its own, by the error's number.
+            # Keep the cause: Arrow converts a stream's error to OSError or to a class of its own, by the error's
+            # number.
             self._error = self._cause_of(error)
             raise self._error from None
         return batch
@@ -119,7 +120,7 @@ class QueryTables(Closing):
         self._sql = sql
         _check_nesting(sql)
         if _SHOW_TABLES.fullmatch(sql):
-            # DuckDB itself would merge tables whose names differ only in case.
+            # List the tables here: DuckDB itself would merge those whose names differ only in case.
             return QueryRows(pa.table({"name": self._table_names()}).to_reader(), self._cause_of)
         try:
             self._attach(sql)
@@ -132,7 +133,7 @@ class QueryTables(Closing):
         except RecursionError:
             raise ConfigError("the query is nested too deeply: simplify it") from None
         except RuntimeError as error:
-            # While DuckDB waits, it drops the exception that a signal handler raises.
+            # Raise the interrupt: while DuckDB waits, it drops the exception that a signal handler raises.
             if str(error) == "Query interrupted":
                 raise KeyboardInterrupt from None
             raise
@@ -218,7 +219,7 @@ class QueryTables(Closing):
             self._register(name, topic, content)
 
     def _register(self, name: str, topic: str, content: Any) -> None:
-        # For two names that differ only in case, DuckDB would use the table registered last for both.
+        # Refuse two names that differ only in case: DuckDB would use the table registered last for both.
         check_distinct((self._registered.setdefault(name.lower(), topic), topic), "ask for one of them in a query")
         self._connection.register(name, content)
 
@@ -230,8 +231,8 @@ class QueryTables(Closing):
 
     def _names_in(self, sql: str) -> list[str]:
         if [one.type for one in self._connection.extract_statements(sql)] == [_DUCK.StatementType.MULTI]:
-            # The query is a PIVOT, for example, which first looks for its columns. DuckDB does not return the names in
-            # such a query.
+            # Search the query's text: DuckDB returns no names for a PIVOT, for example, which first looks for its
+            # columns.
             return tables_mentioned(sql, self._topics())
         try:
             names = set(self._connection.get_table_names(sql))

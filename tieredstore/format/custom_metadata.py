@@ -105,7 +105,7 @@ class _Reader:
                 break
         else:
             raise CorruptDataError(f"custom metadata holds a number of more than {max_bytes} bytes")
-        # The last byte of a full-length number may carry bits beyond its type.
+        # Check the maximum: the last byte of a full-length number may carry bits beyond its type.
         if value > maximum:
             raise CorruptDataError(f"custom metadata holds the number {value}, above {maximum}")
         return value

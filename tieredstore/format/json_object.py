@@ -142,7 +142,7 @@ def json_value_at(text: str, place: int) -> tuple[Json, int]:
 def json_bytes(document: Mapping[str, object] | str) -> bytes:
     """Return compact JSON in UTF-8, character for character as the plugin writes it."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # Jackson writes the hexadecimal digits of control characters in upper case.
+    # Write hexadecimal digits of control characters in upper case, as Jackson does.
     return _ESCAPE.sub(_upper_hex, text).encode("utf-8")
 
 

@@ -182,7 +182,7 @@ class SegmentManifest:
             )
         fields = JsonObject.parse(raw)
         fields.refuse_damaged_names(_FIELDS)
-        # Jackson accepts the number 1 as the text "1". In Python True equals 1, but it is no version.
+        # Accept the number 1 too, as Jackson does. In Python True equals 1, but it is no version.
         if (version := fields.raw("version")) != "1" and (version != 1 or type(version) is not int):
             raise ManifestCorruptError("the manifest's version is not 1, the only one that this reader knows")
         metadata = fields.optional("remoteLogSegmentMetadata")
@@ -232,7 +232,7 @@ class SegmentManifest:
             )
 
     def _check_variable(self, index: VariableChunkIndex) -> None:
-        # An uncompressed segment may have a list too; each stored size then follows from the original size.
+        # Check a list of an uncompressed segment too: each stored size then follows from the original size.
         if self.encryption is not None and min(index.base_size, index.last_size) <= self._overhead:
             least = min(index.last_size, *(index.bounds_of_most or ()), MAX_INT32)
             if least <= self._overhead:

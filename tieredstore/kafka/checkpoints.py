@@ -217,7 +217,7 @@ def open_transactions(states: Iterable[ProducerState]) -> dict[int, int]:
 def format_producer_snapshot(states: Iterable[ProducerState]) -> bytes:
     """Return the bytes of a ``.snapshot`` file, as Kafka writes it."""
     entries = [_SNAPSHOT_ENTRY.pack(*astuple(state)) for state in states]
-    # The checksum covers the count as well, but not the version before it.
+    # Include the count in the checksum, but not the version before it.
     covered = len(entries).to_bytes(4, "big") + b"".join(entries)
     return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c.crc32c(covered)) + covered
 

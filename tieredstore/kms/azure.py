@@ -74,7 +74,7 @@ class AzureKeySource(KeySource):
             raise _translate(error, self._url) from error
         version = str(result.key_id).removeprefix(f"{self._url}/")
         if not _VERSION.fullmatch(version):
-            # The SDK finds out the key's version only with the permission to get the key.
+            # Name the permission: without the one to get the key, the SDK does not know the key's version.
             raise KeyServiceDeniedError(
                 f"Azure Key Vault does not say by which version of {self._url} it has sealed: allow keys/get, or put "
                 "the version at the URL's end"

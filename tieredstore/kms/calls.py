@@ -30,8 +30,8 @@ def ask_service(what: str, request: Callable[[], _Result], policy: RetryPolicy |
 
 
 def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
-    # The SDKs do not bound an answer that arrives byte by byte. A request that does not return is abandoned on its
-    # thread.
+    # Wait on another thread: the SDKs do not bound an answer that arrives byte by byte. Abandon a request that does not
+    # return.
     pool = ThreadPool(1, "tieredstore-kms")
     try:
         future = pool.submit(request)
@@ -42,7 +42,8 @@ def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
         except TieredStoreError:
             raise
         except Exception as error:
-            # An invalid answer, such as a proxy's page or an empty body, makes the SDKs raise errors of any kind.
+            # Translate any error: an invalid answer, such as a proxy's page or an empty body, makes the SDKs raise
+            # errors of any kind.
             raise KeyServiceError(f"the service's answer cannot be used ({type(error).__name__})") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -78,7 +78,7 @@ class GcpKeySource(KeySource):
             raise KeyServiceDeniedError(
                 f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}"
             ) from error
-        # The SDK makes these objects itself, and they are not public (seen in google-cloud-kms 3 and google-auth 2).
+        # Change the SDK's own objects, which are not public (seen in google-cloud-kms 3 and google-auth 2).
         _staying(getattr(transport, "_session"))._auth_request = _request(login)  # noqa: B009
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 

@@ -74,8 +74,8 @@ class LiveConsumer(Consumer):
         try:
             return super().consume(num_messages, timeout)
         except SystemError as error:
-            # If a signal handler raises during the wait, confluent-kafka 2.16 loses the exception in about half of the
-            # cases, and Python raises SystemError instead.
+            # Raise the interrupt here: if a signal handler raises during the wait, confluent-kafka 2.16 loses the
+            # exception in about half of the cases, and Python raises SystemError instead.
             raise KeyboardInterrupt from error
 
 
@@ -281,6 +281,6 @@ class ConsumerPool:
 
 
 def _close(consumer: LiveConsumer) -> None:
-    # Closing waits for the consumer's threads, which a forked child does not have.
+    # Do not close an inherited consumer: that would wait for its threads, which a forked child does not have.
     if not is_inherited(consumer):
         consumer.close()

@@ -180,7 +180,7 @@ class LiveCluster(Closing):
 
         One request per leading broker.
         """
-        # Kafka gives negative timestamps special meanings.
+        # Ask for no negative timestamp: Kafka gives these special meanings.
         specs = {where: _spec.for_timestamp(max(0, moment)) for where, moment in times.items()}
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 

@@ -173,7 +173,7 @@ class Trouble:
         """Return the error to raise if no broker answered within ``timeout_s`` seconds."""
         if self.noted is not None and self.noted.code() != KafkaError._ALL_BROKERS_DOWN:
             error = fault(self.noted, doing)
-            # A peer that does not speak Kafka looks like damage, but no record is damaged.
+            # Report it as unavailable: a peer that does not speak Kafka looks like damage, but no record is damaged.
             return BrokerUnavailableError(str(error)) if isinstance(error, BatchCorruptError) else error
         if self._beside_clients and not self._answered:
             # At the fork, a thread of the parent may have held a lock in librdkafka's copy of OpenSSL. In the child the
@@ -182,7 +182,7 @@ class Trouble:
                 f"{doing}: no broker answered within {timeout_s:g} s; this process was forked from one with librdkafka "
                 "clients, after which its own may hang: spawn it instead, or fork before making the first client"
             )
-        # A TLS or SASL listener closes plain connections without an answer.
+        # Name the likely cause: a TLS or SASL listener closes plain connections without an answer.
         return BrokerUnavailableError(
             f"{doing}: no broker answered within {timeout_s:g} s; if it runs, check security.protocol"
         )

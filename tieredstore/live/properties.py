@@ -85,7 +85,7 @@ _MAX_TIMEOUT_S: Final = 3600
 _DEFAULTS: Final = {
     "group.id": "tieredstore",
     "check.crcs": "true",
-    # With the default, a reader that was slow for a moment waits for one second.
+    # Shorten this pause: with the default, a reader that was slow for a moment waits for one second.
     "fetch.queue.backoff.ms": "5",
     # Limits read-ahead to this and one answer of the broker. With the library's default of 64 MiB, a third of a read of
     # 200 MB was fetched in vain from beyond the end of the range.
@@ -257,7 +257,7 @@ def login_of_jaas(text: str, mechanism: str) -> dict[str, str]:
 
 def _login_properties(module: str, options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     missing = [name for name in names if name not in options and name != "scope"]
-    # OAUTHBEARER may have its client in other properties.
+    # Do not require them of OAUTHBEARER, whose client may be in other properties.
     if missing and names is _PASSWORD:
         raise ConfigError(f"{_JAAS} has no {missing[0]}: {module} needs {' and '.join(names)}")
     login = {names[name]: value for name, value in options.items()}

@@ -63,7 +63,7 @@ class TopicWatch:
                     is_waited_for = True
                     continue
             if kind is BrokerUnavailableError:
-                # The partition may have no leader, for example. That explains the silence if the timeout passes.
+                # Note the error, such as a partition without a leader: it explains the silence if the timeout passes.
                 self._client.trouble.note(error)
             else:
                 faults[number] = fault(error, doing)
@@ -88,7 +88,7 @@ class TopicWatch:
             known = listed.partitions.get(number)
             if known is None:
                 errors[number] = KafkaError(KafkaError._UNKNOWN_PARTITION)
-            # Other errors concern unavailable replicas, which do not affect reading.
+            # Ignore other errors, which concern unavailable replicas and do not affect reading.
             elif known.error is not None and known.error.code() == KafkaError.LEADER_NOT_AVAILABLE:
                 errors[number] = known.error
         return errors

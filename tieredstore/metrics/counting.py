@@ -225,7 +225,7 @@ def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
     start = perf_counter()
     try:
         yield call
-    # A reader that stops early has not failed.
+    # Count no error: a reader that stops early has not failed.
     except GeneratorExit:
         raise
     except BaseException as error:

@@ -98,7 +98,7 @@ class BrokersSegments:
                 (*segment_key(metadata.remote_log_segment_id), *values),
             )
         elif isinstance(record, SegmentUpdate):
-            # A segment's state only moves forward.
+            # Let a segment's state only move forward.
             self.database.execute(_MOVE_ON, (record.state.value, *segment_key(record.segment_id)))
         else:
             # The record deletes a partition. Its topic id is never used again, so all its segments count as deleted.

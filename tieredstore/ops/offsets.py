@@ -69,7 +69,7 @@ def ask_broker(
             )
         own[topic] = same[0].value
     places = [(topic, number) for topic, live in described.items() for number in live.partitions]
-    # A partition that was just added may have no first offset yet.
+    # Use only places in ``starts``: a partition that was just added may have no first offset yet.
     starts, ends = cluster.earliest_offsets(places), cluster.end_offsets(places)
     times = {} if until is None else cluster.offsets_for_times(dict.fromkeys(starts, until.timestamp_ms))
     logs: dict[tuple[str, Uuid], dict[int, BrokerLog]] = {life: {} for life in own.items()}

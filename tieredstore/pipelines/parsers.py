@@ -117,7 +117,7 @@ class MessageParser(Parser):
             except ConfigError:
                 raise  # wrong settings concern all messages
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-                # The error's text may contain the message.
+                # Name the error's class alone: its text may contain the message.
                 filed.put_aside(f"its parser failed with {type(error).__name__}")
             else:
                 filed.add(directory)

@@ -54,7 +54,7 @@ class Closer:
         begin_again_after_fork(self)
 
     def _reset(self) -> None:
-        # Locks have atomic methods, which a signal handler cannot interrupt halfway.
+        # Use locks: their methods are atomic, and a signal handler cannot interrupt them halfway.
         self._begun = threading.Lock()
         self._ended = threading.Lock()
         self._done = threading.Lock()

@@ -141,5 +141,5 @@ class _Bound(Executor):
         except RuntimeError as error:  # raised by an executor after its shutdown
             promise.cancel()
             raise AlreadyClosedError(f"the threads accept no more work: {error}") from error
-        # If the executor has done the work before submit returned, its own future has the result.
+        # Return the executor's own future if it has the result already.
         return task if task.done() else promise

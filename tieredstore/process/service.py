@@ -286,7 +286,7 @@ class _Bell:
 
     def ring(self) -> None:
         """Wake the waiter, now or at its next wait."""
-        # A full buffer means that a wake-up is pending; a closed socket, that no thread waits.
+        # Ignore a full buffer, which means that a wake-up is pending, and a closed socket: no thread waits.
         with contextlib.suppress(OSError):
             self._rung.send(b"\0")
 

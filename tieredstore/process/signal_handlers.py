@@ -53,5 +53,5 @@ class SignalHandlers:
         signal.set_wakeup_fd(wakeup_fd)
         while self._before:
             signum, before = self._before.popitem()
-            # None means a handler set outside Python, which Python cannot restore.
+            # Restore the default for None, a handler that was set outside Python and that Python cannot restore.
             signal.signal(signum, signal.SIG_DFL if before is None else before)

@@ -63,7 +63,7 @@ class Condition:
         try:
             rows: pa.RecordBatch = untyped.filter(self._expression)
         except pa.ArrowException:
-            # Arrow's message may contain a record's data, which our messages never show.
+            # Do not show Arrow's message, which may contain a record's data.
             raise ConfigError(
                 f"the filter {excerpt(self._expression)} cannot be computed for a record: a number is too large, or a "
                 "text is not of the type that it is taken for"

@@ -107,7 +107,7 @@ def _export(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, file: Ex
             size = target.tell()
         draft.replace(file.path)
     except BaseException:
-        # If the disk is full, the incomplete file would take the space that the user needs.
+        # Remove the incomplete file: on a full disk it would take the space that the user needs.
         draft.unlink(missing_ok=True)
         raise
     return Exported(file, records, size)

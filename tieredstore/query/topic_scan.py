@@ -103,7 +103,7 @@ class TopicScan:
         where = split.partition.topic, split.partition.partition
         if self.left_out is not None and isinstance(split, RecordSplit):
             self.left_out.meet(where[1], (entry for section in split.sections for entry in section.aborted))
-        # If there is a reader for each processor, no processor is free to decode ahead.
+        # Decode ahead only with fewer readers than processors: otherwise no processor is free for it.
         decode_ahead = self.settings.decode_ahead and self.readers < len(os.sched_getaffinity(0))
         settings = replace(self.settings, columns=self.reading.decoded, decode_ahead=decode_ahead)
         wanted = self._filter(split)
@@ -168,11 +168,11 @@ def begin_read(
         left_out=left_out,
     ).narrowed(windows)  # fmt: skip
     wanted = {where: (of_log[0][0], of_log[-1][1]) for where, of_log in scan.windows.items() if of_log}
-    # If the condition shortens a window, the request ends there too.
+    # End the request at the end of a window that the condition shortens.
     ends = {where: stop if stop < windows[where][1] else place_of(stops, where) for where, (_, stop) in wanted.items()}
     lookup.check_readable(wanted, starts, ends)
     if reader.query.fails_on_loss:
-        # If losses are accepted, planning reports the loss of each part.
+        # Check losses only if they fail the read: otherwise planning reports the loss of each part.
         Losses(reader.query).accept_missing(
             loss
             for where, of_log in scan.windows.items()

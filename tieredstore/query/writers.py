@@ -198,7 +198,8 @@ def _python(column: Any, maps: str | None) -> list[Any]:
     except KeyError:
         return _python(column, None)  # some map has a key twice
     except (OverflowError, ValueError):
-        # The conversion fails for a time beyond Python's calendar, which producers may set.
+        # Convert values one by one: the conversion of a column fails for a time beyond Python's calendar, which
+        # producers may set.
         cells = [_cell(scalar) for scalar in column]
     return cells
 

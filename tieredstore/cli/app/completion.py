@@ -136,7 +136,8 @@ def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
     """Let a child read, and wait until it is done or ``wait_s`` is over."""
     looked, done = os.pipe()
     with warnings.catch_warnings():
-        # Newer Pythons warn of forks beside threads. Here the threads only wait, and hold no lock.
+        # Suppress the warning of newer Pythons about forks beside threads: here the threads only wait, and hold no
+        # lock.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -163,7 +164,7 @@ def _leave_terminal() -> None:
     signal.set_wakeup_fd(-1)
     signal.alarm(_LOOK_S)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    # The shell waits until every process that could still write to its pipe has closed it.
+    # Replace these descriptors: the shell waits until every process that could write to its pipe has closed it.
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
 

@@ -56,7 +56,7 @@ def place(
         is_stored = new.topic is None or bool(topic_ids(opened.store, opened.prefix, new.topic))
     print_lines([f"{'would be held' if dry_run else 'held'} by {name}: {_scope(new)}"])
     if not is_stored:
-        # A hold may be placed before its segments exist, but a misspelled one protects nothing.
+        # Warn only: a hold may be placed before its segments exist, but a misspelled one protects nothing.
         complain(f"no segment of a topic {new.topic!r} is stored: is it spelled as it should be?")
 
 

@@ -437,7 +437,8 @@ def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]
     stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     timeless = 0
     for topic, time_ms, size in segments:
-        # An invalid time, from producers that count in other units, would squeeze everything else into one spot.
+        # Leave out an invalid time, from producers that count in other units: it would squeeze all others into one
+        # spot.
         if time_ms is None or iso_utc(time_ms) is None:
             timeless += 1
         else:
@@ -511,7 +512,7 @@ def draw_offsets(picture: Picture, partitions: Mapping[_Life, Partition], *, bro
         complain(f"{picture.path} was not drawn: there are no segments")
         return
     axes = picture.axes(height=min(1.9 + 0.45 * len(partitions), _TALLEST))
-    # The bucket's bar is above the broker's; alone it takes the whole height.
+    # Draw the bucket's bar above the broker's; alone it takes the whole height.
     thick = _THICK if broker else 2 * _THICK
     for row, known in enumerate(partitions.values()):
         _draw(axes, known.stored, (row - _THICK, thick), _BUCKET)

@@ -59,7 +59,7 @@ def _table_rows(batches: Iterable[PartitionRecords], offset_width: int) -> Itera
     for partition, records in batches:
         for row in rows_of(records, IN_TABLE):
             yield table_cells(row, str(partition), offset_width)
-        # Each line is written before the next row is requested.
+        # Flush each line before the next row is requested, because that may take long.
         sys.stdout.flush()
 
 
@@ -135,7 +135,7 @@ def _length_of(data: bytes | None) -> int:
 
 
 def _encode(text: str) -> bytes:
-    # Bytes of arguments that are not text in the locale's encoding are kept.
+    # Keep bytes of arguments that are not text in the locale's encoding.
     return text.encode(errors="surrogateescape")
 
 

@@ -105,7 +105,7 @@ class Decompressor:
         return room[:filled]
 
     def _decompress_gzip(self, body: memoryview) -> bytes:
-        # ISA-L is faster than zlib, and its output can also be limited.
+        # Use ISA-L: it is faster than zlib, and its output can also be limited.
         gzip = _library("isal.igzip_lib")
         make = partial(gzip.IgzipDecompressor, gzip.DECOMP_GZIP)
         try:
@@ -132,7 +132,7 @@ class Decompressor:
             # the input; later ones get little more than they need, because many small streams would each copy the rest.
             window = len(body) if at == 0 else _FIRST_WINDOW
             while not stream.eof:
-                # A stream keeps its unused input, and continues without new input.
+                # Give input only if the stream needs it: a stream keeps its unused input.
                 shown = body[at : at + window] if stream.needs_input else b""
                 # The stream needs more input, and there is none: it never ends.
                 if stream.needs_input and not shown:
@@ -237,7 +237,7 @@ def _with_true_lz4_checksum(body: memoryview) -> Body:
     end = _LZ4_MAGIC_SIZE + 2 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY_ID else 0)
     if len(body) <= end:
         return body
-    # The header checksum is the second byte of the hash over the bytes between magic and checksum.
+    # Take the second byte of the hash over the bytes between magic and checksum as the header checksum.
     checksum = _xxh32_of_few(bytes(body[_LZ4_MAGIC_SIZE:end])) >> 8 & 0xFF
     return bytes(body[:end]) + bytes([checksum]) + bytes(body[end + 1 :])
 

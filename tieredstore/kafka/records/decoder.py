@@ -115,7 +115,7 @@ class LogReading:
             yield from self._walk_batches()
             walked = self._scanner.place
         finally:
-            # A mapped file, or another foreign buffer, can be closed only when nothing refers to it.
+            # Release the piece: a mapped file, or another foreign buffer, can be closed only when nothing refers to it.
             self._scanner.release()
         if self._state == _ZERO_TAIL:
             self.ended_in_zeros, walked = True, len(piece)

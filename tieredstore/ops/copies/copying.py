@@ -469,7 +469,7 @@ class ProvenStore(DelegatingStore):
         try:
             self.inner.put(key, sent.of(body), if_absent=if_absent)
         finally:
-            # If the store refused before it read the body, it did not close the generator.
+            # Close the generator: a store that refused before it read the body did not.
             if isinstance(body, Generator):
                 body.close()
         if not (self._holds(key, sent) or self._holds_manifest(key, whole)):

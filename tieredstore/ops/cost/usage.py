@@ -84,5 +84,5 @@ def usage_of(listed: Iterable[ListedSegment], by: UsageBy) -> Mapping[UsageKey, 
 
 def _day(timestamp_ms: int | None) -> date | None:
     days = None if timestamp_ms is None else timestamp_ms // _DAY_MS
-    # A record may claim any time, even one beyond the calendar.
+    # Return None for a time beyond the calendar: a record may claim any.
     return None if days is None or days > _LAST_DAY else _EPOCH + timedelta(days=days)

@@ -324,7 +324,7 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     if theirs_ms is None:
         yield Check("clock", Verdict.WARN, "the store does not report its time, so gc cannot tell the age of objects")
         return
-    # The store's time is in whole seconds, and taken at some moment between request and answer.
+    # Allow for the store's time being in whole seconds, and taken at some moment between request and answer.
     skew_ms = max(theirs_ms - after_ms, before_ms - theirs_ms - 1000, 0.0)
     figures = {"skew_ms": skew_ms}
     if skew_ms <= _SKEW_MS:

@@ -223,7 +223,7 @@ class BatchChecks:
         if self._is_damaged:
             detail = f"the CRC of the batch at byte {header.position} of the log is {crc:08x}, not {header.crc:08x}"
             self.report(FindingKind.BATCH_CRC, detail, _extent(header), _offsets(header))
-            # With a wrong CRC, any number in the header may be wrong.
+            # Distrust what follows: with a wrong CRC, any number in the header may be wrong.
             self._distrust()
             return
         self._run.last_offset = header.last_offset
@@ -309,7 +309,7 @@ class BatchChecks:
             run.epoch = self._epochs[max(number - 1, 0)] if self._epochs else NO_EPOCH
             run.epoch_stop = self._epoch_starts[number] if number < len(self._epochs) else MAX_OFFSET
         epoch = header.partition_leader_epoch
-        # Batches of old formats have no epoch, nor do the indexes of some segments.
+        # Ignore unknown epochs: batches of old formats have none, nor do the indexes of some segments.
         if epoch != run.epoch and NO_EPOCH not in (epoch, run.epoch):
             detail = f"the batch at byte {header.position} of the log is of leader epoch {epoch}, not {run.epoch}"
             self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
@@ -354,10 +354,10 @@ class BatchChecks:
             if entry is not None:
                 self._txn_finding(f"it has {what} commits")
         elif entry is None:
-            # A marker without records before it ends nothing, and Kafka does not index it.
+            # Skip a marker without records before it: it ends nothing, and Kafka does not index it.
             if first is not None:
                 self._txn_finding(f"it lacks {what} aborts")
-        # Differences that other producers' records or compaction explain do not matter to readers.
+        # Ignore differences that other producers' records or compaction explain: they do not matter to readers.
         elif first is not None and first < entry.first_offset:
             self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, after its records at {first}")
         elif before is not None and entry.first_offset <= before:

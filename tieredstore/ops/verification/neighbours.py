@@ -36,7 +36,7 @@ class Neighbours:
         """
         where = subject.objects.segment_id.topic_id_partition
         start = subject.objects.start_offset
-        # Keys with another locale's digits come after all others, as a second sequence.
+        # Begin a second sequence: keys with another locale's digits come after all others.
         if where != self._partition or start < self._log.start:
             yield from self.finish()
             self._log = _LogSoFar()
@@ -167,7 +167,7 @@ class _LogSoFar:
             yield self._overlap(subject, start, reach if extent.end < 0 else min(extent.end, reach))
             return
         first = max(reach, self._left_until) + 1
-        # If a damaged manifest was reported before, the gap may be that segment's.
+        # Report no gap after a damaged manifest, which was reported: the gap may be that segment's.
         if first < start and not self._is_hidden:
             leftovers = f"; objects without a manifest lie there ({self._leftovers})" if self._leftovers else ""
             detail = f"offsets {first} to {start - 1} are in no segment"
@@ -185,7 +185,7 @@ class _LogSoFar:
         reach = extent.end if self._reach is None else max(self._reach, extent.end)
         for epoch, begins in extent.epochs:
             if epoch > newest:
-                # The previous epoch ended where this one began, even if its segments have more.
+                # Cut the reach of the previous epoch: it ended where this one began, even if its segments have more.
                 reach = extent.end if begins <= reach else reach
                 self._epochs.append((epoch, max(begins, start)))
         del self._epochs[:-_EPOCHS_KEPT]

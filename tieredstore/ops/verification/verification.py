@@ -245,7 +245,7 @@ class OpenTransactions:
                     )
                 if not pending:
                     break
-        # The segment before was deleted meanwhile, or its damage was reported.
+        # Ignore the error: the segment before was deleted meanwhile, or its damage was reported.
         except (SegmentNotFoundError, CorruptDataError):
             pending = {}
         for producer, first in pending.items():
@@ -387,7 +387,7 @@ class SegmentCheck:
         """Check at the levels index and data. Do not read objects that are missing or have a wrong size."""
         manager = self._manager
         assert manager is not None
-        # The manager would look for another key, or for missing bytes.
+        # Check no deeper: the manager would look for another key, or for missing bytes.
         if known & {FindingKind.FOREIGN_DIGITS, FindingKind.INDEXES_MISSING, FindingKind.INDEXES_SIZE}:
             return SegmentResult(subject, (), stored)
         indexes = check_indexes(manager, subject, stored)

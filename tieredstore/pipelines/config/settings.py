@@ -320,7 +320,7 @@ def load_pipeline(path: Path | str) -> Pipeline:
 
 def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None, source: str = "pipeline") -> Pipeline:
     """Return the pipeline of these properties. Relative paths start from ``base_dir``."""
-    # Secor's sample files leave most properties empty.
+    # Drop empty properties: Secor's sample files leave most of them empty.
     given = secor.read_properties(properties)
     own_names = {name for name, _, _ in own_properties()}
     output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
@@ -460,7 +460,7 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
         known: Any = importlib.import_module("tieredstore.live.properties")
     except ConfigError:
         if not has_broker:
-            # Without the client's library, nothing can tell which of these names exist.
+            # Report all names: without the client's library, nothing can tell which of them exist.
             words = "is a property of the Kafka client, but no broker is set: leave it out"
             reader.problems.extend(SettingProblem(name, f"{shown_name(name)} {words}") for name in names)
         return []

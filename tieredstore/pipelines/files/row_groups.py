@@ -95,7 +95,7 @@ def total_size(records: pa.RecordBatch) -> int:
 
 def _bytes_of(column: Any) -> int:
     if column.type != _BINARY or column.null_count or not len(column):
-        # Arrow does not define the bytes of a null.
+        # Sum the lengths of the values: Arrow does not define the bytes of a null.
         return pc.sum(pc.binary_length(column)).as_py() or 0
     first: int = column.offset
     ends = memoryview(column.buffers()[1]).cast("B").cast("i")

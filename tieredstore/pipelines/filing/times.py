@@ -146,7 +146,7 @@ class EpochTime(_TimeInField):
     def __call__(self, payload: bytes) -> int:
         """Return the time in ms."""
         content = self.field.of(payload)
-        # An unset Timestamp of Protocol Buffers is 0.
+        # Do not return 0, which an unset Timestamp of Protocol Buffers has.
         if isinstance(content, Millis) and content:
             return content
         number = _whole_number(content, is_strict=self.is_strict)

@@ -362,7 +362,7 @@ class CommitLog:
         try:
             self.store.put(self._key(entry.number), entry.to_bytes(), if_absent=True)
         except PreconditionFailedError as refusal:
-            # The create may have succeeded although its response was lost.
+            # Read the entry under this number: the create may have succeeded although its response was lost.
             entry = self.entry(entry.number)
             if entry.writer != self.writer:
                 raise self._make_fenced(entry.number) from refusal

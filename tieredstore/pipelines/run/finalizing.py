@@ -98,7 +98,7 @@ class Finalizer:
         """Return the 1,000 oldest unfinalized directories whose period ended by their topic's time in ``limits``."""
         over = self._find_over(limits)
         if over and self.family.refresh():
-            # Another generation may have begun to replace files.
+            # Look at other generations anew: one may have begun to replace files.
             over = self._find_over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self.family.count_contents([path for _, path, _ in oldest])
@@ -217,7 +217,7 @@ class Finalizer:
             return None
         if period[0] == directory:
             return path, period[1]
-        # With hashed paths, the files of one period are in many directories.
+        # Return None with hashed paths, where the files of one period are in many directories.
         return None if self._naming.places.hashed else (path.removesuffix(directory) + period[0], period[1])
 
     def _statement(self, path: str, topic: str) -> str | None:

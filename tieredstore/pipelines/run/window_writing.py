@@ -227,7 +227,7 @@ class _WindowWriting:
     def _write_good(self, batch: pa.RecordBatch) -> dict[int, str]:
         """Write the good records. Return the reasons of bad records by row number."""
         filed = self._parser.file(batch)
-        # A user's own Parser may return directories that are not escaped.
+        # Mark bad directories: a user's own Parser may return some that are not escaped.
         filed.put_aside_strays()
         beside, faults = self._format.decode(batch)
         faults |= filed.reasons
@@ -393,7 +393,7 @@ class _OpenFile:
         times = rows.column("timestamp").cast(pa.int64())
         extent = pc.min_max(times)
         if (lowest := extent["min"].as_py()) is not None and lowest < 0:
-            # Kafka's -1 means that a record has no timestamp.
+            # Leave out Kafka's -1, which means that a record has no timestamp.
             extent = pc.min_max(times.filter(pc.greater_equal(times, 0)))
         earliest, latest = extent["min"].as_py(), extent["max"].as_py()
         if latest is not None:

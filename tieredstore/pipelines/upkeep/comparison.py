@@ -55,7 +55,7 @@ class Against:
         """``pipeline`` and ``source`` must have only the side to compare, see ``keep_side``."""
         self._pipeline, self._store, self._source = pipeline, store, source
         own = pipeline.own
-        # Values that are decoded, transformed or passed through a frame differ from the source.
+        # Compare contents only if values are unchanged: decoded, transformed or framed ones differ from the source.
         self._has_contents = own.columns == "none" and not own.transformer and not own.frame
         self._has_keys = True
         self.compared = self.gone = 0

@@ -47,7 +47,7 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         if table is not None:
             table.refuse_rewritten(log)
         log.append("drop", generation.fingerprint)
-    # Committed files that are not yet published must never become visible.
+    # Discard committed files that are not yet published: they must never become visible.
     if not dry_run and state.written >= 0:
         discard_files(store, log.entry(state.written).files)
     if table is not None:

@@ -418,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
         self._coming = _Arriving(memory, len(came), now_s)
         if self._began_s is None:
             self._began_s = now_s
-        # Other clients wait for the memory that this request holds.
+        # Check the pace soon: other clients wait for the memory that this request holds.
         elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:
             loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))
 

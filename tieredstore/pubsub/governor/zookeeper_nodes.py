@@ -84,7 +84,7 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
     """Parse a broker's node; raise CorruptDataError if it is invalid."""
     document = parse_object(raw, path)
     ip, port, locality = document.get("brokerIP"), document.get("brokerPort"), document.get("locality") or ""
-    # Packets give clients the port in signed 16 bits.
+    # Check the port, which packets give to clients in signed 16 bits.
     if not ip or type(port) is not int or not -_PORTS <= port < _PORTS:
         raise CorruptDataError(f"{path} is not a valid broker node: it has no address")
     ip, locality = packet_text(ip, path), packet_text(locality, path)
@@ -215,7 +215,7 @@ class ZooKeeperTopics(TopicSource):
             config = parse_topic_config(raw, path, Path.cwd())
             topics = open_configured_topics(self._topics.store, self._topics.settings, config)
         except ConfigError as error:
-            # MemQ's brokers may be able to store the topic.
+            # Warn only: MemQ's brokers may be able to store the topic.
             self._complain(path, f"this broker cannot store it: {error}")
             return known
         self._complaints.pop(path, None)

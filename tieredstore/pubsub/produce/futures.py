@@ -88,7 +88,7 @@ class RecordFuture(Future[RecordPlace]):
         self.number = number
 
     def __getattr__(self, name: str) -> Any:
-        # Called for missing attributes, which can only be these three.
+        # Python calls this for missing attributes, which can only be these three.
         if name not in ("_condition", "_waiters", "_done_callbacks"):
             raise AttributeError(name)
         self._outcome.watch(self)

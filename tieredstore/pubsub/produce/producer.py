@@ -277,7 +277,7 @@ class StoreDelivery:
                 dispatch()
                 continue
             sealed = message.seal(self._sending.compression)
-            # For Messages in place, the packer's BatchEnd ends the batch.
+            # Do not end a batch with Messages in place here: the packer's BatchEnd ends it.
             is_in_place = message.memory is not None
             if not is_in_place and not batch.has_room_for(sealed):
                 dispatch()

@@ -126,7 +126,7 @@ class SinkCommits:
             if not batches:
                 return True
             record = SinkRecord(epoch, False, self._entries(epoch, batches), 0 if stored is None else stored[0].aborts)
-            # Either another driver won the race, or this write succeeded and its answer was lost.
+            # Ignore the error: either another driver won the race, or this write succeeded and its answer was lost.
             with contextlib.suppress(PreconditionFailedError):
                 self._write(record, None if stored is None else stored[1])
             stored = self._read()
@@ -160,7 +160,8 @@ class SinkCommits:
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
             except PreconditionFailedError:
-                # Another driver's write has won, or that of the failed commit, or this one, whose answer was lost.
+                # Read the record: another driver's write has won, or that of the failed commit, or this one, whose
+                # answer was lost.
                 stored = self._read()
             else:
                 self._discard(None, batches)

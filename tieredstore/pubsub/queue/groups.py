@@ -153,7 +153,7 @@ class StoreGroup(GroupMember):
     # --- the store ---
 
     def _join(self) -> None:
-        # Either the member exists again, or this put succeeded and its answer was lost.
+        # Ignore the error: either the member exists again, or this put succeeded and its answer was lost.
         with contextlib.suppress(PreconditionFailedError):
             self._folder.store.put(self._member_key(self.member), GROUP_MEMBER.to_bytes({"beat": 0}), if_absent=True)
         self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)
@@ -164,7 +164,8 @@ class StoreGroup(GroupMember):
             try:
                 self.beat()
             except TieredStoreError as error:
-                # The next heartbeat may succeed; if none does, others take over, and commits raise FencedError.
+                # Only warn: the next heartbeat may succeed. If none does, others take over, and commits raise
+                # FencedError.
                 _logger.warning("group %s: a heartbeat failed: %s", self._group, error)
 
     def _find_living(self, now_s: float) -> list[str]:
@@ -237,7 +238,8 @@ class StoreGroup(GroupMember):
         try:
             owned.etag = self._folder.store.replace(key, body, owned.etag)
         except PreconditionFailedError:
-            # Another member has changed the state; or this one has, and the answer to an earlier commit was lost.
+            # Read the state again: another member has changed it; or this one has, and the answer to an earlier commit
+            # was lost.
             stored = self._read_state(partition)
             if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
                 self._drop(partition)

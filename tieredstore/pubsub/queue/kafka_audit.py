@@ -79,6 +79,6 @@ class Auditor(Closing):
 
 def _let_go(producer: LiveProducer) -> None:
     producer.flush(_CLOSE_S)
-    # Purged records fail in their callbacks.
+    # Give up the remaining records: purged ones fail in their callbacks.
     producer.purge()
     producer.flush(_CLOSE_S)

@@ -294,7 +294,7 @@ class StoreQueue(NotificationQueue):
         while first < stop:
             middle = (first + stop) // 2
             entry = self._entry(partition, middle)
-            # An entry that retention has just freed is older than the rest.
+            # Search on after a missing entry: one that retention has just freed is older than the rest.
             if entry is None or entry.appended_ms < ms:
                 first = middle + 1
             else:

@@ -218,7 +218,7 @@ class TopicAudit:
     def _holes(
         self, producer: tuple[bytes, int], seen: Sequence[int], standing: dict[int, list[_Sighting]]
     ) -> Iterator[AuditFinding]:
-        # If retention has freed entries, the first requests may be among them.
+        # Begin at the first request seen if retention has freed entries: the first requests may be among those.
         expected = seen[0] if self._is_cut else 0
         empty = _EmptyRequests(self._empty.get(producer, ()))
         absent = AuditFault.LOST if is_own_address(producer[0]) else AuditFault.LOST_OR_EMPTY
