@@ -105,7 +105,7 @@ def properties_with(url: str, texts: Properties, *, source: str | None = None) -
 
 
 def _is_path(url: str) -> bool:
-    # Two slashes begin a URL without a scheme, which may contain a password.
+    # Take two slashes for a URL without a scheme, which may contain a password.
     return url.startswith("/") and not url.startswith("//")
 
 

@@ -111,7 +111,8 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     session = configure(requests.Session(), adapter, options.proxy)
     if isinstance(adapter, StoreAdapter):
         session.hooks["response"].append(_close_unless_understood)
-    # The SDK passes ``connection_verify`` with every request, where it overrides the session's own setting.
+    # Set the verification in the transport too: the SDK passes ``connection_verify`` with every request, where it
+    # overrides the session's own setting.
     module: Any = untyped_transport
     transport: Transport = module.RequestsTransport(
         session=session, connection_verify=certificates() if options.proxy else True

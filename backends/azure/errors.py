@@ -50,7 +50,7 @@ def translate_errors(what: str) -> Generator[None]:
     try:
         yield
     except azure.DecodeError as error:
-        # A truncated answer without a Content-Length appears as incomplete XML.
+        # Let the caller retry: a truncated answer without a Content-Length appears as incomplete XML.
         raise StoreUnavailableError(f"{what}: the answer could not be read: {error.message[:300]}") from error
     except azure.HttpResponseError as error:
         raise _error_of_response(what, error) from error
@@ -68,7 +68,7 @@ def answer_error(what: str, status: int, code: str, message: str) -> TieredStore
             f"{what}: the container does not exist, or is being deleted; create it, or correct "
             "storage.azure.container.name"
         )
-    # A success status that the operation does not define proves nothing.
+    # Treat an unknown status as an error: a success status that the operation does not define proves nothing.
     error_class = _BY_CODE.get(code) or BY_STATUS.get(status, MalformedAnswerError if status < 300 else StoreError)
     reason = " ".join(part for part in (excerpt(code), f"({excerpt(message, 300)})" if message else "") if part)
     return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")

@@ -101,7 +101,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return kept_sentences(client)
 
     def _rules(self, _client: AzureClient, _prefix: str, /) -> None:
-        # Lifecycle rules belong to the storage account, and only the management API lists them.
+        # Return None: lifecycle rules belong to the storage account, and only the management API lists them.
         return None
 
     def lifecycle(self) -> str:
@@ -334,7 +334,8 @@ def read_abandoned(client: AzureClient, blob: BlobProperties) -> AbandonedWrite 
         return None
     if committed or not uncommitted:
         return None
-    # The SDK's type says that the time is always present, but some servers omit it for a name without a blob.
+    # Read the time as untyped: the SDK's type says that it is always present, but some servers omit it for a name
+    # without a blob.
     modified: Any = blob.last_modified
     started_ms = None if modified is None else round(modified.timestamp() * 1000)
     return AbandonedWrite(name, sum(block.size for block in uncommitted), started_ms, name, removable=False)
@@ -376,7 +377,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         try:
             return self._by_one_request(bytes(data))
         except PreconditionFailedError:
-            # A single request counts uncommitted blocks as an existing blob; committing a list of blocks does not.
+            # Commit a list of blocks in that case: a single request counts uncommitted blocks as an existing blob.
             if not self.condition.is_absent or self.exists():
                 raise
         return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))[0]], len(data))
@@ -428,7 +429,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         return self.finish(send, len(whole), is_content).etag
 
     def _stage_if_any(self, part: Part) -> str:
-        # Azure refuses an empty block.
+        # Send no block for an empty body: Azure refuses an empty block.
         return str(self._stage(part)[0].id) if part.data else ""
 
     def _stage(self, part: Part) -> tuple[BlobBlock, int]:

@@ -136,7 +136,7 @@ def send_parts(
         parts = _chain(first, cutter)
         results = dict(in_parallel(pool, send_one, parts, at_once=parallelism, ordered=False))
     except Interrupted:
-        # The process is ending, and its threads with it. The remaining time is needed for the rollback.
+        # Do not wait for the threads: the process is ending, and the remaining time is needed for the rollback.
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     except BaseException:

@@ -376,7 +376,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                     with understood(what), self._translate_errors(what):
                         return request(client)
                 except StoreUnavailableError as error:
-                    # The network's message ("timed out") does not say which of our limits was reached.
+                    # Say which of our limits was reached: the network's message ("timed out") does not.
                     reason = attempt.deadline.reason
                     if attempt.deadline.remaining_s() > _HAIR_S or reason in str(error):
                         raise
@@ -395,7 +395,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 try:
                     self._clients.get()
                 except AccessDeniedError as error:
-                    # An SDK that times out reports missing credentials.
+                    # Report missing credentials only before the deadline: an SDK that times out reports them too.
                     if attempt.deadline.remaining_s() > _HAIR_S:
                         raise
                     raise StoreUnavailableError(f"{error}; the look-up {attempt.deadline.reason}") from error

@@ -122,7 +122,7 @@ class Upload(ABC, Generic[Client, Options]):
         if first.is_last:
             return self.write_whole(first.data)
         if self.looks_first and self.condition.is_absent and not self.is_shared and self.exists():
-            # The service would refuse too, but only after all bytes were sent.
+            # Refuse now: the service would refuse too, but only after all bytes were sent.
             raise PreconditionFailedError(f"{self.what} exists already")
         return self.write_parts(cutter, first)
 

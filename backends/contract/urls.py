@@ -25,7 +25,7 @@ def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
     """Split the URL of a store; raise ConfigError, which does not quote a URL that may contain a password."""
     parts = _parts(url)
     if parts is None:
-        # Not chained to the original error, whose message may quote the URL.
+        # Do not chain the original error, whose message may quote the URL.
         raise ConfigError("this is not the URL of a store: it cannot be split into its parts")
     if parts.scheme == "memory":
         raise ConfigError("a store in memory ends with its process: name a store that lasts")

@@ -43,7 +43,7 @@ class Draft:
         self._name: bytes | None = DRAFT_MARK + secrets.token_hex(12).encode("ascii")
         with ExitStack() as opened:
             self.folder: Folder = opened.enter_context(Folder(root, path.folders, create=create_folders))
-            # The folder's lock hides the file from ``abandoned_drafts`` until the file itself is locked.
+            # Hold the folder's lock, which hides the file from ``abandoned_drafts`` until the file itself is locked.
             with self.folder.lock():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._descriptor = os.open(self._name, flags, 0o666, dir_fd=self.folder.descriptor)
@@ -100,7 +100,7 @@ class Draft:
         """Remove the file, and the folders made for it if they are empty."""
         if self._name is None:
             return
-        # A failure here must not hide the original error; a leftover draft is never visible.
+        # Ignore a failure here, which must not hide the original error: a leftover draft is never visible.
         with suppress(OSError):
             os.unlink(self._name, dir_fd=self.folder.descriptor)
             self.folder.prune()

@@ -166,7 +166,7 @@ class Folder:
             try:
                 os.rmdir(name, dir_fd=parent)
             except OSError:
-                # The folder is not empty, in use, or protected. A leftover empty folder does no harm.
+                # Ignore a folder that is not empty, in use, or protected: a leftover empty folder does no harm.
                 return
 
 
@@ -174,7 +174,7 @@ def _open_root(root: str) -> int:
     try:
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        # A missing root means that the whole store is unreachable, and not that an object is absent.
+        # Raise another error for a missing root: the whole store is unreachable, rather than an object absent.
         raise StoreError(f"the store's root folder {root} is gone; create or mount it") from error
 
 

@@ -82,7 +82,7 @@ def parse_credentials(raw: bytes) -> Credentials:
     try:
         content: object = json.loads(raw)
     except ValueError:
-        # JSON's own error holds the whole text.
+        # Do not show JSON's own error, which holds the whole text.
         raise ConfigError("the Google credentials are not JSON") from None
     if not isinstance(content, dict):
         raise ConfigError("the Google credentials are not a JSON object")
@@ -97,7 +97,7 @@ def parse_credentials(raw: bytes) -> Credentials:
     try:
         credentials = make(info)
     except (ValueError, TypeError, KeyError, AttributeError):
-        # The SDK's message may repeat the text.
+        # Do not show the SDK's message, which may repeat the text.
         raise ConfigError(f"the Google credentials of type {kind} are incomplete or malformed") from None
     return cast("Credentials", credentials)
 

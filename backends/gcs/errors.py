@@ -72,7 +72,7 @@ def raise_for(response: requests.Response) -> None:
 
 def raise_first(response: requests.Response, **_: object) -> None:
     """Raise RefusedError for an error answer, as a session's hook: the SDK's parser fails on unusual bodies."""
-    # After a 401 the SDK refreshes the token and repeats the request.
+    # Leave a 401 to the SDK, which refreshes the token and repeats the request.
     if response.status_code != requests.codes.unauthorized:
         raise_for(response)
 

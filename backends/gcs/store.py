@@ -309,7 +309,7 @@ def _cancel_session(client: GcsClient, url: str) -> int:
     try:
         return client.session.delete(url).status_code
     except RefusedError as error:
-        # The session no longer exists.
+        # Ignore the error: the session no longer exists.
         if error.response.status_code in _ENDED:
             return error.response.status_code
         raise
@@ -417,7 +417,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return describe_credentials(client.credentials)
 
     def _ask_for_bucket(self, client: GcsClient) -> None:
-        # Google's answer about an object says if the bucket is absent. Other servers need this request.
+        # List one object: Google's answer about an object says if the bucket is absent, but other servers need this
+        # request.
         client.page(prefix="", start=None, token=None, size=1)
 
     def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:

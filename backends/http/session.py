@@ -111,7 +111,7 @@ class StoreAdapter(BoundedAdapter):
             return super().send(request, *args, **options)
         except requests.RequestException as error:
             failure = connection_failure(error)
-        # Not chained to the library's error: a traceback would show its URL, which may have a signature.
+        # Do not chain the library's error: a traceback would show its URL, which may have a signature.
         raise failure from None
 
 
@@ -158,7 +158,7 @@ class _PiecewiseBody:
 
     def read(self, _: int = -1) -> memoryview | bytes:
         """Return the next piece without a copy, of our size and not the requested one; empty at the end."""
-        # The sender has sent the previous pieces before it requests the next.
+        # Note the previous pieces as sent: the sender requests the next only after them.
         note_sent(self._sent)
         check_deadline("sending the body")
         piece = next(self._pieces, b"")

@@ -33,7 +33,7 @@ class BoundedSocksConnection(_Connection):
         except TimeoutError as error:
             raise ConnectTimeoutError(self, f"Connection to {self.host} timed out") from error
         except OSError as error:
-            # A refusal by the proxy counts as a failed connection.
+            # Report a refusal by the proxy as a failed connection.
             raise NewConnectionError(self, f"Failed to establish a new connection: {error}") from error
         sys.audit("http.client.connect", self, self.host, self.port)
         return sock

@@ -54,7 +54,7 @@ class S3Answer:
 
     def _finish(self) -> None:
         """Release the connection for another request, after all of the body was read."""
-        # Reading past the end makes the SDK verify the checksum, if configured.
+        # Read past the end, which makes the SDK verify the checksum, if configured.
         if _wire(self.body) is None and self.body.read():
             raise StoreError("the store sent more bytes than it said")
         release = getattr(getattr(self.body, "_raw_stream", None), "release_conn", None)
@@ -106,11 +106,11 @@ class PartBody(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> Any:
         """Return the next bytes as a view, possibly more than ``size``."""
-        # The sender has sent the previous pieces before it requests the next.
+        # Note the previous pieces as sent: the sender requests the next only after them.
         note_sent(self._position)
         check_deadline(self._what)
-        # http.client requests 16 KiB at a time, but sends everything it gets; larger pieces save processor time per
-        # round.
+        # Return more than the 16 KiB that http.client requests: it sends everything it gets, and larger pieces save
+        # processor time.
         stop = len(self._data) if size is None or size < 0 else self._position + max(size, PIECE_BYTES)
         piece = self._data[self._position : stop]
         self._position += len(piece)

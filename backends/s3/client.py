@@ -149,8 +149,7 @@ def open_client(options: S3Options) -> S3Client:
         )
     if not options.certificate_check:
         _logger.warning("%s: the server's certificate is not checked", options.url)
-    # Registered for all services, to run before the SDK's own handler for S3, which reads a web page as a server's
-    # error.
+    # Register for all services, to run before the SDK's own handler for S3, which reads a web page as a server's error.
     client.meta.events.register_first("before-parse.*.*", check_document)
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
@@ -234,7 +233,7 @@ def check_document(operation_model: Any, response_dict: Any, **_: object) -> Non
     name, status, body = operation_model.name, response_dict["status_code"], response_dict["body"]
     length = response_dict["headers"].get("Content-Length", "0")
     if name == "GetObject" and status < 300 and not (length.isascii() and length.isdigit()):
-        # The SDK would fail on the answer and leave its connection open.
+        # Close the body: the SDK would fail on the answer and leave its connection open.
         body.close()
         raise MalformedAnswerError(f"{name}: the store answered with a Content-Length of {length!r:.80}")
     if status >= 300 or (name not in _ROOTS and name not in _WITHOUT) or not isinstance(body, bytes):

@@ -143,7 +143,7 @@ def translate_errors(what: str) -> Generator[None, None, None]:
 def _error_of_answer(what: str, error: aws.ClientError) -> TieredStoreError:
     answer = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    # If an answer has several of these fields, the SDK makes a list of them.
+    # Convert the fields to text: if an answer has several of one name, the SDK makes a list of them.
     return error_of(what, str(answer.get("Code", status)), str(answer.get("Message", "")), status)
 
 

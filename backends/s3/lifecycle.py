@@ -32,7 +32,7 @@ _ARCHIVES: Final = {"GLACIER", "DEEP_ARCHIVE"}
 def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
     """Return one sentence for each enabled rule that deletes or archives objects under ``prefix``; errors are ours."""
     answer: Mapping[str, Any] = {}
-    # Without rules S3 answers with status 404.
+    # Ignore status 404, with which S3 answers if there are no rules.
     with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
         answer = cast("Mapping[str, Any]", client.get_bucket_lifecycle_configuration(Bucket=bucket))
     return [

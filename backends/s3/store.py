@@ -41,7 +41,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     not list the bucket, S3 refuses access to an absent key, so the store raises AccessDeniedError.
     """
 
-    # All servers support If-Match on a PUT, but some do not on completion of a multipart upload.
+    # Replace by one PUT: all servers support If-Match on it, but some do not on completion of a multipart upload.
     replaces_whole: ClassVar = True
 
     @classmethod
@@ -66,7 +66,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         check_key(key)
 
     def _is_etag(self, text: str) -> bool:
-        # An empty text is no condition, and a star matches every object.
+        # Refuse an empty text, which is no condition, and a star, which matches every object.
         return text not in {"", "*"}
 
     @property

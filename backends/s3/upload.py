@@ -81,8 +81,8 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             answer = client.put_object(**self._target(), **extra, Body=sendable(data, self.what))
             etag = require_text("the etag", answer["ETag"])
             checksum: str | None = answer.get("ChecksumCRC32C")
-            # Our checksum or the bytes' MD5 proves that the server has the bytes. Other etags, as of encrypted objects,
-            # prove nothing.
+            # Trust our checksum or the bytes' MD5, which prove that the server has the bytes. Other etags, as of
+            # encrypted objects, prove nothing.
             is_proved = checksum == extra.get("ChecksumCRC32C", _NO_CHECKSUM)
             if not is_proved and not content.is_in(len(data), etag):
                 raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")

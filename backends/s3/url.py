@@ -24,7 +24,7 @@ def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
 
 
 def _of_environment(parts: SplitResult, of_file: Properties) -> dict[str, str]:
-    # Amazon's other SDKs read AWS_REGION; botocore does not.
+    # Read AWS_REGION here, as Amazon's other SDKs do and botocore does not.
     region = of_file.get("storage.s3.region") or os.environ.get("AWS_REGION") or _region_of_profile(parts.scheme)
     endpoint = of_file.get("storage.s3.endpoint.url")
     if not endpoint and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":

@@ -122,7 +122,7 @@ def kept_sentences(client: S3Client, bucket: str) -> list[str]:
     if status is None:
         return []
     kept = [_VERSIONS.format(status.lower(), _until(client, bucket))]
-    # Without object locks S3 answers with status 404.
+    # Ignore status 404, with which S3 answers if there are no object locks.
     with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
         answer: Any = client.get_object_lock_configuration(Bucket=bucket)
         kept.append(_LOCK.format(_terms(answer["ObjectLockConfiguration"].get("Rule", {}).get("DefaultRetention"))))

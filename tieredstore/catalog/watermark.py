@@ -284,7 +284,7 @@ class StoredMoves:
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
     def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-        """Return a partition's moves back at the last ``look``; none without a watermark."""
+        """Return the moves back of a partition's watermark, as of the last ``look``; none without a watermark."""
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:

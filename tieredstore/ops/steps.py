@@ -31,7 +31,7 @@ class Outcome(enum.StrEnum):
     """A batch past retention: its notification is deleted, and its object will be deleted later."""
     REMOVED = "removed"
     ROTATED = "rotated"
-    """The active pair now wraps its data key."""
+    """The active key pair now wraps the segment's data key."""
 
     # Outcomes of items that needed no change.
     ACTIVE = "active"
@@ -75,11 +75,11 @@ class Outcome(enum.StrEnum):
     UNKNOWN = "unknown"
     """Its end is unknown, or no record of the brokers ever named it."""
     UNKNOWN_KEY = "unknown_key"
-    """Its pair is not on the key ring."""
+    """The key pair that the manifest names is not on the key ring."""
     WAITING = "waiting"
     """An object whose notification is deleted, but which readers may still fetch."""
     WRONG_KEY = "wrong_key"
-    """The pair with its id does not open its data key."""
+    """The key pair that the manifest names does not open the data key."""
     YOUNG = "young"
     """Its writer may still be running, or brokers may not list it yet."""
 

@@ -88,8 +88,8 @@ class EpochInquiry:
         lineage, left = both.lineage, last_epoch(both.lineage)
         assert both.live_epoch is not None
         cuts = [None if answer is None else cut_by_broker(lineage, answer)]
-        # If the broker's log begins after the epoch's end, the leader does not know the epoch and returns its log's
-        # start.
+        # Read the watermark too if the broker's log begins after the epoch's end: the leader does not know the epoch
+        # then, and returns its log's start.
         if answer is None or answer.end <= both.live_start:
             cuts.append(cut_by_watermark(lineage, read_moves(self._source, lineage.partition)))
             if answer is None and cuts == [None, None]:

@@ -186,7 +186,7 @@ def _read(
         yield from StoredRead(sources, log.lineage, (start, min(stop, log.seam)), aborted).batches()
     if log.live_start is None:
         return
-    # Missing offsets before the broker's first were handled by the loss policy already.
+    # Skip missing offsets before the broker's first: the loss policy has handled them already.
     live = LiveSplit.of(log, max(start, log.seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
         yield from sources.read_live_split(live)

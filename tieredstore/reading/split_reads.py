@@ -120,7 +120,7 @@ class QuerySources:
                 # The broker deletes records that it has copied, so look in the bucket.
                 late = self._late_copies(split, position, stop)
                 if late is not None:
-                    # Nothing is lost. The broker continues after these records.
+                    # Continue without a loss: the broker has the records after these.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
                     position = end

@@ -161,7 +161,7 @@ class _Survey:
         """Return the selected logs that exist."""
         topics = selected_topics(self._query.selection, {*catalog.topics(), *self._live_topics})
         if self._cluster is not None:
-            # A topic created during the listing may have segments already.
+            # Ask the broker for topics found only now: one created during the listing may have segments already.
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
         spans = self._live_spans(partition.where for partition in known if partition.on_broker)
@@ -188,7 +188,7 @@ class _Survey:
                 lineage = replace(catalog.lineage(topic, number, life.stored.topic_id), problems=())
                 topic_id = topic_id or life.stored.topic_id
             assert topic_id is not None
-            # A partition that was just added to the topic has no first offset yet.
+            # Expect no first offset of a partition that was just added to the topic.
             has_beginning = number in on_broker and where in self._live_starts
             if has_beginning or lineage is not None:
                 yield _FoundPartition(where, topic_id, lineage, has_beginning)
@@ -299,7 +299,7 @@ class _Survey:
         return decided_end(self._source, lineage, first, end) if first < end else end
 
     def _lose(self, loss: Mismatch) -> None:
-        # If the query accepts the loss, the snapshot's problems report it.
+        # Raise only if a loss fails the query: otherwise the snapshot's problems report it.
         if self._query.fails_on_loss:
             Losses(self._query).accept(loss)
         self.sentences.append(sentence(loss, self._query.words))

@@ -439,7 +439,7 @@ class LogTail(Closing):
     def _give(self, where: TopicPartition, records: pa.RecordBatch) -> TailRecords:
         followed = self._followed[where]
         lost = tuple(span for span in followed.lost if span.start < followed.offset)
-        # The remaining losses come after these records.
+        # Keep the remaining losses, which come after these records.
         followed.lost = followed.lost[len(lost) :]
         assert followed.topic_id is not None
         return TailRecords(where, followed.topic_id, records, followed.offset, lost)

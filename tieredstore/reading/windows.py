@@ -90,7 +90,7 @@ class PlaceLookup:
             self._check_there(places)
             self._check_reached(places)
         logs = [log for _, log in sorted(self.snapshot.logs.items())]
-        # Times and last records are found in parallel.
+        # Find times and last records in parallel.
         with ThreadPool(READERS, "tieredstore-windows") as pool:
             found = in_parallel(pool, lambda log: self._clamp(log, starts, stops), logs, at_once=2 * READERS)
             return {log.where: window for log, window in zip(logs, found, strict=True)}
@@ -118,7 +118,7 @@ class PlaceLookup:
         words = self.query.words
         self._check_same(places, words.ending, words.ending_times)
         ends = {where: self._offset(log, place_of(places, where)) for where, log in self.snapshot.logs.items()}
-        # If no record is at or after the time, all records are before it.
+        # Use the log's end if no record is at or after the time: all are before it.
         return {where: self.snapshot.logs[where].end if end is None else end for where, end in ends.items()}
 
     def exact(self, starting: Places, ending: Places, *, if_too_late: Literal["error", "latest"] = "error") -> Windows:

@@ -63,7 +63,7 @@ def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch
 def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
     """Raise ``error`` from C, so that no Python frame gets into the traceback: a future's ``result`` does that."""
     failed: asyncio.Future[pa.RecordBatch] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", _NoLoop()))
-    # A copy has neither the traceback nor the cause.
+    # Raise a copy, which has neither the traceback nor the cause.
     failed.set_exception(copy(error))
     return iter(failed.result, None)
 

@@ -72,7 +72,8 @@ class ReadReport:
 
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
     """Yield the offsets that no segment has although later ones exist: before the log's first offset, and in gaps."""
-    # Retention deleted these, or they were never copied. A Kafka consumer would be out of range here.
+    # Report offsets before the log as lost: retention deleted them, or they were never copied. A Kafka consumer would
+    # be out of range.
     if start < min(stop, lineage.earliest_offset):
         yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
     yield from lineage.gaps_between(start, stop)

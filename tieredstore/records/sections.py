@@ -95,7 +95,7 @@ def around(ends: SectionEnds, start: int, stop: int) -> Ends:
     # Begin one batch before the one that may hold `start`: only the preceding batch proves where the next one's offsets
     # begin.
     first = bisect_left(ends, start, lo=1, key=lambda end: end.high) - 1
-    # The last end must come after the first, even if the window lies within one batch.
+    # Begin the search after the first end: the last end must come later, even if the window lies within one batch.
     last = bisect_left(ends, stop, lo=first + 1, hi=len(ends) - 1, key=lambda end: end.low)
     return ends[first], ends[last]
 
@@ -325,7 +325,8 @@ class SectionReader:
                 yield from records
             except BatchCorruptError as error:
                 raise BatchCorruptError(f"{section.segment}: {error}") from error
-            # If a damaged batch was skipped, it may have been the last one, and the end proves nothing.
+            # Tell the check if a damaged batch was skipped: it may have been the last one, and then the end proves
+            # nothing.
             if len(section.byte_range):
                 buffers.check_end(decoder, is_whole=not decoder.skipped)
 
@@ -339,7 +340,8 @@ class SectionReader:
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None
         reached = max(decoder.offset_reached, section.start_offset)
-        # A damaged batch that was skipped may have been the last one. A log without bytes may be fully compacted.
+        # Claim no loss: a damaged batch that was skipped may have been the last one, and a log without bytes may be
+        # fully compacted.
         if goes_on or decoder.skipped or not len(section.byte_range) or reached >= section.stop_offset:
             return None
         lost = LostOffsets(segment.topic_id_partition, reached, section.stop_offset)

@@ -79,7 +79,7 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
     section's ends.
     """
     reader = SectionReader(source, settings)
-    # The next section's segment is read ahead before this section ends.
+    # Read the next section's segment ahead before this section ends.
     followers = (*split.sections[1:], None)
     for section, following in zip(split.sections, followers, strict=True):
         decoder = settings.decoder()

@@ -91,7 +91,8 @@ class Transactions:
         index has shown already that every transaction in the read has an outcome.
         """
         if self._pending is None:
-            # Snapshots built from the logs know earlier open transactions only if the earlier logs were read.
+            # Visit all spans: snapshots built from the logs know earlier open transactions only if the earlier logs
+            # were read.
             while self._looked_into < len(self._spans):
                 self._look_into(self._looked_into)
                 self._looked_into += 1
@@ -217,7 +218,7 @@ class PendingTransactions:
         while first and _is_cut(self._spans[first]):
             first -= 1
         span = self._spans[first]
-        # If a segment is used only in part, its snapshot does not describe the span's end; its batches do.
+        # Read the batches of a segment that is used only in part: its snapshot does not describe the span's end.
         opened = {} if _is_cut(span) else opened_at_end(self._source, span.segment)
         for later in self._spans[first + (not _is_cut(span)) : number + 1]:
             least = later.start if later is not self._spans[0] else 0
@@ -255,7 +256,7 @@ def aborted_in_each(
 
 def aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
     """Return the aborted transactions whose markers are in the span, in order: see :func:`read_aborted`."""
-    # A marker outside the span belongs to another span, or to a leader epoch that was truncated.
+    # Leave out a marker outside the span: it belongs to another span, or to a leader epoch that was truncated.
     return [entry for entry in read_aborted(source, span.segment) if span.start <= entry.last_offset < span.stop]
 
 

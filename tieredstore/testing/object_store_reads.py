@@ -148,7 +148,7 @@ class ReadTests(StoreAccess):
             store.get("empty", 0, 1)
 
     def test_an_empty_range_makes_no_request(self, store: ObjectStore) -> None:
-        # An empty range makes no request, which would have found that the object is absent.
+        # Read an empty range, which makes no request: a request would have found that the object is absent.
         assert store.get("absent", 0, 0) == b""
         assert store.get("absent", 7, 7) == b""
         store.get_into("absent", 7, bytearray())
@@ -179,7 +179,7 @@ class ReadTests(StoreAccess):
         assert store.get_small("digits", 9) is None
         assert store.get_small("digits", 0) is None
         assert store.get_small("empty", 0) == b""
-        # The connection of an unread response is not reused.
+        # Read again after an unread response, whose connection is not reused.
         assert store.get("digits", 2, 4) == b"23"
         with pytest.raises(ObjectNotFoundError):
             store.get_small("absent", 10)

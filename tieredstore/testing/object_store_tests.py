@@ -71,7 +71,7 @@ class RaceTests(StoreAccess):
             while True:
                 try:
                     etag = self.etag(store, "counter")
-                    # If another writer comes between reading the etag and reading the content, the replacement fails.
+                    # Read the etag first: if another writer comes before the content is read, the replacement fails.
                     store.replace("counter", b"%d" % (int(store.get("counter")) + 1), etag)
                 except PreconditionFailedError:
                     continue

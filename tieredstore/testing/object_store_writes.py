@@ -66,7 +66,7 @@ class WriteTests(StoreAccess):
         def body() -> Iterator[bytearray]:
             buffer = bytearray()
             for number in range(3):
-                # Growing the buffer fails if the store still holds it.
+                # Change the buffer's size, which fails if the store still holds it.
                 buffer.clear()
                 buffer.extend(random.Random(number).randbytes(piece + number))
                 yield buffer
@@ -94,7 +94,7 @@ class WriteTests(StoreAccess):
     def test_the_modification_time_is_about_now(self, store: ObjectStore) -> None:
         store.put("object", b"data")
         modified_ms = store.head("object").modified_ms
-        # A server's clock may differ from ours, but not by an hour. Seconds instead of milliseconds would differ by
+        # Allow an hour, because a server's clock may differ from ours. Seconds instead of milliseconds would differ by
         # more.
         assert modified_ms is None or abs(modified_ms - time.time() * 1000) < 3_600_000
 
@@ -327,7 +327,7 @@ class PreparedTests(StoreAccess):
     def test_a_published_object_cannot_be_discarded(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
         store.publish(prepared)
-        # Not all services report if there was anything to discard.
+        # Ignore the result: not all services report if there was anything to discard.
         store.discard(prepared)
         assert store.get("folder/object") == b"the bytes"
 
@@ -419,7 +419,7 @@ class AbandonedTests(StoreAccess):
             store.put("folder/broken", _breaking(12 << 20))
         left = [*self._find_abandoned(store, "folder/object"), *self._find_abandoned(store, "folder/large")]
         assert left == []
-        # Remains that only the service can remove stay, and belong to no object.
+        # Allow remains that only the service can remove, if they belong to no object.
         assert [write for write in self._find_abandoned(store, "folder/broken") if write.removable] == []
 
     def test_a_killed_write_is_invisible_and_can_be_discarded(self, store: ObjectStore) -> None:
@@ -453,7 +453,7 @@ class AbandonedTests(StoreAccess):
         after = admin_of(store).now_ms()
         assert after is not None
         assert written is not None
-        # Services report whole seconds, truncated or rounded.
+        # Allow a second: services report whole seconds, truncated or rounded.
         assert before - 1000 <= written <= after + 1000
         assert list(store.list()) == []
         assert isinstance(list(admin_of(store).kept_after_delete()), list)

@@ -75,7 +75,7 @@ class SegmentCipher:
 
     def open(self, unit: bytes | memoryview) -> bytes:
         """Verify the tag and return the plaintext."""
-        # open_into refuses a unit shorter than its own overhead.
+        # Use no negative size: open_into refuses a unit shorter than its own overhead.
         plaintext = bytearray(max(0, len(unit) - ENCRYPTION_OVERHEAD))
         self.open_into(memoryview(unit), memoryview(plaintext))
         return bytes(plaintext)

@@ -47,8 +47,8 @@ class KeyPair:
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
         """Pair two keys; raise KeyRingError with these names if they do not match or are too short."""
         pair = cls(public, private)
-        # Data keys wrapped by a mismatched pair can never be unwrapped, and nothing else would notice before the first
-        # read.
+        # Refuse a mismatched pair: data keys that it wraps can never be unwrapped, and nothing else would notice before
+        # the first read.
         if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
             raise KeyRingError(f"{public_name} is not the public key of {private_name}")
         if pair.public.size_in_bits() < MIN_MODULUS_BITS:
@@ -65,8 +65,8 @@ class KeyRing:
     def __init__(self, active_id: str, pairs: Mapping[str, KeyPair]) -> None:
         for key_id in pairs:
             if ":" in key_id or not key_id.strip():
-                # A colon separates id and wrapped key in a manifest. Given such an id, the plugin writes segments that
-                # it cannot read.
+                # Refuse a colon, which separates id and wrapped key in a manifest: the plugin writes such segments and
+                # cannot read them.
                 raise KeyRingError(
                     f"key pair id {excerpt(key_id)!r} cannot be used: ids must not be blank or contain ':'"
                 )

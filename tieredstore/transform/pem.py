@@ -40,7 +40,7 @@ def read_public_key(path: Path) -> RsaKey:
     if key.has_private():
         raise KeyRingError(f"{path} holds a private key where the public key is expected")
     if key.export_key("DER") != der:
-        # pycryptodome accepts PKCS#1 and certificates too, but the broker would refuse them.
+        # Refuse PKCS#1 and certificates: pycryptodome accepts them too, but the broker would not.
         raise KeyRingError(f"{path} is not a SubjectPublicKeyInfo ('BEGIN PUBLIC KEY') file; {_TO_SPKI}")
     return key
 
@@ -62,7 +62,8 @@ def private_key(der: bytes, name: str) -> RsaKey:
         oid = PKCS8.unwrap(der)[0]
     except ValueError as error:
         raise KeyRingError(f"{name} is not an unencrypted PKCS#8 ('BEGIN PRIVATE KEY') file; {_TO_PKCS8}") from error
-    # PKCS#8 holds keys of every kind; the import below would report an elliptic curve key as a damaged RSA key.
+    # Check the kind of key: PKCS#8 holds every kind, and the import below would report an elliptic curve key as a
+    # damaged RSA key.
     if oid != _RSA_OID:
         raise KeyRingError(f"{name} {_NOT_RSA}")
     return _import(der, name)
@@ -75,7 +76,7 @@ def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
     try:
         oid, key, _ = PKCS8.unwrap(der, passphrase)
     except (ValueError, IndexError, TypeError) as error:
-        # A wrong passphrase gives wrong padding, or sometimes bytes that are not a key.
+        # Name the passphrase: a wrong one gives wrong padding, or sometimes bytes that are not a key.
         raise KeyRingError(f"{name} is not opened by its passphrase: that is another one, or it is damaged") from error
     if oid != _RSA_OID:
         raise KeyRingError(f"{name} {_NOT_RSA}")

@@ -258,7 +258,8 @@ class Disk:
         try:
             topic_id = parse_partition_metadata((folder / PARTITION_METADATA).read_bytes())
         except FileNotFoundError:
-            # Brokers before Kafka 2.8 write no topic ids, and Pinterest's raw layout does not need them.
+            # Derive a missing topic id in Pinterest's raw layout, which needs none: brokers before Kafka 2.8 write
+            # none.
             if self._made_id is None:
                 raise
             topic_id = self._made_id(topic)

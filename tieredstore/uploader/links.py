@@ -231,8 +231,8 @@ def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:
         (part / LEADER_EPOCH_CHECKPOINT).write_bytes(format_leader_epochs(epochs))
         part.rename(link.folder)
     except OSError:
-        # On a full disk, links succeed but the small checkpoint file fails. An incomplete folder would keep the log's
-        # bytes forever.
+        # Remove the incomplete folder, which would keep the log's bytes: on a full disk, links succeed but the
+        # checkpoint file fails.
         shutil.rmtree(part, ignore_errors=True)
         raise
 

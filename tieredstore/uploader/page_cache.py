@@ -37,7 +37,7 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
         return
     start: int | None = None
     try:
-        # Without this advice, probing an uncached page would read the following pages ahead.
+        # Turn read-ahead off: otherwise probing an uncached page would read the following pages.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         for offset in range(0, size, _BLOCK):
             if _is_cached(descriptor, offset):

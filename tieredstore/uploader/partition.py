@@ -262,7 +262,8 @@ class Partition:
             return True
         if named is not None and segment.is_log(named.path("log")):
             return False  # The log was truncated within this segment.
-        # If the broker is filling the log again from the start, offsets after the present end may still come.
+        # Keep a pinned segment beyond the end: if the broker is filling the log again from the start, its offsets may
+        # still come.
         return segment.is_pinned and end > active
 
     def adopt(self, links: Iterable[Link], now_s: float) -> None:

@@ -193,7 +193,7 @@ def _turn(entry: _Entry) -> tuple[bool, bool, float, int]:
 
 
 def _is_wanted(partition: Partition, segment: Segment) -> bool:
-    """Return True if the segment's partition and role call for a pin."""
+    """Return True if the segment should be kept by a pin (open files or hard links), by its partition and role."""
     if partition.role is Role.FOLLOWED:
         # While the store's progress is unknown, pin only segments being deleted: most others are uploaded already.
         return partition.shipped is not None or segment.place.is_deleted
@@ -250,7 +250,7 @@ class FollowedPartitions:
         self._asked = {partition: self._asked.get(partition) or _Asked() for partition in followed}
         _mark_replicated(followed)
         now_s = self._monotonic()
-        # ``first`` is the partition's first closed segment that is not known to be uploaded.
+        # Skip partitions without closed segments: ``first`` is the first one that is not known to be uploaded.
         due = [partition for partition in followed if self._asked[partition].again_s <= now_s and partition.first]
         # Begin with partitions whose watermark was never read.
         due.sort(key=lambda partition: (partition.shipped is not None, self._asked[partition].again_s))

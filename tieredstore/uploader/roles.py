@@ -59,8 +59,8 @@ class Roles:
             if self._broker is not None and entering:
                 self._broker.look_anew()
             for partition in entering:
-                # While this broker followed, its log may have been truncated, and the files kept by links or open
-                # descriptors replaced.
+                # List the folder again: while this broker followed, its log may have been truncated, and files kept by
+                # links or descriptors replaced.
                 if partition.role is not Role.IGNORED:
                     self._disk.relist(partition)
                 partition.lead()

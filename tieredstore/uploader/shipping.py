@@ -229,10 +229,10 @@ class _Work:
         if progress.attempt is not None:
             known, wanted = progress.attempt
             if known.is_in(loaded):
-                # The object has not moved since, so everything that this process uploaded counts.
+                # Trust this process's own progress: nobody else has changed the watermark object since.
                 loaded, is_remade = known, True
             elif loaded.value == wanted:
-                # Our write succeeded; only the answer was lost.
+                # Drop the attempt: our write succeeded, and only the answer was lost.
                 progress.attempt = None
         value = loaded.value
         if value is not None:
@@ -321,7 +321,8 @@ class _Work:
             self.target.reach(value)
             progress.save(self.target.watermarks.move(progress.stored, value))
         except TieredStoreError:
-            # The write may have succeeded, or another uploader came first. The next step reads the object.
+            # Note the doubt: the write may have succeeded, or another uploader came first. The next step reads the
+            # object.
             progress.doubt(value)
             raise
 
@@ -436,7 +437,7 @@ class _Work:
     def _lose(self, segment: Segment, reason: str, held: OpenSegment | None = None) -> Step:
         """Store what remains of a segment that cannot be uploaded, and record it as a hole."""
         partition = self.partition
-        # If the broker has truncated the log meanwhile, a damaged segment is no loss.
+        # List the folder again: if the broker has truncated the log meanwhile, a damaged segment is no loss.
         self.shipper.relist(partition)
         if not partition.has(segment):
             partition.turn.waits_for = _TAKEN_BACK

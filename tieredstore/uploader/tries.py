@@ -1,4 +1,4 @@
-"""Running upload attempts, each with a time limit."""
+"""Watches running upload attempts, each with a time limit."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class WatermarkStore:
             etag = None
         except CorruptDataError as error:
             _logger.error("%s; rebuilding it from the stored segments", error)  # noqa: TRY400
-        # The cache of committed segments keeps this listing for the next lookup.
+        # List through the cache of committed segments, which keeps this listing for the next lookup.
         segments = self._tell(self._committed.list_anew(where))
         value = chain_of(where, segments, history, None, begins)
         return StoredWatermark(value, etag, is_remade=value is not None)

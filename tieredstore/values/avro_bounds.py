@@ -241,8 +241,8 @@ class _Walk:
                 if schema["type"] == "map":
                     self.value("string", depth)
                 self.value(inner, depth)
-            # A decoder may skip a block by its declared size. If that size is wrong, it continues elsewhere than this
-            # walk.
+            # Check the declared size: a decoder may skip a block by it, and would continue elsewhere than this walk if
+            # it is wrong.
             if end is not None and self._at != end:
                 raise ValueError("a block of items has another size than it says")
 

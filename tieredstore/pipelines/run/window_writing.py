@@ -302,8 +302,9 @@ class _WindowWriting:
         return naming.data_key(window.topic, directory, window.partition, offset)
 
     def _end_of_file(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
-        """Return how many rows fit until the file reaches a limit, including the row that reaches it. More than all:
-        none does.
+        """Return the number of rows up to the one that makes the file reach a limit, that row included.
+
+        A number above that of all rows means that none does.
         """
         recipe = self._recipe
         stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1

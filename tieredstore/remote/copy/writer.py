@@ -60,7 +60,7 @@ class WriteOptions:
             compression_level=settings.compression_level if settings.compression_enabled else None,
             heuristic=settings.compression_heuristic_enabled,
             key_ring=key_ring,
-            # More chunks than threads keep the threads busy while the store takes a chunk.
+            # Have more chunks in flight than threads, which keeps the threads busy while the store takes a chunk.
             chunks_in_flight=threads + 2,
             max_age_s=settings.upload_max_age_ms / 1000,
         )
@@ -157,7 +157,8 @@ class SegmentWriter:
             attempt.require(Suffix.LOG, sum(chunks.stored_sizes))
             attempt.require(Suffix.INDEXES, sum(map(len, blobs)))
             attempt.put(Suffix.MANIFEST, manifest)
-            # If writing the manifest took long, a clean-up may already have deleted the other objects.
+            # Check the age again: if writing the manifest took long, a clean-up may already have deleted the other
+            # objects.
             age.check()
             # If the caller has already given up, roll back.
             check()

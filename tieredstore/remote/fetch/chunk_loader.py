@@ -215,7 +215,7 @@ class ChunkLoader:
         (``is_awaited``), because waking another thread costs more; with ``by_reader`` it decodes every chunk. With a
         cache, loads are shared, so none of these options applies.
         """
-        # Without a cache the load is this reader's own, and its memory is reused.
+        # Load for this reader alone if there is no cache: its memory is then reused.
         if self.cache is None:
             run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
             by_reader = by_reader or (is_awaited and len(run) == 1 and not segment.decoder.is_identity)
@@ -318,7 +318,7 @@ class ChunkLoader:
         try:
             stored = self._read_stored(job)
         except RangeNotSatisfiableError as error:
-            # The object may end within the run, and still contain its first chunks.
+            # Fetch chunk by chunk: the object may end within the run, and still contain its first chunks.
             if len(run) > 1:
                 return self._fetch_one_by_one(job)
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorruptError) from error

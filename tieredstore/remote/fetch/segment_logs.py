@@ -100,7 +100,7 @@ class SegmentLogs:
             prepared = self._prepared.pop(metadata.remote_log_segment_id, None)
         if prepared is None:
             return None
-        # The prepared stream covers the whole segment. For a part of the segment, the caller needs a new stream.
+        # Use the prepared stream only for the whole segment, which it covers.
         if byte_range is not None and byte_range != ByteRange(0, metadata.segment_size_in_bytes):
             prepared.drop()
             return None
@@ -150,7 +150,7 @@ class PreparedSegment:
         """Return the stream; None if opening failed."""
         try:
             stream = outcome(self._opening)
-        # The caller opens the segment again, and gets the error.
+        # Return None: the caller opens the segment again, and gets the error.
         except TieredStoreError:
             return None
         self._end()
@@ -168,7 +168,7 @@ class PreparedSegment:
             self._is_over = True
 
     def _prefetch(self, opening: Future[SegmentStream]) -> None:
-        # The future wakes waiters before it calls this, and only one thread may use a stream at a time.
+        # Take the lock: the future wakes waiters before it calls this, and only one thread may use a stream at a time.
         with self._lock:
             if not self._is_over and not opening.cancelled() and opening.exception() is None:
                 with contextlib.suppress(AlreadyClosedError):  # no read follows

@@ -128,7 +128,7 @@ class SegmentStream(io.RawIOBase):
         # Fresh memory takes no pages until written: a manifest may claim 2 GiB that do not exist.
         buffers, is_pooled = self._buffers.originals, size in _POOLED
         data = buffers.take(size) if is_pooled else fresh_memory(size)
-        # After an error a load may still write into ``data``, but nothing reads it any more.
+        # Ignore loads that may still write into ``data`` after an error: nothing reads it any more.
         self._fill(data, Destination(data, ByteRange(self._position, self._position + size)))
         read = bytes(data)
         if is_pooled:
@@ -316,7 +316,7 @@ class SegmentStream(io.RawIOBase):
             self._head = self._loader.original(first, timeout_s)
         begin = self._position - self._segment.index.original_range(first.chunk).start
         if begin + size > len(self._head):
-            # The chunk was decoded only up to the end of the previous read.
+            # Decode the rest of a chunk that was decoded only up to the end of the previous read.
             whole = self._loader.whole(self._segment, first, self._buffers, timeout_s)
             self._buffers.originals.give(self._head)
             self._head = whole

@@ -113,7 +113,7 @@ class MappedReader(BatchReader):
 
 def _check_options(options: SourceOptions) -> SourceOptions:
     if options.filter_pushdown:
-        # Spark would filter by the function's columns, not by those of the records.
+        # Refuse filters: Spark would filter by the function's columns, not by those of the records.
         raise ConfigError(
             "the option filterPushdown has no meaning for map_records: filter in the function, or by offsets"
         )

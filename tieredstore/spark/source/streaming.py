@@ -273,8 +273,8 @@ class StreamOffsets:
     def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss, answer: EpochEnd | None) -> int:
         known = self._known(where, log.topic_id, log.derived_id)
         if known is None:
-            # A new partition of a topic begins at 0; if it does not, retention was faster than the stream. A re-created
-            # topic is reported elsewhere, once for all its partitions.
+            # Report a new partition that does not begin at 0: retention was faster than the stream. A re-created topic
+            # is reported elsewhere, once for all its partitions.
             if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
                 on_loss(BeginsLate(where, log.earliest))
             return log.earliest
@@ -424,7 +424,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         windows = self._within_reach(snapshot, begins)
         limits = self._limits.under(limit)
         waiting = sum(stop - first for first, stop in windows.values())
-        # A run with a fixed end reads what is present; waiting would bring nothing more.
+        # Do not delay a run with a fixed end: it reads what is present, and waiting would bring nothing more.
         if self._target is None and self._delay.has_to_wait(limits, waiting):
             return start
         reached = read.with_ends(limits.admit(windows, snapshot.bytes_between), snapshot.logs)

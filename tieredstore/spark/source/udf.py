@@ -152,7 +152,7 @@ def _array_task(columns: tuple[str, ...], on_corrupt: OnCorrupt) -> Callable[[It
     def decode_batches(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return each_in_one_sentence(BatchArrays(RowShape(columns), on_corrupt, _place).convert(arrays))
 
-    # Spark recognizes the kind of function by its annotations.
+    # Set the annotations, by which Spark recognizes the kind of function.
     decode_batches.__annotations__.update({"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]})
     return decode_batches
 

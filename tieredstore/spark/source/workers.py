@@ -77,7 +77,7 @@ def check_worker_python(spark: SparkSession) -> None:
     if Path(path).absolute().parent == Path(sys.executable).absolute().parent:
         return
     try:
-        # Spark is about to run the same command itself.
+        # Run this command, which Spark is about to run itself.
         answer = subprocess.run(  # noqa: S603
             [path, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
