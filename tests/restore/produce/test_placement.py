@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -10,12 +11,15 @@ from tests.restore.produce.restores import Kept, Restore, committed, mixed_topic
 from tests.support.kafka.kafka_topics import add_partitions, make_topic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.errors import ConfigError
+from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.restore.produce import producing
 from tieredstore.restore.produce.offset_map import load_map
 from tieredstore.restore.produce.partitioning import Partitioning
 from tieredstore.restore.produce.runs import ProduceOptions
+from tieredstore.restore.produce.target import TargetCluster
 from tieredstore.restore.produce.time_cut import PartitionCut, TimeCut
+
+TYPE: Final = "message.timestamp.type"
 
 
 def content(records: list[Kept]) -> list[tuple[object, ...]]:
@@ -93,3 +97,35 @@ def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path, monk
     assert len(expected) > 20
     assert content(committed(kafka, restore.topics["orders"], 0)) == content(expected)
     assert committed(kafka, restore.topics["orders"], 1) == []
+
+
+def type_of_times(kafka: KafkaServer, topic: str) -> tuple[str, str | None]:
+    with TargetCluster({"bootstrap.servers": kafka.bootstrap_servers}) as cluster:
+        target = cluster.target(topic)
+    assert target is not None
+    return target.settings[TYPE], target.own.get(TYPE)
+
+
+def test_records_keep_their_times_in_a_topic_with_its_own(kafka: KafkaServer, tmp_path: Path) -> None:
+    topic = make_topic(kafka, {TYPE: "LogAppendTime"}, partitions=2)
+    restore = Restore(mixed_topics(tmp_path, "orders"), kafka, {"orders": topic})
+    assert restore.die("flush")
+    assert type_of_times(kafka, topic) == ("CreateTime", "CreateTime")
+    assert restore.die("times")
+    assert not restore.die("")
+    assert type_of_times(kafka, topic) == ("LogAppendTime", "LogAppendTime")
+    restore.check()
+
+
+def test_a_changed_kind_of_times_stops_a_run(kafka: KafkaServer, tmp_path: Path) -> None:
+    topic = make_topic(kafka, partitions=2)
+    restore = Restore(mixed_topics(tmp_path, "orders"), kafka, {"orders": topic})
+
+    def change(step: str) -> None:
+        if step == "begin":
+            with TargetCluster({"bootstrap.servers": kafka.bootstrap_servers}) as cluster:
+                cluster.set_times_back({topic: "LogAppendTime"})
+
+    with pytest.raises(BrokerUnavailableError, match=f"{topic} gave records times of its own"):
+        list(restore.run(on_step=change, give_up_s=0).outcomes())
+    assert committed(kafka, topic, 0) == []

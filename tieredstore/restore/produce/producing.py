@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from tieredstore.api.outcomes import Outcome
 from tieredstore.errors import (
@@ -40,6 +40,7 @@ from tieredstore.restore.produce.runs import (
     offsets_to_bytes,
 )
 from tieredstore.restore.produce.source import SourceBatch, SourceTopics, consecutive
+from tieredstore.restore.produce.target import TargetCluster
 from tieredstore.restore.produce.transactions import TRANSACTION_MS, Transactions
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 OnStep: TypeAlias = Callable[[str], object]
 """Called before each operation with its name, so that tests can end the process there."""
+
+_Answer = TypeVar("_Answer")
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -162,6 +165,7 @@ class ProduceRun:
                 begun = position = self._begin(transactions, source, targets, position)
                 position = self._produce(transactions, control, source, position)
                 position = self._map(transactions, control, position)
+                position = self._set_times_back(transactions, position)
             else:
                 self._check_same(position, None)
             assert begun is not None
@@ -176,6 +180,7 @@ class ProduceRun:
             self._place(targets, position.sources, position.ends)
             self._next = targets.check_ends(position.ends)
             source.check(position.sources)
+            self._keep_times(position)
             return position
         options, ranges = self._options, source.ranges()
         source.check(ranges)
@@ -187,10 +192,32 @@ class ProduceRun:
             partitioner=options.partitioner,
             sources=ranges,
             ends=ends,
+            append_times=self._cluster(lambda cluster: cluster.append_times(options.topics.values())),
         )
         transactions.begin()
         self._commit(transactions, new)
+        self._keep_times(new)
         return new
+
+    def _keep_times(self, position: RunPosition) -> None:
+        """Let records have their own times. The position that says so is committed: a killed run sets them back."""
+        if position.append_times and not position.is_produced:
+            self._cluster(lambda cluster: cluster.keep_times(position.append_times))
+
+    def _set_times_back(self, transactions: Transactions, position: RunPosition) -> RunPosition:
+        """Give LogAppendTime back to the topics that had it."""
+        if not position.append_times:
+            return position
+        self._on_step("times")
+        self._cluster(lambda cluster: cluster.set_times_back(position.append_times))
+        new = replace(position, append_times={})
+        transactions.begin()
+        self._commit(transactions, new)
+        return new
+
+    def _cluster(self, call: Callable[[TargetCluster], _Answer]) -> _Answer:
+        with TargetCluster(self._properties, timeout_s=self._timeout_s) as cluster:
+            return call(cluster)
 
     def _place(
         self,

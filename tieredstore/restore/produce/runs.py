@@ -110,6 +110,8 @@ class RunPosition:
     """How far a run is. ``ends`` are the offsets after its last record in each target partition.
 
     ``offset_records`` have been written under RUN/1, RUN/2 …; the bucket's map has the first ``mapped`` of them.
+    ``append_times`` are the target topics with LogAppendTime, which are set to CreateTime until the run's end: what the
+    topic itself had set, or None for the cluster's default.
     """
 
     topics: Mapping[str, str]
@@ -120,6 +122,7 @@ class RunPosition:
     records: int = 0
     offset_records: int = 0
     mapped: int = 0
+    append_times: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
 
     @property
     def is_produced(self) -> bool:
@@ -129,7 +132,7 @@ class RunPosition:
     @property
     def is_finished(self) -> bool:
         """True if nothing is left to do."""
-        return self.is_produced and self.mapped == self.offset_records
+        return self.is_produced and self.mapped == self.offset_records and not self.append_times
 
     def to_bytes(self) -> bytes:
         """Return the value of the record with the key RUN."""
@@ -143,6 +146,7 @@ class RunPosition:
             "records": self.records,
             "offset_records": self.offset_records,
             "mapped": self.mapped,
+            "append_times": dict(self.append_times),
         }
         return RESTORE_POSITION.to_bytes(document)
 
@@ -165,6 +169,7 @@ class RunPosition:
             records=stored.records,
             offset_records=stored.offset_records,
             mapped=stored.mapped,
+            append_times=stored.append_times,
         )
 
 
@@ -179,6 +184,7 @@ class _StoredPosition:
     offset_records: int
     mapped: int
     left_out: list[tuple[str, int, int, int]] = field(default_factory=list[tuple[str, int, int, int]])
+    append_times: dict[str, str | None] = field(default_factory=dict[str, str | None])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Separate from ``target_checks``, which judges these facts and asks nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,6 @@ from tieredstore.versions import fault_in
 _admin: Final[Any] = admin
 _OWN: Final[int] = _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
 _TYPE: Final = "message.timestamp.type"
-_CREATE_TIME: Final = "CreateTime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +120,20 @@ class TargetCluster(LiveCluster):
         self._one(lambda timeout_s: self._untyped.create_topics([created], request_timeout=timeout_s)[topic], doing)
         self.existing_topic(topic)
 
-    def keep_times(self, topic: str) -> None:
-        """Let the topic's records have the times that their producer gives."""
-        self._set(topic, _CREATE_TIME)
+    def append_times(self, topics: Iterable[str]) -> dict[str, str | None]:
+        """Return the topics with LogAppendTime, each with what it sets itself: None for the cluster's default."""
+        targets = [target for topic in topics if (target := self.target(topic)) is not None]
+        return {each.topic: each.own.get(_TYPE) for each in targets if each.settings.get(_TYPE) == "LogAppendTime"}
 
-    def set_times_back(self, topic: str, own: str | None) -> None:
-        """Set the topic's kind of times to what the topic itself had set, or to the cluster's for None."""
-        self._set(topic, own)
+    def keep_times(self, topics: Iterable[str]) -> None:
+        """Let the records of topics have the times that their producer gives."""
+        for topic in topics:
+            self._set(topic, "CreateTime")
+
+    def set_times_back(self, topics: Mapping[str, str | None]) -> None:
+        """Give topics back what :meth:`append_times` has returned."""
+        for topic, own in topics.items():
+            self._set(topic, own)
 
     def _set(self, topic: str, value: str | None) -> None:
         kinds = _admin.AlterConfigOpType

@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 
 from tieredstore.errors import BrokerError, BrokerUnavailableError, FencedError, TieredStoreError
 from tieredstore.live.clients import LiveProducer
@@ -69,6 +69,7 @@ class Transactions(Closing):
         self._is_open = False
         self._acknowledged: dict[TopicPartition, tuple[int, int]] = {}
         self._sent: dict[TopicPartition, int] = {}
+        self._without_times: str | None = None
         self._failure: KafkaError | None = None
         self._producer = LiveProducer(_configuration(properties, run, most_batch_bytes))
         # The library does not type its transactions.
@@ -122,6 +123,12 @@ class Transactions(Closing):
                 break
         if self._failure is not None:
             raise self._error(self._failure, doing)
+        if self._without_times is not None:
+            # A broker learns of a changed setting a moment later.
+            raise BrokerUnavailableError(
+                f"{self._without_times} gave records times of its own: its message.timestamp.type is not CreateTime "
+                "everywhere yet, or has been changed since the run began"
+            )
         firsts: dict[TopicPartition, int] = {}
         for where, count in self._sent.items():
             first, last = self._acknowledged.get(where, (-1, -1))
@@ -184,6 +191,8 @@ class Transactions(Closing):
         if error is not None:
             self._failure = self._failure or error
             return
+        if message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME:
+            self._without_times = message.topic()
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         assert topic is not None
         assert partition is not None
