@@ -8,7 +8,7 @@ from typing import Final
 
 from tieredstore.errors import RangeNotSatisfiableError, StoreError
 
-# The -1 is Azurite's: it answers a range request for an empty object with bytes 0 to -1.
+# Accept an end of -1: Azurite answers a range request for an empty object with bytes 0 to -1.
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19}|-1)/(\d{1,19})")
 _LENGTH: Final = re.compile(r"\d{1,19}")
 

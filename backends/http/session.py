@@ -86,7 +86,7 @@ class BoundedAdapter(HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
         """Send with our timeouts; send a long body piece by piece."""
-        # Both SDKs and requests itself pass the timeout by name, so this replaces it.
+        # Replace the caller's timeout: both SDKs and requests itself pass it by name.
         options["timeout"] = self._limits.timeouts_s()
         request.body = _in_pieces(request.body)
         return super().send(request, *args, **options)

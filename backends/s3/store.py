@@ -107,7 +107,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return S3Lifecycle(self.options.bucket, self.identity, partial(self.call, "look", self.identity))
 
     def versions(self) -> S3Versions:
-        """Return the versions of the bucket's objects; only live ones if its versioning was never switched on."""
+        """Return the versions of the bucket's objects; only the current ones if the bucket never had versioning."""
         return S3Versions(self.options, self.identity, self.pages, self.call)
 
     def _caller(self, _client: S3Client, /) -> str:

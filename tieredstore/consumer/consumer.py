@@ -68,7 +68,7 @@ class Consumer(confluent_kafka.Consumer):
 
     # ---- records
 
-    # The type hints of confluent-kafka allow messages without an offset, but no consumer returns one.
+    # Narrow the return type: confluent-kafka's hints allow messages without an offset, but no consumer returns one.
     def poll(  # type: ignore[override]
         self, timeout: float | None = -1
     ) -> Received | None:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -240,7 +240,7 @@ class QueryTables(Closing):
             # DuckDB accepts columns of unknown tables, but ``value.*`` only of a known one.
             names = set(self._parse_names(sql))
         else:
-            # DuckDB leaves out its own views. Such a view must not hide a topic of the same name.
+            # Add topics that have the name of one of DuckDB's own views: DuckDB leaves such names out.
             own = set(self._parse_names(sql)) - names
             names |= own & set(self._topics()) if own else own
         return sorted(names)

@@ -398,7 +398,7 @@ class VariableChunkIndex(ChunkIndex):
         if not sizes.are_most_within(1, _most_stored(self.original_chunk_size)):
             for size in sizes.bounds_of_most() or ():
                 _check_stored_size(size, self.original_chunk_size)
-        # The last chunk may be shorter than the others.
+        # Check the last size by itself: that chunk may be shorter than the others.
         _check_stored_size(sizes.last, self.original_file_size - (count - 1) * self.original_chunk_size)
 
     @classmethod

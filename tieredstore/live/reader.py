@@ -189,8 +189,8 @@ class BoundedRead:
             raise self._error
 
     def _is_done(self) -> bool:
-        # The last offsets may be transaction markers or aborted records, which never arrive. So the end of the log
-        # counts.
+        # Compare the end of the log too: the last offsets may be transaction markers or aborted records, which never
+        # arrive.
         return self._error is not None or max(self._position, self._end) >= self._range.stop
 
     def _receive(self) -> list[Message]:

@@ -67,7 +67,7 @@ class Lifetime:
     def during(self, work: Callable[[], _Result]) -> _Result:
         """Do the work on the caller's thread; raise AlreadyClosedError if the lifetime has already ended."""
         token = object()
-        self._running.add(token)  # before the check, so that rest() can rely on _running
+        self._running.add(token)  # added before the lifetime is checked, so that rest() can rely on _running
         try:
             self.check()
             return work()
@@ -84,7 +84,7 @@ class Lifetime:
     def do(self, promise: _Promise[_Result], work: Callable[[], _Result]) -> _Result:
         """Do the work on the executor's thread, and complete the promise."""
         token = object()
-        self._running.add(token)  # before the check, so that rest() can rely on _running
+        self._running.add(token)  # added before the lifetime is checked, so that rest() can rely on _running
         try:
             promise.begin()
             result = work()

@@ -387,8 +387,8 @@ class LogTail(Closing):
             try:
                 records = next(phase.batches, None)
             except BaseException:
-                # The generator ended with its error. Without a new look-up, the next poll would take this for the end
-                # of the window.
+                # Look the partition up again: this error has ended the generator, which the next poll would mistake
+                # for the end of the window.
                 self._look_at_soon(where)
                 raise
             followed.at = phase.log.position(phase.window.position)

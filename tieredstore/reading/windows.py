@@ -139,7 +139,7 @@ class PlaceLookup:
 
     def check_readable(self, windows: Mapping[TopicPartition, OffsetWindow], starts: Places, stops: Places) -> None:
         """Apply the query's loss policy to unreadable segments that may have records of the windows."""
-        # A window is clamped to its log. Use the requested end, which may be later.
+        # Check up to the requested end: a window ends at the latest with its log, the request may go further.
         asked = {
             where: (first, max(last, stop) if isinstance(stop := place_of(stops, where), int) else last)
             for where, (first, last) in windows.items()

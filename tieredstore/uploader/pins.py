@@ -152,7 +152,7 @@ class Pins:
         return 0
 
     def _spare_disks(self, ours: Sequence[_Entry]) -> None:
-        """Drop deleted segments, the oldest first, while their disk is nearly full."""
+        """Stop holding segments that the broker has deleted, the oldest first, while their disk is nearly full."""
         full: dict[Path, bool] = {}
         for partition, segment in ours:
             disk = segment.disk

@@ -157,7 +157,7 @@ class WatchedStore(DelegatingStore):
             yield info
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete; watch the call as a whole, because the keys are those of one segment."""
+        """Delete the keys of one segment. They are watched as one call."""
         wanted = list(keys)
         with self._waiting("delete", wanted[0] if wanted else ""):
             self.inner.delete(wanted)

@@ -65,14 +65,14 @@ class Garbage:
 
     @classmethod
     def of_objects(cls, objects: SegmentObjects, forgotten: Forgotten | None = None) -> Self:
-        """Create it for a segment without a manifest, or for one that brokers have ``forgotten``."""
+        """Describe a segment without a manifest as garbage, or one that brokers have ``forgotten``."""
         where = objects.segment_id.topic_id_partition
         youngest = written_ms(objects)
         return cls(objects, objects.main_path, where, objects.start_offset, objects.stored_size, youngest, forgotten)
 
     @classmethod
     def of_write(cls, write: AbandonedWrite, place: ObjectKey) -> Self:
-        """Create it for an unfinished write. ``place`` is the write's key in the layout of segments."""
+        """Describe an unfinished write as garbage. ``place`` is the write's key in the layout of segments."""
         where = place.segment_id.topic_id_partition
         return cls(write, write.key, where, place.start_offset, write.size, write.started_ms)
 

@@ -31,8 +31,8 @@ class Neighbours:
     def take(self, subject: Subject, extent: Extent | None, *, is_committed: bool = True) -> Iterator[Finding]:
         """Compare a segment with those before it.
 
-        ``extent`` is None if the manifest is damaged or was not read. Without ``is_committed``, the segment has no
-        offsets.
+        ``extent`` is None if the manifest is damaged or was not read. If ``is_committed`` is false, the segment
+        has no manifest, and its offsets are not compared.
         """
         where = subject.objects.segment_id.topic_id_partition
         start = subject.objects.start_offset

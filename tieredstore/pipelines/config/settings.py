@@ -326,7 +326,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
     stored = {name: text for name, text in given.items() if name.startswith(_SOURCE)}
     rest = {name: text for name, text in given.items() if name not in stored and not name.startswith(_OUTPUT)}
-    # Secor's columnar writers decode values to columns.
+    # Let Secor's name of a columnar writer imply the setting ``columns``, because such writers decode values.
     _, columns = FACTORIES.get(rest.get(secor.WRITER, "").strip(), ("", "none"))
     implied = {} if columns == "none" else {"columns": columns}
     own = implied | {name: text for name, text in rest.items() if name in own_names}

@@ -80,7 +80,7 @@ class Planner:
         """
         if marks := self._marks(snapshot, positions):
             for one in marks:
-                # The age of the partition's records counts from now on.
+                # Start the clock for the age of the partition's records.
                 self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
             return marks
         at = {where: one.position for where, one in positions.items()}

@@ -160,8 +160,8 @@ class SinkCommits:
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
             except PreconditionFailedError:
-                # Read the record: another driver's write has won, or that of the failed commit, or this one, whose
-                # answer was lost.
+                # Read the record again to see which write has won: another driver's, that of the failed commit, or
+                # this one, whose answer was lost.
                 stored = self._read()
             else:
                 self._discard(None, batches)

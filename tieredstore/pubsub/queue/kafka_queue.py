@@ -345,7 +345,7 @@ class PartitionLogs:
             try:
                 self._fill(consumer, partition, stream, end, deadline)
             except BaseException:
-                # The stream's place is lost: the next read reassigns the partition.
+                # Drop the stream, whose place is lost: the next read assigns the partition again.
                 self._drop(consumer, partition)
                 raise
             entries = list(stream.held)
@@ -407,7 +407,8 @@ class PartitionLogs:
         if partition is None or stream is None or offset < stream.end:
             return
         if error is not None:
-            # The end came without a record before it: transaction markers and compacted records occupy offsets too.
+            # Go on to the reported end, although no record came before it: transaction markers and compacted records
+            # occupy offsets too.
             stream.end = offset
             return
         stream.held.append(QueuedNotification(offset, message.timestamp()[1], message.value() or b""))

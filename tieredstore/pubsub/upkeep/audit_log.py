@@ -240,8 +240,8 @@ class AuditPairs:
             yield _make_finding(AuditFault.LATE, request, f"read {lag_ms / 1000:.1f} s after it was sent", place)
 
     def overdue(self, now_ms: int) -> Iterator[AuditFinding]:
-        """Yield a finding, once, for each Message that only one side has reported in time. Forget the oldest
-        Messages.
+        """Yield one finding for each Message that was reported only as sent or only as read until its time was
+        over. Forget the oldest Messages.
         """
         for request, known in list(self._waiting.items()):
             if known.since_ms < now_ms - self._settle_ms or len(self._waiting) > self._most:

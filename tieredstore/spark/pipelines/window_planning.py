@@ -96,8 +96,8 @@ class Planning:
         return windows
 
     def _positions_at(self, start: Json) -> dict[TopicPartition, Progress]:
-        """Return the progress at the Spark offset ``start``. Spark gets there only after all windows before it are
-        written.
+        """Return the progress at the Spark offset ``start``. Spark passes an offset here only when all windows
+        before it are written.
         """
         if self._positions is None:
             self._positions = dict(self._read_log())

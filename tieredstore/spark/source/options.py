@@ -156,7 +156,7 @@ _MAX_BYTES: Final = Option[int | None](
 )  # fmt: skip
 
 _SELECTIONS: Final[tuple[Option[object], ...]] = (_SUBSCRIBE, _PATTERN, _ASSIGN)
-"""A query must have exactly one of these options."""
+"""The options that select topics: a query must have exactly one of them."""
 
 _TRIGGERS: Final[tuple[Option[object], ...]] = (_MAX_OFFSETS, _MIN_OFFSETS, _MAX_DELAY, _MAX_BYTES)
 

@@ -82,7 +82,7 @@ def check_worker_python(spark: SparkSession) -> None:
             [path, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return  # not a Python, or another problem: Spark reports it
+        return  # a command that cannot run, or is no Python: Spark itself will report that
     if missing := answer.stdout.split():
         raise ConfigError(f"Spark's workers run {path}, which has no {' and no '.join(missing)}: {_WAY_OUT}")
 
