@@ -94,7 +94,9 @@ def settings_with(url: str, texts: Properties, *, base_dir: Path | None = None, 
 
 
 def properties_with(url: str, texts: Properties, *, source: str | None = None) -> tuple[Properties, str]:
-    """Replace the store in ``texts`` by that of ``url``; return the properties, and their name in errors."""
+    """Replace the store in ``texts`` by that of ``url``; return the new properties, and the name to give them in
+    error messages.
+    """
     parts = _folder(url) if _is_path(url) else split_url(url, tuple(SCHEMES))
     store = f"the store {url if _is_path(url) else f'{parts.scheme}://{parts.netloc}'}"
     source = store if source is None else f"{source}, with {store}"

@@ -331,7 +331,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             return [f"the bucket could not be asked if it keeps deleted objects: {error}"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """Ask the bucket by one request. None also on a refusal: a reader or writer may lack the permission."""
+        """Ask the bucket by one request. Return None also if it refuses: a reader may lack the permission."""
         try:
             return self.call("look", self.identity, lambda client: self._rules(client, prefix))
         except StoreUnavailableError:

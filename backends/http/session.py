@@ -158,7 +158,7 @@ class _PiecewiseBody:
 
     def read(self, _: int = -1) -> memoryview | bytes:
         """Return the next piece without a copy, of our size and not the requested one; empty at the end."""
-        # Note the previous pieces as sent: the sender requests the next only after them.
+        # Note the previous pieces as sent: the library asks for the next piece only after it has sent them.
         note_sent(self._sent)
         check_deadline("sending the body")
         piece = next(self._pieces, b"")

@@ -85,7 +85,7 @@ def offset_of(message: Message) -> int:
 
 def _headers(messages: Sequence[Message]) -> list[Any]:
     all_headers: list[Any] = []
-    # Keep map(): called that way, Python detects that the failed method returned a value and raises SystemError.
+    # Keep map(): only with it, Python raises SystemError when confluent-kafka returns a value in spite of an error.
     try:
         all_headers.extend(map(Message.headers, messages))
     except (SystemError, UnicodeDecodeError) as error:

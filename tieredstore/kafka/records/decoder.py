@@ -157,7 +157,7 @@ class LogReading:
 
     def _expect_end(self, rest: bytearray) -> None:
         """Raise BatchCorruptError if ``rest`` is a truncated batch. If it is zeros, they end the log."""
-        # A truncated batch may begin with fewer than 12 zeros, but not with 12, because no length is 0.
+        # Take 12 or more zeros for the end of the log: the length of a batch is within its first 12 bytes and never 0.
         if rest and (len(rest) < FRAME_SIZE or any(rest)) and not self.ended_in_zeros:
             raise BatchCorruptError(f"the log ends {len(rest)} bytes into the record batch at byte {self.position}")
         self.ended_in_zeros = self.ended_in_zeros or bool(rest)

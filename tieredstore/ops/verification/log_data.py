@@ -153,8 +153,8 @@ class BatchChecks:
         start = self._metadata.start_offset
         self._offsets = indexes.offsets or read_offset_index(b"", start)
         self._times = indexes.times or read_time_index(b"", start)
-        # Checks many batches at once, and holds the progress in the log and its indexes. Nearly all batches are checked
-        # by it.
+        # The run checks many batches at once, nearly all of the log, and holds the progress in the log and its
+        # indexes.
         self._run = BatchRun(start, *self._offsets.columns, *self._times.columns)
         aborted = indexes.aborted or ()
         self._aborted = {(entry.producer_id, entry.last_offset): entry for entry in aborted}

@@ -82,7 +82,7 @@ class StoreGroup(GroupMember):
         self._beater: threading.Thread | None = None
 
     def claims(self) -> dict[int, Claim]:
-        """Return this member's partitions, with their generation as ``term`` (see :class:`Claim`)."""
+        """Return this member's partitions. The ``term`` of each claim is the partition's generation."""
         return {partition: Claim(owned.generation, owned.position) for partition, owned in self._owned.items()}
 
     @property

@@ -217,7 +217,7 @@ class StoreQueue(NotificationQueue):
             attempt.number = number + 1
             return None
         self._saw_taken(partition, number)
-        # If retention has freed the number, it is unknown whether the entry was ever read.
+        # Raise an error if retention has freed the number: it is unknown whether the entry was ever read.
         self.check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
         return number
 
