@@ -192,8 +192,8 @@ READ: Final = {
     "restore offsets": "restore offsets", "verify": "verify",
 }  # fmt: skip
 """Lines of read-only commands, each with something to read."""
-OF_FILES: Final = {"show", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify"}
-"""Read-only commands that read something other than segments."""
+OF_FILES: Final = {"show", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "restore verify"}
+"""Read-only commands that read something other than segments, or more."""
 
 
 @pytest.mark.parametrize("command", READ)
@@ -299,4 +299,4 @@ def test_no_other_command_takes_a_place() -> None:
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
     # One takes a time of listed segments, one a time of audit records; one cuts many logs at one offset.
-    assert taking == PLACED.keys() | {"holds place", "ls", "pubsub verify", "restore logdir"}
+    assert taking == PLACED.keys() | {"holds place", "ls", "pubsub verify", "restore logdir", "restore verify"}

@@ -80,6 +80,7 @@ PRINTING = {
     "restore groups": [],
     "restore offsets": [f"restore offsets{more}" for more in ("", " r1", " r1 none 0", " r1 none 0 5")],
     "restore undelete": [],
+    "restore verify": [],
     "uploader": ["uploader --dry-run", "uploader --once"],
 }
 WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipeline ")} | {

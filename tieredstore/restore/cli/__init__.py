@@ -20,5 +20,6 @@ _EFFECTS: Final[dict[str, Effect]] = {
     "offsets": "reads",
     "groups": "rewrites",
     "undelete": "rewrites",
+    "verify": "reads",
 }
 COMMANDS: Final = (Entry("restore", "Put what is in a bucket back into Kafka.", _EFFECTS, _restore),)

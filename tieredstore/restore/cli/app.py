@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from tieredstore.restore.cli import groups, logdir, offsets, undelete
+from tieredstore.restore.cli import groups, logdir, offsets, undelete, verify
 
 app: Final = typer.Typer(no_args_is_help=True, help="Put what is in a bucket back into Kafka.")
 
@@ -15,9 +15,17 @@ app: Final = typer.Typer(no_args_is_help=True, help="Put what is in a bucket bac
 def restore() -> None:
     """Put what is in a bucket back into Kafka: the segments of a cluster's log directories, batch by batch.
 
-    undelete brings segments back into the bucket.
+    undelete brings segments back into the bucket, and verify compares a cluster with it.
     """
 
 
-for _command in (logdir.prepare, logdir.logdir, logdir.finish, offsets.offsets, groups.groups, undelete.undelete):
+for _command in (
+    logdir.prepare,
+    logdir.logdir,
+    logdir.finish,
+    offsets.offsets,
+    groups.groups,
+    undelete.undelete,
+    verify.verify,
+):
     app.command()(_command)
