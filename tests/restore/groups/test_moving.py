@@ -163,6 +163,7 @@ def test_ten_thousand_random_offsets_move_exactly(broker: Server, tmp_path: Path
     commits = random_commits(topic, source, 50)
     for group, offsets in commits.items():
         commit(broker, group, topic.source, offsets)
-    moved = groups(topic, tmp_path, "--from-cluster", broker.bootstrap_servers, "--yes").clean()
+    moved = groups(topic, tmp_path, "--from-cluster", broker.bootstrap_servers, "--yes")
+    assert moved.code == 0, moved.stderr
     assert "10,000 offsets moved" in moved.text
     assert check_all_moved(topic, commits) == 10_000

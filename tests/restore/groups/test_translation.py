@@ -121,13 +121,15 @@ def test_a_cluster_without_the_records_is_refused_before_any_group() -> None:
 
 
 def test_the_notes_of_a_topic_whose_keys_were_hashed_anew() -> None:
-    moved = list(translate_group(a_map(is_rehashed=True), group("g", ("orders", 0, 23, "a"), ("orders", 9, 1, "b"))))
-    assert [(each.target_partition, each.target_offset, each.read_again) for each in moved] == [(0, 10, 0), (1, 0, 0)]
+    hashed, starts = a_map(is_rehashed=True), {("new", 7): 3}
+    moved = list(translate_group(hashed, group("g", ("orders", 0, 23, "a"), ("orders", 9, 1, "b")), starts))
+    places = [(each.target_partition, each.target_offset, each.read_again) for each in moved]
+    assert places == [(0, 10, 0), (1, 0, 0), (7, 3, 0)]
     notes = ["3 beyond the restored end of orders-0", "no offset in orders-1, all unread"]
     notes.append("metadata of the old partitions differ, none is kept")
     assert {each.reason for each in moved} == {"; ".join(notes)}
     assert {each.metadata for each in moved} == {""}
-    (kept, _) = translate_group(a_map(is_rehashed=True), group("g", ("orders", 0, 15, "a"), ("orders", 1, 1, "a")))
+    (kept, _) = translate_group(hashed, group("g", ("orders", 0, 15, "a"), ("orders", 1, 1, "a")), {})
     assert (kept.target_offset, kept.reason, kept.metadata) == (5, None, "a")
 
 

@@ -10,6 +10,7 @@ from tieredstore.api.outcomes import Outcome, Plan, Status
 from tieredstore.errors import BrokerError, ConfigError, ResourceNotFoundError
 from tieredstore.live.cluster import GroupCommit
 from tieredstore.model import TopicPartition
+from tieredstore.restore.produce.offset_map import FirstUnread
 
 if TYPE_CHECKING:
     from tieredstore.format.cluster_snapshot import CommittedOffset, GroupOffsets
@@ -59,6 +60,7 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: GroupClust
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         _check_target(offset_map, cluster)
+        starts = _starts_of_others(offset_map, cluster)
         for name, reason in sorted(source.left.items()):
             yield _outcome(name, "kept", "not_movable", reason)
         here = cluster.groups_here()
@@ -67,7 +69,7 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: GroupClust
             if known is not None and known.obstacle is not None:
                 yield _outcome(group.group, "failed", "refused", known.obstacle)
             else:
-                yield from _move(offset_map, group, cluster, dry_run=dry_run)
+                yield from _move(offset_map, group, cluster, starts, dry_run=dry_run)
 
     return Plan("move_groups", ", ".join(group.group for group in source.groups), outcomes)
 
@@ -88,11 +90,30 @@ def _check_target(offset_map: OffsetMap, cluster: GroupCluster) -> None:
             )
 
 
+def _starts_of_others(offset_map: OffsetMap, cluster: GroupCluster) -> dict[TopicPartition, int]:
+    """Return the starts of target partitions that got no record, of topics whose keys were hashed anew.
+
+    Without an offset there, a group might skip records that are written before it comes.
+    """
+    rehashed = {mapped.target: topic for topic, mapped in offset_map.topics.items() if mapped.is_rehashed}
+    return cluster.earliest_offsets(
+        (target, number)
+        for target, live in cluster.describe(rehashed).items()
+        for number in live.partitions
+        if number not in offset_map.target_ends(rehashed[target])
+    )
+
+
 def _move(
-    offset_map: OffsetMap, group: GroupOffsets, cluster: GroupCluster, *, dry_run: bool
+    offset_map: OffsetMap,
+    group: GroupOffsets,
+    cluster: GroupCluster,
+    starts: Mapping[TopicPartition, int],
+    *,
+    dry_run: bool,
 ) -> Generator[GroupOutcome]:
     """Move one group by one request, and yield an outcome for each of its offsets."""
-    translated = list(translate_group(offset_map, group))
+    translated = list(translate_group(offset_map, group, starts))
     moves = [each for each in translated if each.target_offset is not None]
     yield from (each for each in translated if each.target_offset is None)
     try:
@@ -117,17 +138,20 @@ def _is_there(move: GroupOutcome, commits: Mapping[TopicPartition, GroupCommit])
     return now is not None and (now.offset, now.metadata or "") == (move.target_offset, move.metadata)
 
 
-def translate_group(offset_map: OffsetMap, group: GroupOffsets) -> Iterator[GroupOutcome]:
+def translate_group(
+    offset_map: OffsetMap, group: GroupOffsets, starts: Mapping[TopicPartition, int]
+) -> Iterator[GroupOutcome]:
     """Yield a planned outcome for each target offset of a group.
 
-    Offsets of topics that the run does not have are ignored. Those of partitions that it did not restore are kept.
+    Where keys were hashed anew, the group goes to the ``starts`` of target partitions without records. Offsets of
+    topics that the run does not have are ignored. Those of partitions that it did not restore are kept.
     """
     for topic, mapped in offset_map.topics.items():
         commits = [commit for commit in group.offsets if commit.topic == topic]
         if not mapped.is_rehashed:
             yield from (_translated(offset_map, group.group, commit) for commit in commits)
         elif commits:
-            yield from _first_unread(offset_map, group.group, topic, commits)
+            yield from _first_unread(offset_map, group.group, topic, commits, starts)
 
 
 def _translated(offset_map: OffsetMap, group: str, commit: CommittedOffset) -> GroupOutcome:
@@ -150,7 +174,11 @@ def _translated(offset_map: OffsetMap, group: str, commit: CommittedOffset) -> G
 
 
 def _first_unread(
-    offset_map: OffsetMap, group: str, topic: str, commits: Sequence[CommittedOffset]
+    offset_map: OffsetMap,
+    group: str,
+    topic: str,
+    commits: Sequence[CommittedOffset],
+    starts: Mapping[TopicPartition, int],
 ) -> Iterator[GroupOutcome]:
     """Yield the first offset to read in each target partition of a topic whose keys were hashed anew."""
     restored = offset_map.partitions(topic)
@@ -169,7 +197,10 @@ def _first_unread(
         _outcome(group, "planned", "moved", "; ".join(notes) or None), topic=topic, where="first_unread",
         target_topic=offset_map.topics[topic].target, metadata=texts[0] if len(texts) == 1 else "",
     )  # fmt: skip
-    for partition, first in offset_map.first_unread(topic, offsets).items():
+    found = {
+        number: FirstUnread(offset, 0) for (name, number), offset in starts.items() if name == outcome.target_topic
+    }
+    for partition, first in sorted((found | offset_map.first_unread(topic, offsets)).items()):
         yield replace(outcome, target_partition=partition, target_offset=first.offset, read_again=first.read_again)
 
 
