@@ -295,7 +295,7 @@ def abandoned_page(
     return writes, (marker, answer.get("NextUploadIdMarker", ""))
 
 
-# XML 1.0 cannot contain some of these, even escaped, and a parser may change others. Send such keys in URLs.
+# Send keys with these characters in URLs: XML 1.0 cannot contain some of them, and a parser may change others.
 _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 

@@ -278,7 +278,7 @@ def trace_lineage(
     if spans is not None:
         return Lineage(ruler.topic_id_partition, epochs, spans)
     kept = {segment: _keep(segment, reigns) for segment in segments}
-    # The ruling segment lies wholly in its own epochs; an index that contradicts this cannot be its own.
+    # Check the index: it can only belong to the ruling segment if that segment lies wholly in its epochs.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
         raise IndexesCorruptError(f"the leader-epoch index of {ruler} lacks the epochs in its metadata")
     spans = tuple(_cover(kept))

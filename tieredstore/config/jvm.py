@@ -11,7 +11,7 @@ from tieredstore.config.values import BOOLEAN, choice, integer, java_class, long
 
 
 def _no_iceberg(text: str) -> str:
-    # Refuse this: a broker that writes Iceberg leaves nothing in its bucket that could be read here.
+    # Refuse Iceberg: a broker that writes it leaves nothing in its bucket that could be read here.
     if text == "iceberg":
         raise ValueError("Iceberg tables are not written or read here; only segments in Kafka's own format are")
     if text != "kafka":

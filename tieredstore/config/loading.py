@@ -60,7 +60,7 @@ def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, 
     # A user's own class has properties unknown here, so accept everything under ``storage.`` for it.
     own_class = backend is not None and backend not in BACKENDS
     check_names(reader, ("storage.",) if own_class else ())
-    # Read them only to find problems; the values are not used.
+    # Read the JVM plugin's properties only to find problems; their values are not used.
     reader.read(JvmProperties)
     groups = {
         "encryption": read_encryption(reader),
@@ -96,7 +96,7 @@ def uploader_settings_from(
 def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, SettingsGroup | None]:
     """Read only the selected store's groups; the names of other stores are known and ignored."""
     if backend not in {"s3", "gcs", "azure"}:
-        return {}  # Ignore the proxy, because the store does not use one.
+        return {}  # the proxy is ignored, because the store uses none
     from tieredstore.config.clouds import (  # noqa: PLC0415  built for these stores alone
         AwsCredentials,
         AzureSettings,

@@ -375,7 +375,7 @@ class Consumer(confluent_kafka.Consumer):
         parts = self._parts
         try:
             if parts is not None:
-                # This is for a manual assignment: a group's member commits when its partitions are revoked.
+                # Commit for a manual assignment: a group's member commits when its partitions are revoked.
                 parts.commits.commit_auto()
                 parts.begin_closing()
             self._is_closed = True

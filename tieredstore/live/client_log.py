@@ -40,7 +40,7 @@ class ClientLog:
     def __init__(self) -> None:
         self.down: dict[str, str] = {}
         """The broker of each connection that failed and has not returned."""
-        # Never log this: it warns of properties that are for another kind of client.
+        # Never log CONFWARN, which warns of properties that are for another kind of client.
         self._told: set[str] = {"CONFWARN"}
         self._is_past = False
         _shared.add(self)

@@ -85,7 +85,7 @@ _MAX_TIMEOUT_S: Final = 3600
 _DEFAULTS: Final = {
     "group.id": "tieredstore",
     "check.crcs": "true",
-    # Shorten this pause: with the default, a reader that was slow for a moment waits for one second.
+    # Shorten the pause after a full queue: by default, a reader that was slow for a moment waits one second.
     "fetch.queue.backoff.ms": "5",
     # Limits read-ahead to this and one answer of the broker. With the library's default of 64 MiB, a third of a read of
     # 200 MB was fetched in vain from beyond the end of the range.

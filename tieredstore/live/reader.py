@@ -166,7 +166,8 @@ class BoundedRead:
         self._pending_bytes = 0
         self._rows = FIRST_MESSAGES
         self._error: TieredStoreError | None = None
-        # This is the end of the log if the read has reached it, else -1. Nothing arrives then until the log grows.
+        # The end of the log is known once the read has reached it, and is -1 before. From then on nothing arrives until
+        # the log grows.
         self._end = -1
         self._deadline = 0.0
 

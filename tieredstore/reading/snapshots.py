@@ -79,7 +79,7 @@ class LogSnapshots:
                 source, query, catalog_file=self._file, cluster=self.cluster(), before=self.last,
                 moves=self._moves,
             )  # fmt: skip
-            # Set this last: otherwise a snapshot that takes longer than fresh_s would be stale at once.
+            # Set the time last: otherwise a snapshot that takes longer than fresh_s would be stale at once.
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)
         return self.last

@@ -120,7 +120,7 @@ class QuerySources:
                 # The broker deletes records that it has copied, so look in the bucket.
                 late = self._late_copies(split, position, stop)
                 if late is not None:
-                    # Continue without a loss: the broker has the records after these.
+                    # Continue without a loss: the broker has the records after the late copies.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
                     position = end
@@ -205,7 +205,7 @@ class StoredRead:
                     self._lose_deleted(last, error)
                 else:
                     self._judge(report, last)
-        # The last offsets may have no records: transaction markers, or aborted or lost records.
+        # Step over the last offsets, which may have no records: transaction markers, or aborted or lost records.
         self.position = max(self.position, self._window[1])
 
     def take_lost(self) -> list[LostOffsets]:

@@ -269,7 +269,8 @@ class _Survey:
         if known.lineage is None:
             return log
         seam = max(stored_end, known.lineage.earliest_offset)
-        # If the leader has a later epoch, this is no contradiction: it has the same log but may not know its end yet.
+        # Report a broker whose log ends before the bucket's. With a later leader epoch it has lost nothing: it has the
+        # same log, but may not know its end yet.
         if log.on_broker and live_end < seam and not known.is_left_behind:
             self._lose(Behind(known.lineage.partition, live_end, seam))
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))

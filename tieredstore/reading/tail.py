@@ -215,7 +215,7 @@ class LogTail(Closing):
         self._clock = clock
         self._followed = _Partitions()
         self._is_closed = False
-        # This does not connect yet.
+        # Create the follower of the broker, which does not connect yet.
         self._follower = None if query.client is None else _follower_of(query, self._sources.settings)
         self._losses = Losses(query)
         self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock)
@@ -268,7 +268,7 @@ class LogTail(Closing):
         while True:
             if self._is_closed:
                 raise AlreadyClosedError("the tail was closed; open another one to continue")
-            # Check this too, because records may come from the broker alone while the bucket is closed.
+            # Check the bucket too: if it was closed, the broker alone could still give records.
             self._source.check_open()
             records = self._next_records()
             left = end - self._clock()

@@ -105,7 +105,7 @@ def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_by
     at = begin
     while at.position < end.position:
         following = _last_upto(ends, at.position + max_bytes)
-        # No further end is within max_bytes, so the pair from here to the next end is too large.
+        # Yield the pair of this end and the next one: no further end is within max_bytes.
         if following.position <= at.position:
             following = _first_after(ends, at.position)
             yield at, following

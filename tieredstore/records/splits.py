@@ -244,7 +244,7 @@ class _Planner:
 
     def _divide(self, span: Span) -> Iterator[tuple[SectionEnd, SectionEnd, int, int]]:
         ends = load_section_ends(self.source, span, self.bounds.size, on_corrupt=self.bounds.on_corrupt)
-        # This costs no request, because reading the index has read the manifest.
+        # Fetch the manifest from memory: reading the index has read it, so this costs no request.
         chunk_bytes = self.source.fetch_manifest(span.segment).chunk_index.original_chunk_size
         count, offsets = self.bounds.windows(span), span.stop - span.start
         for number in range(count):

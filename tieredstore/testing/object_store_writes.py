@@ -446,7 +446,7 @@ class AbandonedTests(StoreAccess):
     def test_the_store_tells_its_own_time(self, store: ObjectStore) -> None:
         before = admin_of(store).now_ms()
         if before is None:
-            return  # the contract permits this: then the age of the write is unknown
+            return  # a store may have no clock: then the age of the write is unknown
         store.put("folder/timed", b"")
         written = store.head("folder/timed").modified_ms
         store.delete(["folder/timed"])

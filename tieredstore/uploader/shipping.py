@@ -104,7 +104,7 @@ class Uploads:
         try:
             self._send(target, described, segment_id)
         finally:
-            # Do this after a failed upload too: the manifest may be written although the answer was lost.
+            # Note a change even after a failed upload: the manifest may be written although the answer was lost.
             target.committed.changed(identity)
         return segment_id, True
 
@@ -369,7 +369,7 @@ class _Work:
         except LOST as error:
             return self._lose(segment, reason_of(error), held)
         except OSError as error:
-            # Stores raise their own error classes, so an OSError comes from the broker's disk.
+            # Try again for a while: stores raise their own error classes, so an OSError comes from the broker's disk.
             return self._try_disk_again(segment, held, error)
         if not partition.has(segment):
             partition.turn.waits_for = _TAKEN_BACK
@@ -378,7 +378,7 @@ class _Work:
         return Step.SHIPPED if is_new else Step.STORED
 
     def _open(self, segment: Segment) -> OpenSegment:
-        """Open the files under this step's own descriptors, without changing the page cache."""
+        """Open the files until the end of this step, without changing the page cache."""
         with self.partition.lock:
             held = segment.open()
         self.opened.callback(held.close)

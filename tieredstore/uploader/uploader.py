@@ -344,7 +344,7 @@ class Uploader(Closing):
 
     def _begin(self) -> None:
         """Check disks, leadership and topics once. Raise errors of these requests."""
-        # Find the local partitions first, because leadership is asked only for these.
+        # Find the local partitions first, because leadership is asked only for local ones.
         self.disk.sweep()
         self.leadership.source.watch({partition.name for partition in self.disk.partitions})
         self.leadership.refresh()

@@ -26,7 +26,7 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     with _explained(path):
-        # If the name becomes a link after this, the rename replaces the link instead of following it.
+        # Check for a link now: if the name becomes one later, the rename replaces the link and does not follow it.
         target = path.resolve() if path.is_symlink() else path.parent.resolve() / path.name
         if path.is_symlink() and (target.is_file() or not target.exists()):
             raise ConfigError(f"{path} is a symbolic link to {target}: name the file itself, or remove the link")

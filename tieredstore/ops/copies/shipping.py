@@ -121,8 +121,8 @@ class Shipper:
         except TieredStoreError as error:
             return ShipStep(segment, Outcome.FAILED, error=error)
         except OSError as error:
-            # Stores raise their own error classes, so this is the broker's disk. The broker may delete a segment while
-            # it is copied.
+            # Report an unreadable file: stores raise their own error classes, so an OSError comes from the broker's
+            # disk. The broker may delete a segment while it is copied.
             gone = InvalidSegmentError(f"{error.filename or segment} cannot be read: {error.strerror}")
             return ShipStep(segment, Outcome.FAILED, error=gone)
 
@@ -150,7 +150,7 @@ class Shipper:
             with self.around_upload(metadata):
                 copy = self.manager.copy_segment(metadata, log.files, on_progress=self._count_chunks(self.manager, log))
         finally:
-            # Do this after a failure too: the manifest may be written although the answer was lost.
+            # Note a change even after a failure: the manifest may be written although the answer was lost.
             self.committed.changed(identity)
         return copied(
             segment_id=metadata.remote_log_segment_id.id,

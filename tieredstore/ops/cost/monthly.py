@@ -180,7 +180,7 @@ def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
     growth_stored, growth_size = sums.new.stored_size * factor, sums.new.size * factor
     writes = sums.new_writes * factor
     reads = sums.direct_reads * use.direct_reads_per_month + sums.broker_reads * use.broker_reads_per_month
-    # This is an upper limit: in a listing of the whole bucket, one page may cover several topics.
+    # Take the upper limit of listings: in one of the whole bucket, a page may cover several topics.
     lists = sums.all.objects / LISTING_PAGE * use.listings_per_month
     reads_of_all = use.direct_reads_per_month + use.broker_reads_per_month
     kafka = None if prices.kafka is None else _kafka_cost(sums, growth_size, prices.kafka, use.direct_reads_per_month)

@@ -198,7 +198,8 @@ def _facts_fields(facts: BatchFacts) -> dict[str, object]:
 def _parse_object(raw: bytes, where: str) -> dict[str, object]:
     if len(raw) > MOST_BYTES:
         raise NotificationCorruptError(f"{where}: a notification of {len(raw)} bytes is larger than {MOST_BYTES}")
-    # Each value follows one of these marks. Limit values, since parsed ones take many times their bytes.
+    # Limit the number of JSON values, each of which follows a comma or bracket: parsed ones take many times their
+    # bytes.
     if sum(raw.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
         raise NotificationCorruptError(f"{where}: a notification has more than {_MOST_VALUES} values")
     try:

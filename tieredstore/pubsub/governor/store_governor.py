@@ -39,9 +39,9 @@ read the new assignments, other brokers have its topics within 15 s.
 
 _SEATS_FOR_S: Final = 30.0
 _REREADS: Final = 3
-"""Limits on reading brokers' objects again: one object at most every ``_SEATS_FOR_S``, and ``_REREADS`` objects per
-tick. A listing alone shows new heartbeats. Reading many objects in a row would take longer than a broker may be
-silent.
+"""Limits on reading brokers' objects again: one object at most every ``_SEATS_FOR_S`` seconds, and at most ``_REREADS``
+objects per tick. A listing alone shows new heartbeats. Reading many objects in a row would take longer than a broker
+may be silent.
 """
 
 _MOST_BYTES: Final = 16 << 20

@@ -244,7 +244,7 @@ class BatchPuts:
         self._store = store
         self._monotonic = monotonic
         self._usual = UsualTime()
-        # A hanging try keeps a thread until the store's own deadline.
+        # Have threads to spare: a try that hangs keeps its thread until the store's own deadline.
         self._pool = ThreadPool((_TRIES_AT_ONCE + 1) * uploads, "tieredstore-pubsub-put")
 
     def close(self) -> None:

@@ -172,7 +172,7 @@ class ChunkLoader:
         """Forget running loads in a forked child, where the parent's loads never end."""
         self._lock = threading.Lock()
         self._running: dict[ChunkKey, Load] = {}
-        # Use this deque without a lock: the garbage collector may close a stream while this thread holds the lock.
+        # Keep the buffers without a lock: the garbage collector may close a stream while this thread holds the lock.
         self._idle_buffers: deque[StreamBuffers] = deque(maxlen=MAX_IDLE_BUFFERS)
 
     @property

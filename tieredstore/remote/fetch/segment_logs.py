@@ -168,7 +168,8 @@ class PreparedSegment:
             self._is_over = True
 
     def _prefetch(self, opening: Future[SegmentStream]) -> None:
-        # Take the lock: the future wakes waiters before it calls this, and only one thread may use a stream at a time.
+        # Take the lock: the future wakes waiters before it calls this function, and only one thread at a time may use a
+        # stream.
         with self._lock:
             if not self._is_over and not opening.cancelled() and opening.exception() is None:
                 with contextlib.suppress(AlreadyClosedError):  # no read follows
