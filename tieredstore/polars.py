@@ -39,7 +39,7 @@ __all__ = ["scan"]
 
 _logger: Final = logging.getLogger(__name__)
 
-# The type stubs of datasets and expressions are incomplete.
+# Take Polars as untyped: the type stubs of its datasets and expressions are incomplete.
 _pl: Final[Any] = pl
 
 _BINARY: Final = Binary()

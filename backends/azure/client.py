@@ -99,7 +99,7 @@ def open_client(options: AzureOptions) -> AzureClient:
     connections = options.concurrency + options.upload_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     transport = _transport(StoreAdapter(limits), options)
-    # Token requests have their own session: if one fails, the SDK must be able to try the next source.
+    # Give token requests their own session: if one fails, the SDK must be able to try the next source.
     login = _transport(BoundedAdapter(limits), options)
     with translate_errors(f"opening the container {options.container}"):
         container = _container(options, transport, login)

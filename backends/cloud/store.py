@@ -416,7 +416,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             except ObjectNotFoundError:
                 return no_bucket(self.identity, self.bucket_setting)
             except AccessDeniedError:
-                # The caller may not ask about the bucket: treat the object as absent.
+                # Treat the object as absent if the caller may not ask about the bucket.
                 pass
             self._bucket_stands_until_s = now + BUCKET_REMEMBERED_S
         return ObjectNotFoundError(str(error))

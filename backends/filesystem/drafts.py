@@ -128,7 +128,7 @@ def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
     elif (standing.st_dev, standing.st_ino) != (status.st_dev, status.st_ino):
         raise FileExistsError
     else:
-        # The object is this draft: an earlier publisher was killed between link and unlink.
+        # Remove the draft if the object is this very file: an earlier publisher was killed between link and unlink.
         os.unlink(draft, dir_fd=folder.descriptor)
     return True
 

@@ -358,7 +358,7 @@ def open_client(options: GcsOptions) -> GcsClient:
     """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     connections = options.concurrency + options.delete_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
-    # Token requests have their own session: if one fails, the SDK must be able to try the next source.
+    # Give token requests their own session: if one fails, the SDK must be able to try the next source.
     login = configure(requests.Session(), BoundedAdapter(limits), options.proxy)
     make_request: Any = Request
     make_session: Any = AuthorizedSession

@@ -44,7 +44,8 @@ def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
 
 
 def _prefixes(rule: Mapping[str, Any]) -> list[str]:
-    # Old rules have the prefix outside of ``Filter``. Ignore tags: objects with the tag may have any key.
+    # Look for the prefix outside of ``Filter`` too, as in old rules. Ignore tags: objects with the tag may have any
+    # key.
     chosen: Mapping[str, Any] = rule.get("Filter") or {}
     prefix = rule.get("Prefix") or chosen.get("Prefix") or chosen.get("And", {}).get("Prefix")
     return [prefix] if prefix else []

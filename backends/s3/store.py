@@ -346,7 +346,7 @@ class Deletion:
 
 
 def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
-    # An entry has no status. An unknown code without a status gives a plain StoreError.
+    # Give 0 for the status, which an entry lacks: an unknown code then becomes a plain StoreError.
     return error_of(f"deleting {entry.get('Key')!r}", str(entry.get("Code", "?")), str(entry.get("Message", "")), 0)
 
 

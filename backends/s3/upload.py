@@ -98,7 +98,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             )
             stored = self._complete(upload_id, [part for part, _ in sent], sum(size for _, size in sent))
         if stored.is_earlier and self.is_shared:
-            # Another attempt has made the object, so the parts of this upload are unused.
+            # Drop the parts of this upload: another attempt has made the object.
             self._abort(upload_id)
         return stored.etag
 
@@ -182,8 +182,8 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         """Abort the upload. Only log a failure, because the original error is raised afterwards."""
         target = {**self._target(), "UploadId": upload_id}
         try:
-            # The server may still be writing parts whose answers were lost, so abort again until none is left. Use a
-            # new deadline: that of the upload may have passed.
+            # Abort until no part is left: the server may still be writing parts whose answers were lost. Use a new
+            # deadline: that of the upload may have passed.
             deadline = self.call_deadline()
             for _ in range(_ABORTS):
                 self.call("abort", self.what, lambda client: abort_upload(client, target), deadline=deadline)

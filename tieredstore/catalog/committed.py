@@ -196,8 +196,8 @@ class _Partition:
             ):  # without a manifest it was never committed, or is being deleted
                 by_offset[objects.start_offset].append(objects)
         committed = {objects.segment_id.id: objects for group in by_offset.values() for objects in group}
-        # Each attempt has its own id, so a manifest's content stays valid. Read a manifest again if it was unreadable,
-        # or if its segment has lost or regained an object.
+        # Keep what was read of manifests, which never change: each attempt has its own id. Read a manifest again only
+        # if it was unreadable, or if its segment has lost or regained an object.
         self._identities = {
             segment_id: identity
             for segment_id, identity in self._identities.items()

@@ -225,7 +225,7 @@ def earliest_of_first_epoch(
     """
     epoch, start = history[0]
     named = [(segment, _epochs_of(segment)) for segment in segments]
-    # No epochs are missing if the history begins at offset 0, or if no segment has an earlier epoch.
+    # Return None if no epochs are missing: the history begins at offset 0, or no segment has an earlier epoch.
     if not start or all(epochs[0][0] >= epoch for _, epochs in named):
         return None
     bridging = [
@@ -372,7 +372,7 @@ def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Ite
             _, stop, segment = pieces.pop()
             covering.append((stop, segment))
         stop, segment = max(covering, key=lambda piece: _rank(*piece))
-        # No other covering piece reaches further, so all of them are finished too.
+        # Yield the piece that reaches furthest: with it, all other covering pieces are finished too.
         if stop > position:
             yield Span(segment, position, stop)
             position = stop

@@ -119,8 +119,8 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
     if later < len(times) and times[later].offset >= span.start:
         stop = min(stop, times[later].offset + 1)
     index, size = offset_index_of(source, segment), segment.segment_size_in_bytes
-    # An entry has the last offset of an append that begins at its position. So the first entry at `stop` or later may
-    # begin before it; the entry after that does not.
+    # Take the second entry from `stop` on. An entry has the last offset of an append that begins at its position, so
+    # the first such entry may point to a position before `stop`.
     following = bisect_left(index, max(start + 1, stop), key=lambda entry: entry.offset) + 1
     end = index[following].position if following < len(index) else size
     # Begin one batch early, to check that the batch that may hold `start` follows it.

@@ -119,7 +119,7 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
     survey = _Survey()
     cursor = None if loaded is None else loaded.rows.cursor()
     unknown = _unknown(source, scope, cursor, survey)
-    # The listing continues while manifests are being read.
+    # Read manifests on threads, while the listing continues.
     reads = load_each(
         source.store,
         unknown,

@@ -92,7 +92,7 @@ def load_batch(
 def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Manifest]:
     """Return the text of each manifest; None if it is too large, an error if it is absent."""
     read = [objects.find(Suffix.MANIFEST) for objects in segments]
-    # The listing has the size, so a manifest that is too large costs no request.
+    # Skip manifests that are too large: the listing has the size, so they cost no request.
     keys = [info.key for info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]
     # Limit the size again, because the object may have been replaced since it was listed.
     answers = store.get_small_batch(keys, MAX_MANIFEST_SIZE)

@@ -67,7 +67,8 @@ class AttachedTopics:
             self._connection.abort()
             self._unregister()
         except _DUCK.Error:
-            # The connection is closed, or has an unfinished result, which then fails because the tables are closed.
+            # Ignore the error: the connection is closed, or has an unfinished result, which fails once the tables are
+            # closed.
             _logger.debug("the connection kept the tables", exc_info=True)
         finally:
             self._close_tables()

@@ -184,7 +184,7 @@ class QueryTables(Closing):
             table.close()
 
     def _quotes_missing(self) -> str:
-        # Keywords of the other categories, such as "none", can name tables without quotes.
+        # Take only these two categories of keywords: all others, such as "none", can name tables without quotes.
         words = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
         taken = {word for (word,) in self._connection.execute(words).fetchall()}
         return quotes_missing(self._sql, self._topics(), taken)

@@ -61,7 +61,7 @@ _MESSAGE: Final = struct.Struct(">qiIbb")
 _MESSAGE_WITH_TIMESTAMP: Final = struct.Struct(">qiIbbq")
 # Magic 0, then magic 1, which adds eight bytes of timestamp.
 _MIN_MESSAGE_SIZE: Final = (FRAME_SIZE + MIN_LENGTH, FRAME_SIZE + MIN_LENGTH + 8)
-# Preallocated space is compared with these zeros piece by piece: a log may end in hundreds of megabytes of it.
+# Zeros to compare preallocated space with, piece by piece: a log may end in hundreds of megabytes of it.
 _ZEROS: Final = bytes(64 * 1024)
 
 
@@ -236,7 +236,7 @@ def first_batch_compression(head: Buffer) -> CompressionType | None:
 
 def _parse_header(head: memoryview, position: int, available: int) -> BatchHeader | None:
     """Parse the header at the start of ``head``; None if ``head`` holds only zeros."""
-    # A truncated batch may begin with fewer than 12 zeros, but not with 12, because no length is 0.
+    # Take 12 or more zeros for the end of the log: the length of a batch is within its first 12 bytes and never 0.
     if available < _PREFIX_SIZE and (available < FRAME_SIZE or any(head)):
         raise BatchCorruptError(f"the log ends {available} bytes into the record batch at byte {position}")
     if available < _PREFIX_SIZE:

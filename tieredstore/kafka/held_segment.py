@@ -163,7 +163,8 @@ def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_o
         return epochs
     if not extent.leader_epochs:
         raise InvalidSegmentError(f"no leader epoch of segment {place} is known, which ends at {end_offset}")
-    # The segment may begin before its first batch, under the same leader: no other leader has written in between.
+    # Let the first epoch begin with the segment, which may start before its first batch: no other leader has written in
+    # between.
     (first_epoch, _), *later = extent.leader_epochs
     of_batches = ((first_epoch, place.base_offset), *later)
     return join_epochs(of_batches, epochs) if epochs else of_batches

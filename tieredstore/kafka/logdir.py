@@ -291,7 +291,7 @@ def _discover_partition(directory: Path) -> Discovery:
 
 def _base_offsets(directory: Path, pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
     bases = sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
-    # Twenty digits can exceed a 64-bit integer.
+    # Refuse an offset beyond 63 bits, which a name of twenty digits may hold.
     if bases and bases[-1] > MAX_OFFSET:
         raise InvalidSegmentError(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
     return bases
@@ -343,7 +343,8 @@ def _epochs_of(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> 
     if own:
         return own
     if epochs:
-        # The broker has removed the segment's epochs from the checkpoint, as it does for epochs before its log start.
+        # Report deleted records: the broker has removed the segment's epochs from the checkpoint, as it does for epochs
+        # before its log start.
         raise RecordsDeletedError(
             f"the broker has deleted the records of segment {segment}: its log begins at {epochs[0][1]}"
         )

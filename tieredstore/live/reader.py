@@ -275,7 +275,7 @@ class BoundedRead:
         final = trouble.final(self._doing) or self._topic_fault()
         if final is not None or time.monotonic() < self._deadline:
             return final
-        # The connection is not the reason: the broker has answered that its log ends here.
+        # Report a loss if the connection is not the reason: the broker has answered that its log ends here.
         if trouble.noted is None and 0 <= self._end < self._range.stop:
             return DataLossError(
                 f"{self._range} ends before offset {self._end}, but was to be read up to offset {self._range.stop}: "

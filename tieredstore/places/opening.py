@@ -25,7 +25,7 @@ def place_store(store: ObjectStore, settings: Settings) -> ObjectStore:
     """Wrap ``store`` in the settings' layout, and add their other places; closing the result closes all."""
     if settings.endpoint.is_default:
         return store
-    # Most buckets have the plugin's layout, and do not need this import.
+    # Import layouts only when needed: most buckets have the plugin's layout.
     from tieredstore.places.layouts import lay_out_places  # noqa: PLC0415
 
     return lay_out_places(store, settings)

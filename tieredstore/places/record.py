@@ -129,7 +129,8 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
     if hasattr(_unwrap(store), "layout"):
         return None  # a store with a layout checks it before its first request
     try:
-        # Most stores have no such object; and a HEAD has no body that a faulty store could corrupt.
+        # Ask by a HEAD first: most stores have no such object, and a HEAD has no body that a faulty store could
+        # corrupt.
         store.head(layout_key(prefix))
     except ObjectNotFoundError:
         return None

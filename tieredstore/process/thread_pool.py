@@ -39,7 +39,7 @@ class ThreadPool(Executor):
 
     def __init__(self, threads: int, name: str) -> None:
         self._crew = _Crew(threads, name)
-        # The threads end when the pool is garbage collected.
+        # Let the threads end when the pool is garbage collected.
         weakref.finalize(self, self._crew.dismiss)
 
     def submit(
@@ -152,7 +152,7 @@ class _Load:
     """
 
     def __init__(self) -> None:
-        # The lock is reentrant, for the same reason as that of the crew.
+        # The lock is reentrant: garbage collection may drop a pool while this thread holds the lock.
         self._lock = threading.RLock()
         self._tasks = 0
 

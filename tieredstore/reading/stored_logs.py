@@ -124,7 +124,7 @@ class StoredLogs:
             del self._logs[where]
         self._lives[topic] = None
         if topic not in catalog.topics():
-            # If there are segments but none is readable, this raises DataLossError: the topic is not absent.
+            # Raise DataLossError if the topic has segments of which none is readable: it is not absent.
             with contextlib.suppress(ResourceNotFoundError):
                 catalog.incarnations(topic)
             return

@@ -184,7 +184,7 @@ class _Survey:
                 continue
             lineage, topic_id = None, live.topic_id if live is not None else None
             if life.stored is not None and number in stored:
-                # Unreadable segments are handled for the whole snapshot: see `check_readable`.
+                # Drop the problems of unreadable segments: `check_readable` handles them for the whole snapshot.
                 lineage = replace(catalog.lineage(topic, number, life.stored.topic_id), problems=())
                 topic_id = topic_id or life.stored.topic_id
             assert topic_id is not None

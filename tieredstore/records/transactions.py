@@ -102,7 +102,7 @@ class Transactions:
         last = self._spans[-1]
         pending = self._pending
         if pending is None and last.stop <= last.segment.end_offset:
-            # The last segment is used only in part. Its snapshot describes its end, so read the batches instead.
+            # Read the batches of a last segment that is used only in part: its snapshot describes its end.
             pending = PendingTransactions(self._source, self._spans, self._start)
         opened = opened_at_end(self._source, last.segment) if pending is None else pending.opened_at_end()
         offset, producer = min(((first, producer) for producer, first in opened.items()), default=(stop, -1))

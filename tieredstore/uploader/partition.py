@@ -121,8 +121,8 @@ class Progress:
         self.forget()
 
     def distrust(self) -> None:
-        """Forget the object, which others may have moved, or which is in another store now. The next step reads it
-        and looks for uploaded segments.
+        """Forget the watermark object: others may have changed it, or the store may be another one. The next step
+        reads it and looks for uploaded segments.
         """
         shipped = self.value if self.unsaved_since_s is not None else None
         wanted = self.attempt[1] if self.attempt is not None else shipped
@@ -213,7 +213,8 @@ class Partition:
         """
         live = [place.base_offset for place in listed if not place.is_deleted]
         if not live:
-            # Every log has an active segment, so this folder is still being created, or is being moved away.
+            # Do nothing yet without an active segment: every log has one, so this folder is still being created, or is
+            # being moved away.
             return
         with self.lock:
             has_changed, self.epochs = epochs != self.epochs, epochs

@@ -176,7 +176,7 @@ class Segment:
         self.lost = self.lost or reason
 
     def let_go(self, reason: str) -> None:
-        """Unpin the segment to free disk space; it then counts as lost."""
+        """Close the open files and hard links of the segment, to free disk space; it then counts as lost."""
         self.unpin()
         self.described = None
         self.lose(reason)

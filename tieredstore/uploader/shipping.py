@@ -251,7 +251,7 @@ class _Work:
             self.shipper.relist(partition)
         progress.load(loaded)
         if is_remade:
-            # The object is missing or damaged, or lags behind this process's uploads: save the value soon.
+            # Save the value soon if the object is missing or damaged, or lags behind this process's uploads.
             progress.fall_behind(self.shipper.monotonic())
 
     def _begin(self) -> int | None:

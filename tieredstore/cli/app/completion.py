@@ -164,7 +164,7 @@ def _leave_terminal() -> None:
     signal.set_wakeup_fd(-1)
     signal.alarm(_LOOK_S)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    # Replace these descriptors: the shell waits until every process that could write to its pipe has closed it.
+    # Replace stdin, stdout and stderr: the shell waits until every process that could write to its pipe has closed it.
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
 

@@ -105,7 +105,7 @@ class LogReading:
 
     def _walk(self, piece: memoryview | bytearray) -> Generator[pa.RecordBatch, None, int]:
         """Yield the records of all batches that are whole in the piece; return the size of those batches."""
-        # Only zeros may follow zeros: nothing is written after preallocated space.
+        # Expect only zeros after zeros: nothing is written after preallocated space.
         if self.ended_in_zeros:
             _expect_zeros(piece, self.position)
             self.position += len(piece)

@@ -204,7 +204,7 @@ def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_
     # The brokers hold the newest part of the log anyway, so its disks are not saved.
     replaced = max(0.0, sums.all.size - growth_size / MONTH_DAYS * prices.local_days)
     replicas = replaced * prices.replication_factor / GIB
-    # The probability that sender and receiver are in different zones.
+    # Estimate the probability that sender and receiver are in different zones.
     crossing = (prices.zones - 1) / prices.zones
     moved = replicas * prices.moved_per_month
     read = sums.all.size / GIB * direct_reads

@@ -218,7 +218,7 @@ def _of_this_machine(settings: Settings) -> Iterator[Check]:
     if cache is None or cache.path is None:
         return
     folder = cache.path
-    # The folder may not exist yet, because the cache creates it.
+    # Check the nearest folder that exists, because the cache creates its own folder.
     there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         yield Check("cache", Verdict.BAD, f"the folder {folder} of the chunk cache cannot be written", exit_code=2)
@@ -276,7 +276,7 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     started = time.perf_counter()
     infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
     ms = _ms_since(started)
-    # The listing has succeeded, so the store has accepted the credentials.
+    # Report the credentials as good: the listing has succeeded, so the store has accepted them.
     yield Check("caller", Verdict.GOOD, admin_of(store).caller() or "the store does not report the caller")
     here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"

@@ -78,7 +78,7 @@ def add_abort_rule(
         try:
             return _add(store, lifecycle, prefix, days, dry_run=dry_run)
         except PreconditionFailedError:
-            # The write may have succeeded and only its answer be lost, so look at the rules again.
+            # Look at the rules again: the write may have succeeded and only its answer be lost.
             if look + 1 == _LOOKS:
                 raise
     raise AssertionError

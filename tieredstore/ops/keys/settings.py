@@ -84,7 +84,7 @@ def _held(path: Path, content: bytes) -> Generator[Path]:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    # All drafts have one name: a draft that a killed run left contains secrets, and the next run removes it.
+    # Give all drafts one name, so that the next run removes the draft of a killed run, which contains secrets.
     draft = target.with_name(f".{target.name}.draft")
     try:
         draft.unlink(missing_ok=True)

@@ -149,7 +149,8 @@ class _LogSoFar:
         if extent.end > reach:
             first = max(start, reach + 1)
             self._left_until = max(self._left_until, extent.end)
-            # The log may still have these offsets: its next segment begins where the previous one ended.
+            # Note the segment's offsets as missing so far: the log may still have them, because its next segment begins
+            # where the previous one ended.
             self._left.append(_LeftBehind(subject, extent, newest, [(first, extent.end)]))
         elif self._epoch_at(extent.end) != epoch:
             detail = (

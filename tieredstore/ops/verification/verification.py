@@ -186,7 +186,7 @@ class OpenTransactions:
             self._before = None
             return
         if self._is_behind(metadata):
-            # This segment is a copy, or of an older epoch: the log still ends with the segment before it.
+            # Keep the end of the log: this segment is a copy, or of an older epoch.
             if extent.end <= self._extent.end or _last_epoch(extent) < _last_epoch(self._extent):
                 return
             known = result.transactions

@@ -83,7 +83,8 @@ class RawSegmentWriter:
             stored = self._store.get_small(key, _MOST_INDEX)
             if stored == content:
                 return
-            # Each replica has its own index, because entries depend on how it appended.
+            # Accept another index that fits the log: each replica has its own, because entries depend on how it
+            # appended.
             if stored is None or not _leads_into(stored, ending, metadata, log):
                 raise self._conflict(metadata, ending) from error
 

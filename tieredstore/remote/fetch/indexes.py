@@ -65,7 +65,7 @@ class Indexes:
         opened = self._manifests.get(metadata)
         entries = dict(opened.manifest.segment_indexes.recorded())
         recorded = [kind for kind in types if kind in entries]
-        # Empty indexes have no bytes in the store, even in encrypted segments, so no request is needed.
+        # Return empty indexes without a request: they have no bytes in the store, even in encrypted segments.
         if not any(entries[kind].size for kind in recorded):
             return {kind: io.BytesIO() for kind in recorded}
         key = self._manifests.layout.data_key(metadata, Suffix.INDEXES)

@@ -326,7 +326,7 @@ def _topic_ids(texts: OptionTexts, selection: Selection) -> Mapping[str, Uuid]:
         case Assign(partitions=assigned):
             selected = {topic for topic, _ in assigned}
         case _:
-            # The topics of a pattern are known only after a listing, so nothing can be checked here.
+            # Skip the check for a pattern, whose topics are known only after a listing.
             selected = set(ids)
     if surplus := sorted(set(ids) - selected):
         raise ConfigError(f"the option topicIds names {', '.join(surplus)}, not among the topics to read")

@@ -58,7 +58,7 @@ def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.Recor
     deleted after planning, raise DataLossError, or log it if ``failOnDataLoss`` is false.
     """
     spare_modules()
-    # If there are no tasks, Spark still runs one, with a partition of its own class.
+    # Return nothing for a partition of Spark's own class: Spark runs one task even if there are none.
     return _rows(task.split, options) if isinstance(task, SplitTask) else iter(())
 
 

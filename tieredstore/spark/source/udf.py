@@ -315,7 +315,8 @@ def _check_beginning(name: LogName, content: memoryview) -> None:
     if name.base_offset is None or len(content) < _BASE_OFFSET_SIZE:
         return
     first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)
-    # The log may begin later: compaction removes a log's first records and keeps its name.
+    # Refuse only a log that begins before its name says. It may begin later: compaction removes a log's first records
+    # and keeps its name.
     if first < name.base_offset:
         raise BatchCorruptError(
             f"its first record batch begins at offset {first}, but its name says {name.base_offset}"
