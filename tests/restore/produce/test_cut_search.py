@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
@@ -96,11 +96,14 @@ class Model:
             writer.current.commits, writer.current.waiting = commits, set(writer.current.partitions)
             writer.epoch += writer.is_own_epoch
 
+    def waiting(self) -> list[tuple[Writer, int]]:
+        """Return the markers that are still to be written."""
+        return [(one, number) for one in self.writers if one.current for number in sorted(one.current.waiting)]
+
     def mark(self, writer: Writer, partition: int, time_ms: int) -> None:
-        """Write the marker of a partition, if it waits for one."""
+        """Write the marker of a partition, which waits for one."""
         transaction, log = writer.current, self.logs[partition]
-        if transaction is None or partition not in transaction.waiting:
-            return
+        assert transaction is not None
         marker = build_end_marker(len(log), writer.at_hand(), commit=transaction.commits, timestamp_ms=time_ms)
         self._batches[partition].append(marker)
         log.append(Entry(time_ms, transaction, is_marker=True))
@@ -204,9 +207,24 @@ STEPS: Final = st.lists(
 )
 
 
+SPLIT: Final[list[Step]] = [
+    ("send", 0, 0, 0, False), ("send", 1, 0, 0, False), ("end", 0, 0, 0, True), ("mark", 0, 0, 0, False),
+]  # fmt: skip
+"""A transaction in two partitions, one of which waits for its marker."""
+
+
 @settings(max_examples=examples(60))
-@given(steps=STEPS, moment=st.integers(0, 60))
-def test_the_cut_is_that_of_a_search_by_hand(steps: list[Step], moment: int) -> None:
+@example(steps=[*SPLIT, ("plain", 2, 0, 0, False), ("plain", 2, 0, 0, False)], share=100).via("never ended")
+@example(
+    steps=[
+        *SPLIT, ("roll", 0, 0, 0, False), ("plain", 0, 0, 0, False), ("plain", 0, 0, 0, False),
+        ("mark", 0, 0, 0, False),
+    ],
+    share=90,
+).via("over in an earlier segment")  # fmt: skip
+@given(steps=STEPS, share=st.integers(0, 100))
+def test_the_cut_is_that_of_a_search_by_hand(steps: list[Step], share: int) -> None:
+    moment = 10 + len(steps) * share // 100
     with tempfile.TemporaryDirectory() as folder:
         bucket = Bucket(Path(folder))
         model, now = Model(bucket, 3), 10
@@ -222,7 +240,9 @@ def test_the_cut_is_that_of_a_search_by_hand(steps: list[Step], moment: int) -> 
                     # Mostly commits.
                     model.end(writer, commits=flag or shift > 0)
                 case "mark":
-                    model.mark(writer, partition, now)
+                    waiting = model.waiting()
+                    if waiting:
+                        model.mark(*waiting[(3 * partition + number) % len(waiting)], now)
                 case "roll":
                     model.roll(partition)
         for partition in range(3):
