@@ -125,7 +125,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         """List the keys that exist when the first is requested, except those deleted since then."""
         with self._space.lock:
             keys = [k for k in self._space.objects if k.startswith(prefix) and (start_after is None or k > start_after)]
-        # Python compares text by code points, which is the order of UTF-8 bytes.
+        # Sort as stores do, by UTF-8 bytes: Python compares text by code points, which is the same order.
         for key in sorted(keys):
             stored = self._space.objects.get(key)
             if stored is not None:

@@ -161,7 +161,7 @@ class SchemaRegistry:
         self.close()
 
     def _schema(self, path: str, what: str) -> AvroSchema:
-        # One deadline for the schema and all its references: with one each, a slow registry could take hours.
+        # Set one deadline for the schema and all its references: with one each, a slow registry could take hours.
         deadline = RETRY_POLICY.deadline()
         answer = self._get(path, what, deadline)
         kind = answer.get("schemaType") or "AVRO"
@@ -195,7 +195,7 @@ class SchemaRegistry:
         return RETRY_POLICY.call(f"asking the schema registry for {what}", asked, deadline=deadline)
 
     def _asked(self, path: str, what: str, attempt: Attempt) -> _Answer:
-        # Each attempt uses the next address.
+        # Use the next address at each attempt.
         url = self.settings.urls[(attempt.number - 1) % len(self.settings.urls)]
         try:
             with (

@@ -152,7 +152,7 @@ def _of_connection_string(options: AzureOptions, transport: Transport | None) ->
 
 
 def _client_options(transport: Transport | None) -> dict[str, Any]:
-    # The SDK does not retry, because the store retries each call. It follows no redirection, which would send body and
+    # Turn off the SDK's retries, because the store retries each call, and redirections, which would send body and
     # signature to another server.
     return {
         "transport": transport,

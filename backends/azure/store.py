@@ -81,8 +81,9 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return translate_errors(what)
 
     def _check_key(self, key: str) -> None:
-        # The service resolves ``.`` and ``..`` as in a path, and could leave the container. It treats a backslash as a
-        # slash, and its listings cannot contain control characters.
+        # Refuse keys with ``.`` or ``..`` as a component, a backslash or control characters: the service resolves the
+        # first two as in a path, and could leave the container. It treats a backslash as a slash, and its listings
+        # cannot contain control characters.
         checked_key(key)
         if any(part in {".", ".."} for part in key.split("/")) or "\\" in key or any(map(_is_not_xml, key)):
             raise InvalidKeyError(f"{key!r} cannot be the name of a blob in Azure")
@@ -126,7 +127,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return info
 
     def _list_objects(self, prefix: str, _: str | None, /) -> Iterator[ObjectInfo]:
-        # The service cannot start a listing at a key, so earlier pages are requested too.
+        # Request earlier pages too: the service cannot start a listing at a key.
         listing = partial(info_page, prefix=prefix, size=self.options.page_size)
         return in_key_order(self.pages(self.identity, listing))
 
@@ -142,7 +143,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
             failures[:] = deletion_failures(client, keys, self.name_object)
             passing = next((failure for failure in failures if failure.retryable), None)
             if passing is not None:
-                # A retry repeats the whole batch; deleting a deleted key again does no harm.
+                # Let the caller retry the whole batch: deleting a deleted key again does no harm.
                 raise passing
 
         try:
@@ -176,8 +177,8 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
     def read(response: PipelineResponse[Any, Any]) -> None:
         answer: Any = response.http_response
-        # The SDK raises the error of any other status. If a blob is empty, and so has no range, the SDK requests it
-        # again without a range.
+        # Refuse all but success: the SDK raises the error of any other status. If a blob is empty, and so has no range,
+        # the SDK requests it again without a range.
         if answer.status_code not in {200, 206}:
             return
         headers = cast("Mapping[str, str]", answer.headers)

@@ -35,7 +35,7 @@ def understood(what: str) -> Generator[None]:
     except ConfigError:
         raise
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        # The SDK's message may contain the whole answer.
+        # Shorten the SDK's message, which may contain the whole answer.
         text = excerpt(f"{type(error).__name__}: {error}", _SHOWN)
         raise MalformedAnswerError(f"{what}: the store's answer breaks its protocol ({text})") from error
 

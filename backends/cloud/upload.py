@@ -229,7 +229,7 @@ class Upload(ABC, Generic[Client, Options]):
             return None
         is_marked = stored.mark == self.mark
         if is_marked and stored.size != size and stored.etag and can_take_back:
-            # A damaged object of ours would make every later write with ``if_absent`` fail: remove it.
+            # Remove a damaged object of ours, which would make every later write with ``if_absent`` fail.
             with understood(self.what), self.translated(self.what):
                 self.take_back(client, stored)
             raise StoreUnavailableError(

@@ -110,8 +110,8 @@ class Folder:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def _lock(self) -> None:
-        # The system's own wait for a lock has no deadline, so poll. Holders keep the lock for a few system calls that
-        # do not wait for a disk.
+        # Poll, because the system's own wait for a lock has no deadline. Holders keep the lock for a few system calls
+        # that do not wait for a disk.
         deadline_s, pause_s = time.monotonic() + _LOCKED_S, _FIRST_PAUSE_S
         while True:
             try:

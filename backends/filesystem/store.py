@@ -123,7 +123,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             data = os.pread(descriptor, len(wanted), wanted.start)
             if len(data) == len(wanted):
                 return data
-            # One pread returns at most about 2 GiB, so a larger range needs several.
+            # Read a larger range by several preads, each of which returns at most about 2 GiB.
             whole = bytearray(len(wanted))
             _read_into(descriptor, key, wanted.start, memoryview(whole))
             return bytes(whole)
@@ -157,7 +157,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                     for key, content in zip(keys, read, strict=True)
                 ]
         except TieredStoreError:
-            # The folder cannot be opened: find each key's own error.
+            # Find each key's own error, because the folder cannot be opened.
             return super().get_small_batch(keys, most)
 
     def _get_small_from(self, folder: Folder, key: str, most: int) -> bytes | TieredStoreError | None:
@@ -315,7 +315,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         path = KeyPath.of(key)
         for _ in range(_ATTEMPTS):
             with self._writing(key), suppress(FileNotFoundError):
-                # A concurrent delete may remove the empty folder just before the draft is created in it: retry.
+                # Retry: a concurrent delete may remove the empty folder just before the draft is created in it.
                 return Draft(self._root, path, create_folders=True)
         raise StoreUnavailableError(f"cannot change {key!r} in {self._root}: its folder is removed repeatedly")
 

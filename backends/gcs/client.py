@@ -307,7 +307,7 @@ class GcsClient:
         )
         answer = next(pages.pages)
         raw: Any = answer.raw_page
-        # An empty listing has no items: only ``kind`` distinguishes it from other JSON.
+        # Check ``kind``: an empty listing has no items, so nothing else distinguishes it from other JSON.
         if raw["kind"] != _LISTING or not isinstance(raw.get("items", []), list):
             raise ValueError(f"a listing has the kind {_LISTING} and a list of items; this has {str(raw)[:200]!r}")
         following = raw.get("nextPageToken")

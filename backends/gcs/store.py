@@ -124,7 +124,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         """
         session = _Session(self)
         try:
-            # The server takes chunks only in order, so send one at a time.
+            # Send one chunk at a time, because the server takes them only in order.
             etag = send_parts(cutter, session.send, 1, first=first)[-1]
         except BaseException:
             session.cancel()
@@ -378,7 +378,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return isinstance(write, Prepared) and staging.discard(self, write)
 
     def _copy(self, prepared: Prepared) -> None:
-        # Some servers ignore the condition of a copy and would overwrite an existing object: look first.
+        # Look first: some servers ignore the condition of a copy and would overwrite an existing object.
         what = self.name_object(prepared.key)
         if self._exists(prepared.key):
             raise staging.conflict_error(what)

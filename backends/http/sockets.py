@@ -88,8 +88,8 @@ def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
 
 def bound_socket(sock: Any) -> Any:
     """Make ``sock``, TLS or not, observe the deadline of its thread from now on; return it."""
-    # A socket cannot be wrapped after its handshake, so change its class. TLS within TLS is no socket, but wraps a
-    # bounded one.
+    # Change the class of the socket, which cannot be wrapped after its handshake. TLS within TLS is no socket, but
+    # wraps a bounded one.
     if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
         kind: Any = type(sock)
         sock.__class__ = _bounded_class(kind)

@@ -141,7 +141,8 @@ def open_client(options: S3Options) -> S3Client:
         session = open_session()
         credentials = choose_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
-        # The installed type stubs cover one service, and lack this method with its overloads for some 400 services.
+        # Take the session as untyped: the installed stubs cover one service, and lack this method with its overloads
+        # for some 400 services.
         factory: Any = boto3.Session(botocore_session=session, region_name=options.region)
         verify = None if options.certificate_check else False
         client: S3Client = factory.client(
@@ -198,7 +199,7 @@ def _md5_instead(params: dict[str, Any], **_: object) -> None:
 
 
 def _through_proxy(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
-    # Only users of a proxy have PySocks.
+    # Import the module only now, because only users of a proxy have PySocks.
     from tieredstore.backends.s3.socks import send_through  # noqa: PLC0415
 
     send_through(client, options, proxy)

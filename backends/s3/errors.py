@@ -42,11 +42,12 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFoundError,
     "NoSuchBucket": StoreError,
     "NoSuchUpload": PartsGoneError,
-    # A server also sends this code if it died while completing the upload, and restarted with parts moved away.
+    # Treat the code as lost parts: a server also sends it if it died while completing the upload, and restarted with
+    # parts moved away.
     "InvalidPart": PartsGoneError,
     "InvalidRange": RangeNotSatisfiableError,
     "PreconditionFailed": PreconditionFailedError,
-    # Another conditional write to the key was in progress.
+    # Retry a conditional write: another one to the same key was in progress.
     "ConditionalRequestConflict": StoreUnavailableError,
     "OperationAborted": StoreUnavailableError,
     # The following codes have status 400, but are transient: the body was damaged or truncated in transit, or came too
@@ -58,7 +59,7 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "XAmzContentChecksumMismatch": StoreUnavailableError,
     "InternalError": StoreUnavailableError,
     "ServiceUnavailable": StoreThrottledError,
-    # Some of these codes come with status 400.
+    # Codes about permission: some of them come with status 400.
     "AccessDenied": AccessDeniedError,
     "ExpiredToken": AccessDeniedError,
     "InvalidToken": AccessDeniedError,
@@ -118,7 +119,7 @@ def error_of(what: str, code: str, message: str, status: int) -> TieredStoreErro
     """Return the error for S3's answer to ``what``, which names the operation and its object."""
     if code == "NoSuchBucket":
         return no_bucket(what, "the bucket's name")
-    # The answer to a HEAD has no body, and so no code.
+    # Decide by the status: the answer to a HEAD has no body, and so no code.
     error_class = MaybeNoBucketError if code == "404" else class_for(code, status)
     sentence = excerpt(message.strip().rstrip("."), 300) if message and message != code else ""
     with_status = f", status {status}" if status else ""

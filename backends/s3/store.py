@@ -218,7 +218,7 @@ class Listing:
             entries += [info for info in page.objects if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
             # SeaweedFS strips a slash off the prefix, so it also returns folders outside of the prefix.
             entries += [folder for folder in page.folders if not _is_beside(prefix, folder)]
-        # Python compares text by code points, which is the order of UTF-8 bytes.
+        # Sort as stores do, by UTF-8 bytes: Python compares text by code points, which is the same order.
         return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
 
     def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[_Page]:
@@ -233,13 +233,13 @@ class Listing:
                 with translate_errors(what):
                     answer: Any = client.list_objects_v2(**asked, **at)
             except InvalidKeyError:
-                # The server refuses the prefix, because no key can start with it.
+                # Return an empty page: the server refuses the prefix, because no key can start with it.
                 return [], None
             listed = _Page.of(answer)
             following = None
             if answer["IsTruncated"]:
                 following = require_text("the next page's token", answer["NextContinuationToken"])
-            # A page without keys is no progress, so do not yield it.
+            # Do not yield a page without keys, which is no progress.
             return [listed] if listed.objects or listed.folders else [], following
 
         what = f"the keys of {self._bucket} that start with {prefix!r}"
@@ -324,7 +324,7 @@ class Deletion:
                 self._has_bulk = False
                 by_url = list(keys)
             except TieredStoreError as error:
-                # The whole request failed, so none of its objects was deleted.
+                # Report all objects of the request: it failed as a whole, so none was deleted.
                 failures += [error] * len(in_bulk)
         singly = delete_singly(by_url, self._delete, self._options.upload_parallelism, self._stall)
         return [*failures, *singly]

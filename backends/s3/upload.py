@@ -69,7 +69,7 @@ class Content:
 class S3Upload(HeldUpload["S3Client", S3Options]):
     """One write to S3. S3 checks the condition of a multipart upload when the upload is completed."""
 
-    # A refusal on completion wastes one transfer, but a HEAD first would slow down every upload.
+    # Do not look first: a refusal on completion wastes one transfer, but a HEAD would slow down every upload.
     looks_first: ClassVar = False
 
     def write_whole(self, data: memoryview) -> str:

@@ -48,7 +48,7 @@ class S3Versions(BucketVersions):
         """List by one request per page, with the right ``s3:ListBucketVersions``."""
         what = f"the versions under {prefix!r} of {self._identity} (s3:ListBucketVersions)"
         versions = self._pages(what, partial(self._page, prefix))
-        # Some servers list by folder, and add other keys.
+        # Leave out other keys, which servers that list by folder add.
         return (version for version in versions if version.key.startswith(prefix))
 
     def remove_marker(self, marker: ObjectVersion) -> None:
@@ -57,7 +57,7 @@ class S3Versions(BucketVersions):
         if not marker.is_marker:
             raise StoreError(f"{what}: {marker.id!r} is a version with data")
         if marker.id == _NO_ID:
-            # A writer may replace it by an object, which would have the same id.
+            # Refuse a marker with the id null: a writer may replace it by an object, which would have the same id.
             raise StoreError(
                 f"{what} has no id of its own, because versioning was suspended: copy the version below it by hand"
             )
@@ -94,7 +94,7 @@ class S3Versions(BucketVersions):
 def _version_of(entry: Mapping[str, Any], *, is_marker: bool) -> ObjectVersion:
     return ObjectVersion(
         key=require_text("the key", entry["Key"]),
-        # A deletion without an id would add a marker.
+        # Require the id: a deletion without one would add a marker.
         id=require_text("the version's id", entry["VersionId"]),
         time_ms=int(entry["LastModified"].timestamp() * 1000),
         size=0 if is_marker else require_size(entry["Size"]),

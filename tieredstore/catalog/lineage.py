@@ -165,7 +165,7 @@ def check_segment(segment: RemoteLogSegmentMetadata) -> None:
     """Raise CorruptDataError for metadata that contradict themselves."""
     if not 0 <= segment.start_offset <= segment.end_offset:
         raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, before it begins")
-    # The offset after the end must fit Java's long too.
+    # Refuse the largest offset: the one after the end must fit Java's long too.
     if segment.end_offset == MAX_OFFSET:
         raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, and no offset could follow")
     if (fault := _fault_of_epochs(segment)) is not None:
@@ -208,7 +208,8 @@ def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogS
     The ruling segment's metadata have only the epochs from its own start on.
     """
     first = _epochs_of(ruler)[0][0]
-    # If the first epoch has no record in the segment, the segment really begins in a later epoch.
+    # Compare epochs that have records: if the first epoch has none in a segment, the segment really begins in a later
+    # one.
     older = (segment for segment in segments if (segment.segment_leader_epochs or _NO_EPOCHS)[0][0] < first)
     return any(_epochs_of(segment)[0][0] < first for segment in older)
 

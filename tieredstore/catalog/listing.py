@@ -36,7 +36,7 @@ class Scope:
     def listing_prefix(self, prefix: str) -> str:
         """Return the longest common prefix of all keys in scope; other keys may have it too."""
         if self.topics is not None:
-            # The first and the last of the sorted texts share exactly the prefix that all of them share.
+            # Compare only the first and the last of the sorted texts: they share exactly the prefix that all share.
             return prefix + _common(min(self.topics, default=""), max(self.topics, default=""))
         return listing_prefix(prefix, self.topic, self.topic_id, self.partition)
 

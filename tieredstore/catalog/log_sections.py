@@ -136,7 +136,7 @@ def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, times
     """
     times = time_index_of(source, segment)
     earlier = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
-    # No index entry is earlier, so any record may be late enough.
+    # Begin with the log if no index entry is earlier: any record may be late enough.
     if not earlier:
         return segment.start_offset
     if times[-1].offset > segment.end_offset:

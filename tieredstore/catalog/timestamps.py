@@ -71,8 +71,8 @@ def offset_for_time(
             continue
         record = _search(source, span, timestamp_ms, decoding)
         if record is not None:
-            # If earlier records precede this one in its segment, those of the skipped segment are earlier too.
-            # Otherwise check that segment.
+            # Check the skipped segment, unless earlier records precede this one in its segment: those of the skipped
+            # segment are then earlier too.
             doubtful = passed if record.offset == span.start else None
             return _search_doubtful(source, doubtful, timestamp_ms, decoding) or record
         passed = None

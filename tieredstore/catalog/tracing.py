@@ -151,7 +151,7 @@ class _Tracing:
                 SegmentNotFoundError,
             ) as error:
                 lineage, doubtful = _explain(ruler, error), [ruler]
-            # Each segment is proven at most once, so this loop ends.
+            # End the loop if there is nothing more to prove: each segment is proven at most once.
             if not self._prove(doubtful):
                 segments = PartitionSegments.of(self._segments.values(), lineage)
                 known = history if isinstance(lineage, Lineage) else None
@@ -202,7 +202,7 @@ class _Tracing:
             _logger.warning("the leader epochs before %s cannot be read from %s: %s", entry, segment, error)
 
     def _index(self, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-        # An index never changes under its id, so the catalog file may keep it.
+        # Take the index from the catalog file if it is there: an index never changes under its id.
         return self._known.histories.get(segment.remote_log_segment_id) or read_history(self._source, segment)
 
     def _prove(self, doubtful: Iterable[RemoteLogSegmentMetadata]) -> bool:

@@ -288,7 +288,7 @@ class StoredMoves:
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
-        # A folder's listing has no etag, so compare times and sizes: a watermark with another move is longer.
+        # Compare times and sizes where a folder's listing has no etag: a watermark with another move is longer.
         is_told = info.etag is not None or info.modified_ms is not None
         return is_told and where in self._known and self._known[where][0] == info
 

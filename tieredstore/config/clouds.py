@@ -66,7 +66,7 @@ class S3Settings(SettingsGroup):
         alias="storage.s3.path.style.access.enabled",
         description="Bucket in the path (true) or in the host name (false); unset, the SDK decides.",
     )
-    # The bounds are the smallest part that S3 accepts and the longest array of a JVM.
+    # Allow from the smallest part that S3 accepts to the longest array of a JVM.
     part_size: Annotated[int, integer(5242880, 2147483639)] = Field(
         default=26214400,
         alias="storage.s3.multipart.upload.part.size",

@@ -63,7 +63,7 @@ class SettingsReader:
 
     def _problem(self, details: ErrorDetails, kinds: dict[str, Kind], under: str) -> SettingProblem:
         context = details.get("ctx", {})
-        # One of our own validators raised it and names the property, where pydantic names only the group.
+        # Take the property's name from the error if one of our own validators raised it: pydantic names only the group.
         if details["type"] == "rule":
             return SettingProblem(context["name"], f"{self.written(context['name'])} {context['why']}")
         name = str(details["loc"][0])

@@ -101,7 +101,7 @@ class Parts:
         with contextlib.ExitStack() as ending:
             if self.cluster is not None:
                 ending.callback(self.cluster.close)
-            # The stack closes the manager first: pending requests to the store then fail at once.
+            # Join the threads after the stack has closed the manager: pending requests to the store then fail at once.
             ending.callback(lambda: self.core.lookups.join(end))
             ending.callback(lambda: self.core.streams.join(end))
             ending.callback(self.manager.close)

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position
 
-# The type hints of confluent-kafka are incomplete.
+# Take the client as untyped: the type hints of confluent-kafka are incomplete.
 _base: Final[Any] = confluent_kafka.Consumer
 NO_OFFSET: Final = -1001
 """librdkafka's OFFSET_INVALID."""

@@ -21,7 +21,7 @@ from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.client_log import ClientLog, log_to
 from tieredstore.remote.stores import StoreLike
 
-# The type hints of confluent-kafka are incomplete.
+# Take the client as untyped: the type hints of confluent-kafka are incomplete.
 _base: Final[Any] = confluent_kafka.Consumer
 
 _SLICE_S: Final = 0.01

@@ -328,7 +328,8 @@ class Core:
             case Cut():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
-                # If the broker is preferred, the bucket is chosen only because the broker no longer has the position.
+                # Read from the bucket if the broker is preferred: it was chosen only because the broker no longer has
+                # the position.
                 return self._settings.mode is Mode.KAFKA_PREFERRED or lags(found.at.offset, stop, found.lineage)
             case _:
                 return False

@@ -335,7 +335,8 @@ class Commits:
         if not new:
             return
         try:
-            # The client sends this request before any later one, for example the one to leave the group.
+            # Commit without waiting: the client sends this request before any later one, such as the one to leave the
+            # group.
             self._client.commit(new)
         except KafkaException as error:
             _logger.warning("cannot commit offsets: %s", error)

@@ -44,7 +44,7 @@ class LossPolicy:
         retry.tries += 1
         if retry.since is None:
             retry.since = now
-        # A missing segment counts as transient: retention may have deleted it since the listing.
+        # Count a missing segment as transient: retention may have deleted it since the listing.
         is_passing = isinstance(error, TieredStoreError) and (
             error.retryable or isinstance(error, SegmentNotFoundError)
         )

@@ -154,7 +154,7 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
     assert lineage is not None  # without a bucket, the broker has all offsets in range
     later = _next_start(position, lineage)
     if later is None and position < lineage.end_offset:
-        # The broker has deleted the beginning of an open transaction. Wait for a future segment with its end.
+        # Wait for a future segment with the end of the open transaction, of which the broker has deleted the beginning.
         return Waits()
     return Lost(start if later is None else min(start, later))
 

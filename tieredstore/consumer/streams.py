@@ -239,7 +239,7 @@ class StoredStreams:
             stream.lost += report.lost
             stream.skipped += map(_skipped_span, report.skipped)
             if report.undecided is not None:
-                # The rest of the window is in an open transaction: stop before it. The next look-up decides how to
+                # Stop before the rest of the window, which is in an open transaction. The next look-up decides how to
                 # continue.
                 stream.stop = max(stream.position, report.undecided.first_offset)
             stream.position = stream.stop

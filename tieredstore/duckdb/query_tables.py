@@ -148,7 +148,8 @@ class QueryTables(Closing):
             table.check_interruption()
             if table.error is not None:
                 return table.error
-        # A signal handler may have raised an error in a table's Python code. DuckDB keeps only the error's text.
+        # Raise an interrupt again as such: a signal handler may have raised it in a table's Python code, and DuckDB
+        # keeps only an error's text.
         for kind in (Interrupted, KeyboardInterrupt):
             if f"\n{_name_of(kind)}" in str(error):
                 raise kind

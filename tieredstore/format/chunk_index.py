@@ -156,7 +156,8 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
         return _INT.pack(0)
     if len(sizes) == 1:
         return _ONE.pack(1, sizes[0])
-    # The last chunk holds the rest of the file, so its size could be far below the others and widen all differences.
+    # Leave out the last chunk: it holds the rest of the file, so its size could be far below the others and widen all
+    # differences.
     most = sizes[:-1]
     base = min(most)
     # At least one byte, even if all sizes are equal: the format has no width 0.
@@ -309,7 +310,7 @@ class ChunkIndex(ABC):
         """
         if not 0 <= position < self.original_file_size:
             raise InvalidRangeError(f"position {position} is outside of a segment of {self.original_file_size} bytes")
-        # All original chunks but the last have one size, with compression too: no search is needed.
+        # Divide instead of searching: all original chunks but the last have one size, with compression too.
         return position // self.original_chunk_size
 
     def chunks_of(self, byte_range: ByteRange) -> range:
@@ -344,8 +345,8 @@ class FixedChunkIndex(ChunkIndex):
 
     def __post_init__(self) -> None:
         self._check_original()
-        # The plugin accepts any size here. But encryption adds a fixed size and no encryption adds none, so any other
-        # size is damaged, and would shift every chunk after the first.
+        # Refuse other sizes, although the plugin accepts any: encryption adds a fixed size and no encryption adds none,
+        # so any other size is damaged, and would shift every chunk after the first.
         if self.overhead not in {0, ENCRYPTION_OVERHEAD}:
             raise ManifestCorruptError(
                 f"transformedChunkSize is {self.transformed_chunk_size}: originalChunkSize {self.original_chunk_size} "
@@ -489,7 +490,7 @@ class _FixedPositions(LazyNumbers):
 
 def _check_stored_size(stored: int, original: int) -> None:
     """Refuse a size that no chunk can have, before a reader allocates it."""
-    # A list of a few bytes can claim 2 GiB per chunk: without this bound a reader would allocate them.
+    # Bound the sizes: a list of a few bytes can claim 2 GiB per chunk, which a reader would allocate.
     limit = _most_stored(original)
     if not 1 <= stored <= limit:
         raise ManifestCorruptError(

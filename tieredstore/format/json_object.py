@@ -25,9 +25,11 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 _MAX_DIGITS: Final = 1000  # no field has more than 19; this bounds the time for a number of an unknown field
 _LONG_NUMBER: Final = b"0" * (_MAX_DIGITS + 1)
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
-# A manifest has fifty values, and one for each leader epoch; 5 million empty lists would take 400 MiB.
+# Maximum number of values. A manifest has fifty, and one for each leader epoch; 5 million empty lists would take 400
+# MiB.
 _MAX_VALUES: Final = 100_000
-# A single character outside ASCII makes every character of a text wider in memory; long texts in a manifest are base64.
+# Maximum size in bytes of a manifest with a character outside ASCII: a single one makes every character of the text
+# wider in memory. Long texts in a manifest are base64.
 _MAX_WIDE: Final = 1 << 20
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
@@ -60,7 +62,8 @@ class JsonObject:
         """
         if self._values.keys() <= known:
             return
-        # A name that is one letter longer or shorter is not a flipped bit; it may be a field of a later version.
+        # Compare only names of equal length: one that is a letter longer or shorter is no flipped bit, but may be a
+        # field of a later version.
         absent = known - self._values.keys()
         for name in self._values.keys() - known:
             for meant in absent:

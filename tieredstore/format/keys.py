@@ -83,12 +83,13 @@ def parse_key(prefix: str, key: str) -> ObjectKey | None:
     """
     if not key.startswith(prefix):
         return None
-    # The suffix comes last. Before it only the topic may contain a dot, and slashes follow the topic.
+    # Split at the last dot: the suffix comes last. Before it only the topic may contain a dot, and slashes follow the
+    # topic.
     path, _, ending = key[len(prefix) :].rpartition(".")
     folder, _, name = path.rpartition("/")
     if (suffix := _SUFFIXES.get(ending)) is None or (where := partition_of_folder(folder)) is None:
         return None
-    # A bucket may hold any object: a key of another form belongs to another program and is no error.
+    # Skip a key of another form: a bucket may hold any object, so the key belongs to another program and is no error.
     digits, segment_id = _cut_uuid(name)
     start_offset = _parse_offset(digits)
     if segment_id is None or start_offset is None:

@@ -85,7 +85,8 @@ class SegmentIndexes:
     transaction: IndexEntry | None
 
     def __post_init__(self) -> None:
-        # The plugin never leaves a gap. So the sizes determine the positions, and a damaged size or position shows.
+        # Check that each index begins where the one before it ends: the plugin never leaves a gap, so a damaged size or
+        # position shows.
         end = 0
         for entry in (self.offset, self.timestamp, self.producer_snapshot, self.leader_epoch, self.transaction):
             if entry is not None:
@@ -127,7 +128,7 @@ class WrappedDataKey:
     aad: bytes
 
     def __post_init__(self) -> None:
-        # A colon joins id and key in the text: an id that contains a colon could not be separated again.
+        # Refuse a colon in the id: a colon joins id and key in the text, so they could not be separated again.
         if not self.key_id.strip() or ":" in self.key_id:
             raise ManifestCorruptError(
                 f"encryption.dataKey names the key {self.key_id[:60]!r}: blank, or with a colon in it"
@@ -248,7 +249,8 @@ class SegmentManifest:
 
     def _check_encrypted_indexes(self) -> None:
         for kind, entry in self.segment_indexes.recorded():
-            # An empty index is stored as no bytes at all; any other is longer than its IV and tag.
+            # Refuse an index that is no longer than its IV and tag: only an empty index is, which is stored as no bytes
+            # at all.
             if 0 < entry.size <= ENCRYPTION_OVERHEAD:
                 raise ManifestCorruptError(
                     f"segmentIndexes.{_INDEX_NAMES[kind]} has {entry.size} bytes, too few to be encrypted"
@@ -378,7 +380,7 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
         ("segment id", segment_id.get("id"), str(known.segment_id.id)),
         ("startOffset", recorded.get("startOffset"), known.start_offset),
     ):
-        # No known writer writes a value of another type: treat it as not recorded.
+        # Treat a value of another type, which no known writer writes, as not recorded.
         if type(value) is type(expected) and value != expected:
             raise SegmentCorruptError(
                 f"it is the manifest of another segment: it records the {name} {quoted(value)}, and its key says "
@@ -396,7 +398,7 @@ def _read_described(fields: Mapping[str, Json], size: int, known: KnownSegment |
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=_segment_id(_object(fields.get("remoteLogSegmentId")), known),
         start_offset=start_offset,
-        # The offset after the last record must also fit Java's long.
+        # Refuse the largest offset: the one after the last record must also fit Java's long.
         end_offset=_integer(fields.get("endOffset"), at_least=start_offset, at_most=MAX_INT64 - 1),
         segment_size_in_bytes=size,
         max_timestamp_ms=_integer(fields.get("maxTimestampMs"), at_least=-1),

@@ -287,8 +287,8 @@ def _parse_message(head: memoryview, position: int, size: int, magic: int) -> Ba
     timestamp: int = _MESSAGE_WITH_TIMESTAMP.unpack_from(head)[-1] if magic == 1 else -1
     if offset < 0:
         raise BatchCorruptError(f"the message at byte {position} has the offset {offset}")
-    # A compressed message set of the old formats is one message whose value contains the others. Only the compressed
-    # bytes show the number of messages and the first timestamp.
+    # Describe a compressed message set of the old formats by its outer message, whose value contains the others. Only
+    # the compressed bytes show the number of messages and the first timestamp.
     wrapper = _compression(attributes, position) is not CompressionType.NONE
     return BatchHeader(
         position, size, offset, offset, magic, crc, attributes, -1 if wrapper else timestamp, timestamp,

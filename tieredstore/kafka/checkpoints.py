@@ -43,7 +43,7 @@ def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
         raise BatchCorruptError(f"the leader-epoch checkpoint promises {lines[1]} entries and has {len(lines) - 2}")
     epochs = tuple(_parse_epoch_line(line) for line in lines[2:])
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
-        # An epoch without records leaves no entry, so starts increase strictly, like epochs.
+        # Expect starts that increase strictly, like epochs: an epoch without records leaves no entry.
         if next_epoch <= epoch or next_start <= start:
             raise BatchCorruptError(f"leader epoch {next_epoch} at offset {next_start} follows {epoch} at {start}")
     return epochs

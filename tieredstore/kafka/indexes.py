@@ -111,8 +111,8 @@ class OffsetIndex(_Entries[OffsetIndexEntry]):
         """Return the byte at which to begin reading for ``offset``: the position of the last entry at or before it,
         else 0.
         """
-        # An entry names the last offset of its batch. So the batch with `offset` is the entry's batch or a later one: a
-        # read from the entry's position never starts too late.
+        # Take the entry at or before the offset. An entry names the last offset of its batch, so the batch with
+        # `offset` is the entry's batch or a later one: a read from the entry's position never starts too late.
         return self._second_at_or_before(offset - self.base_offset)
 
 

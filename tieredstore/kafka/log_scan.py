@@ -55,7 +55,8 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
             header.size_in_bytes, header.base_offset, header.last_offset, header.max_timestamp,
             header.partition_leader_epoch,
         )  # fmt: skip
-    # A walk ends without an error if only zeros follow; a closed segment has none, because the broker trims them.
+    # Refuse zeros at the end, after which a walk ends without an error: a closed segment has none, because the broker
+    # trims them.
     if walk.position != size:
         raise InvalidSegmentError(
             f"segment {segment} is closed, but its log ends with {size - walk.position} bytes of zeros"

@@ -46,7 +46,7 @@ class AwsKeySource(KeySource):
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
         """Use the ARN's region; for an id or an alias, use the region of the SDK's own settings."""
         region = _REGION.match(key)
-        # The caller retries, so the SDK must not.
+        # Turn off the SDK's retries, because the caller retries.
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"total_max_attempts": 1}
         )

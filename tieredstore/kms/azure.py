@@ -50,7 +50,8 @@ class AzureKeySource(KeySource):
             )
         self._url, self._version = url[1], url[2]
         self._credential = credential
-        # The caller retries, so the SDK must not. A redirection would send the token elsewhere.
+        # Turn off the SDK's retries, because the caller retries, and redirections, which would send the token
+        # elsewhere.
         self._options = {
             "connection_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S, "retry_total": 0,
             "permit_redirects": False, **options,

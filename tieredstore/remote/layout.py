@@ -41,7 +41,7 @@ class KeyLayout:
 
     def data_key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
         """Return the key from which to read ``.log`` or ``.indexes``; a key in the custom metadata takes precedence."""
-        # A changed prefix applies only to new segments; custom metadata record the prefix of an old one.
+        # Take the prefix of an old segment from its custom metadata: a changed prefix applies only to new segments.
         recorded = CustomMetadata.from_bytes(metadata.custom_metadata or b"")
         prefix = self.prefix if recorded.object_prefix is None else recorded.object_prefix
         path = recorded.object_key or main_path(metadata.remote_log_segment_id, metadata.start_offset)

@@ -109,7 +109,7 @@ class ManagerCalls:
         except BaseException as interrupt:
             is_interrupted.set()
             wait_s = None if isinstance(interrupt, Interrupted) else self._undo_s
-            # A cancelled call never begins, so there is nothing to roll back.
+            # Wait for the rollback of a call that began: a cancelled one never begins.
             if not ended.cancel() and not is_done(ended, wait_s):
                 _logger.warning(
                     "%s: the copy was interrupted before its rollback ended; delete_log_segment_data removes objects "

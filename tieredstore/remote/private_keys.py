@@ -56,7 +56,7 @@ def _text(pair: KeyPairSettings) -> bytes:
         return variable_content(pair.private_key_env, f"private key of {pair.id}")
     if pair.private_key_fd is not None:
         return descriptor_content(pair.private_key_fd, f"private key of {pair.id}")
-    # The settings require a file, a variable or a descriptor.
+    # Rely on the settings, which require a file, a variable or a descriptor.
     assert pair.private_key_file is not None
     return key_file_content(pair.private_key_file)
 

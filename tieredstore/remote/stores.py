@@ -225,7 +225,7 @@ def _named(
         given = {**texts, **{prefix + name: text for name, text in given.items()}}
     elsewhere = tuple(given.items())
     if store is not None:
-        # A URL's meaning depends on other settings, so read those of the file as well.
+        # Read the file's settings too, because a URL's meaning depends on them.
         own = {**own_properties(texts, label).texts, **given} if file is not None else given
         properties, label = properties_with(_url(store), own, source=source)
         given |= {name: text for name, text in properties.items() if own.get(name) != text}

@@ -92,7 +92,7 @@ class ReadTests(StoreAccess):
         source = random.Random(70)
         piece = source.randbytes(1 << 20)
         whole, rest = divmod(self.largest_object, len(piece))
-        # Each MiB differs from the next, so that swapped parts are detected.
+        # Make each MiB differ from the next, so that swapped parts are detected.
         data = b"".join(bytes([i % 256]) + piece[1:] for i in range(whole)) + piece[:rest]
         store.put("large", (data[at : at + 300_007] for at in range(0, len(data), 300_007)))
         assert store.head("large").size == len(data)

@@ -49,7 +49,8 @@ class SegmentCipher:
 
     def seal_into(self, iv: bytes, plaintext: bytes | bytearray | memoryview, unit: memoryview) -> None:
         """Write IV, ciphertext and tag into ``unit``: exactly ENCRYPTION_OVERHEAD longer than ``plaintext``."""
-        # The library writes ciphertext and tag straight into the unit, so no second buffer of a chunk's size is needed.
+        # Let the library write ciphertext and tag straight into the unit, so that no second buffer of a chunk's size is
+        # needed.
         unit[:IV_SIZE] = iv
         self._aead.encrypt_into(iv, plaintext, self._aad, unit[IV_SIZE:])
 
@@ -66,7 +67,8 @@ class SegmentCipher:
         if len(unit) != len(plaintext) + ENCRYPTION_OVERHEAD:
             raise CorruptDataError(f"an encrypted unit of {len(unit)} bytes cannot hold {len(plaintext)} bytes")
         try:
-            # The library requires the IV as bytes, so copy these 12. `plaintext` is not valid until the tag is checked.
+            # Copy the 12 bytes of the IV, which the library requires as bytes. `plaintext` is not valid until the tag
+            # is checked.
             self._aead.decrypt_into(bytes(unit[:IV_SIZE]), unit[IV_SIZE:], self._aad, plaintext)
         except self._invalid_tag as error:
             raise CorruptDataError(

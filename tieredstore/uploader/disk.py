@@ -162,7 +162,7 @@ class Disk:
             try:
                 mtime_ns = path.stat().st_mtime_ns
             except OSError:
-                # The folder was deleted or moved: the next complete sweep finds out.
+                # Leave a folder that was deleted or moved to the next complete sweep.
                 self.touch(path)
             else:
                 self._look(path, folder, mtime_ns)
@@ -237,7 +237,7 @@ class Disk:
             if partition.folder == path:
                 self._list(partition, path)
         except (TieredStoreError, OSError) as error:
-            # The broker creates a folder file by file, so warn only if the folder stays incomplete.
+            # Warn only if the folder stays incomplete: the broker creates it file by file.
             folder.is_settled = False
             self._warn(folder, f"cannot ship {path} now: {error}")
             return

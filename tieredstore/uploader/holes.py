@@ -78,7 +78,8 @@ class _Filling:
         stored = target.watermarks.load(where, ())
         watermark = stored.value
         if watermark is None:
-            # No watermark: the leader's uploader has not begun, so no hole is recorded.
+            # Keep no segments for holes without a watermark: the leader's uploader has not begun, so it has recorded
+            # none.
             self._unmark()
             return False
         gaps, is_leaving = list(watermark.holes), self.partition.role is Role.LEAVING

@@ -260,7 +260,7 @@ class ZooKeeperLeadership(Leadership):
             try:
                 raw, _ = answer.get(timeout=max(0.01, end - time.monotonic()))
             except self._errors.NoNodeError:
-                # The topic is being created or deleted: ask again in the next round.
+                # Ask again in the next round: the topic is being created or deleted.
                 self._note(where, _NOBODY, is_stale=True)
                 continue
             except (self._errors.NoAuthError, self._errors.AuthFailedError) as error:

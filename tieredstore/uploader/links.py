@@ -92,7 +92,8 @@ class Link:
         try:
             self.folder.rename(gone)
         except OSError:
-            # A full disk may have no space for a new name. Remove the log first: a folder without it is no segment.
+            # Remove the links one by one if a full disk has no space for a new name, and the log first: a folder
+            # without it is no segment.
             gone = self.folder
             with contextlib.suppress(OSError):
                 self.log.unlink()

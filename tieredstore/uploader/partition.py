@@ -244,9 +244,11 @@ class Partition:
         base, end = segment.base_offset, segment.next_offset
         if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
             return False
-        # A deleted segment's end is unknown, because the segments after it may be gone.
+        # Compare the ends of segments that are not deleted: a deleted one's end is unknown, because the segments after
+        # it may be gone.
         if named is not None and (named.is_deleted or named.next_base_offset == end):
-            # Only a follower's log is truncated. A leader that has been a follower meanwhile has a new epoch.
+            # Suspect a truncation only in a follower's log, or under a new epoch, as a leader has that was a follower
+            # meanwhile.
             may_be_other = not named.is_deleted and (self.role is Role.FOLLOWED or has_changed)
             if may_be_other and segment.was_replaced(named):
                 return False

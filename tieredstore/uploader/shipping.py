@@ -241,12 +241,13 @@ class _Work:
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
             if value.next_offset < (partition.shipped or 0):
-                # Another uploader moved the watermark back, so segments that we dropped as uploaded are needed again.
+                # Take up again the segments that were dropped as uploaded: another uploader has moved the watermark
+                # back.
                 partition.shipped = value.next_offset
                 self.shipper.relist(partition)
         else:
-            # The watermark will begin with the first listed segment. List again, because one listing may miss a file
-            # that is being renamed.
+            # List again, because the watermark will begin with the first listed segment, and one listing may miss a
+            # file that is being renamed.
             partition.shipped = None
             self.shipper.relist(partition)
         progress.load(loaded)
@@ -305,7 +306,7 @@ class _Work:
         """Advance over stored segments after a save of unknown outcome: their local files may be gone already."""
         progress, before = self.partition.progress, value
         if progress.unsaved_since_s is None:
-            # Another uploader moved the object, or it is gone, so read progress from the stored segments.
+            # Read progress from the stored segments: another uploader has changed the object, or it is gone.
             until = MAX_INT64 if progress.attempt is None else progress.attempt[1].next_offset
             value = self.target.watermarks.advance(value, self.partition.epochs, until)
         if progress.unsaved_since_s is not None or value.next_offset > before.next_offset:

@@ -452,7 +452,7 @@ class Uploader(Closing):
     def _open_broker(self, opened: contextlib.ExitStack) -> BrokerState | None:
         if not self.environment.client:
             return None
-        # The module imports librdkafka, which an uploader without a broker does not need.
+        # Import the module only now: it needs librdkafka, which an uploader without a broker does not have to install.
         from tieredstore.live.broker_state import BrokerState  # noqa: PLC0415
 
         return opened.enter_context(BrokerState(self.environment.client))

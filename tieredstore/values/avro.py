@@ -281,14 +281,14 @@ def arrow_type_of(schema: Any) -> pa.DataType:
     Raise ConfigError for a union of several types and for a recursive type, because Arrow columns have neither. Also
     raise it for a schema of too many types; a type counts each time it is used.
     """
-    # The types that the schema refers to are stored beside it.
+    # Take the types that the schema refers to, which are stored beside it.
     known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     try:
         kind: pa.DataType = _TypeOf(dict(known.get("__named_schemas", {}))).of(schema, 0)
     except ConfigError:
         raise
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
-        # The type has no Arrow type: a decimal of 1,000 digits, for example, or a fixed type of 2^40 bytes.
+        # Refuse a type without an Arrow type: a decimal of 1,000 digits, for example, or a fixed type of 2^40 bytes.
         raise ConfigError(f"the schema of Avro has a type that Arrow's columns do not have: {excerpt(error)}") from None
     return kind
 

@@ -61,7 +61,7 @@ def check_schema(schema: Any, named: Named) -> None:
         if kind is None and any(_kind(branch) is None for branch in one):
             raise ConfigError("the schema of Avro has a union within a union, which Avro does not have")
         if kind == "array" and _takes_no_bytes(one["items"], named):
-            # A message of ten bytes could declare 10^15 such items.
+            # Refuse arrays of such items: a message of ten bytes could declare 10^15 of them.
             raise ConfigError("the schema of Avro has an array of items that take no bytes, which nothing bounds")
 
 
@@ -163,7 +163,7 @@ class _Shapes:
             self._known[key] = None
             self._known[key] = self._of_type(schema, above)
         shape = self._known[key]
-        # A type that occurs while it is being measured contains itself.
+        # Count a type that occurs while it is being measured as unbounded: it contains itself.
         if shape is None or above + shape[0] > _MAX_DEPTH:
             raise _UnboundedError
         return shape

@@ -90,7 +90,7 @@ class _Union:
                 branches = [branch for branch in _branches(field["type"]) if branch != "null"]
                 field |= {"type": ["null", *branches], "default": None}
             elif "default" in field and "null" in _branches(field["type"]) and field["default"] is not None:
-                # A default value must belong to the first type of a union.
+                # Put null last: a default value must belong to the first type of a union.
                 field["type"] = [*(branch for branch in _branches(field["type"]) if branch != "null"), "null"]
             fields.append(field)
         return fields

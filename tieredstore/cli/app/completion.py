@@ -70,7 +70,8 @@ def complete_offset(ctx: Any, incomplete: str) -> list[str]:
 def _topic(ctx: Any) -> str | None:
     """Return the last topic typed."""
     topics = _texts(ctx, "topic", "topics")
-    # The parser does not split arguments after an option that still lacks its value.
+    # Take the last argument for the topic: the parser does not split arguments after an option that still lacks its
+    # value.
     return next(reversed(topics or [str(each) for each in ctx.args]), None)
 
 

@@ -143,7 +143,7 @@ def _constant(data: bytes) -> _Part:
     return lambda _: data
 
 
-# A trailing "\" or "%" is a token too, so that no part of a format is ignored.
+# Count a trailing "\" or "%" as a token too, so that no part of a format is ignored.
 _TOKEN: Final = re.compile(r"(?P<letter>%.?)|(?P<escape>\\(?:x[0-9A-Fa-f]{1,2}|.)?)|(?P<plain>[^%\\]+)", re.DOTALL)
 
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0"}

@@ -134,7 +134,7 @@ class Decompressor:
             while not stream.eof:
                 # Give input only if the stream needs it: a stream keeps its unused input.
                 shown = body[at : at + window] if stream.needs_input else b""
-                # The stream needs more input, and there is none: it never ends.
+                # Refuse a stream that never ends: it needs more input, and there is none.
                 if stream.needs_input and not shown:
                     raise EOFError("it is cut off")
                 piece = stream.decompress(shown, max_length=min(step, left + 1))

@@ -145,7 +145,7 @@ class LogReading:
     def _pass_over(self, problem: str) -> Iterator[pa.RecordBatch]:
         """Handle the damaged batch as ``on_corrupt`` asks; first yield the records before it."""
         position, size, base_offset = self._scanner.batch_at_hand
-        # If length or magic are damaged, the next batch cannot be found, whatever ``on_corrupt`` is.
+        # Raise an error for damaged length or magic, whatever ``on_corrupt`` is: the next batch cannot be found.
         lost = 0 < self._scanner.fault[0] <= _LAST_FRAMING_FAULT
         if lost or self._on_corrupt == "fail":
             yield from self._flush()

@@ -189,7 +189,7 @@ class SegmentStream(io.RawIOBase):
     def close(self) -> None:
         """Stop loading; requests that have not started never start."""
         if not self.closed:
-            # A reader may stop at the end of the last chunk: return that chunk's memory.
+            # Return the last chunk's memory, because a reader may stop at its end.
             if self._head is not None and self._scheduled:
                 self._drop_first()
             # Do not reuse memory into which a load may still write.

@@ -63,7 +63,8 @@ class _TopicWriter:
                     _add(batches, batch)
                 return EpochMessage(query, epoch, task, batches.finish())
             except BaseException:
-                # No queue entry will ever name these batches: Spark retries the task with new ones, or the query fails.
+                # Delete the batches, which no queue entry will ever name: Spark retries the task with new ones, or the
+                # query fails.
                 batches.discard()
                 raise
 

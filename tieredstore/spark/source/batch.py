@@ -159,7 +159,7 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
     """Return the bounds of all ``filters``. Filters on columns other than topic, partition, offset and timestamp are
     ignored.
     """
-    # Spark applies every filter again, so an ignored filter costs time but gives no wrong row.
+    # Ignore unknown filters: Spark applies every filter again, so an ignored one costs time but gives no wrong row.
     bounds = Bounds()
     for one in filters:
         match one:
@@ -190,7 +190,7 @@ def _among(column: str, values: Sequence[object]) -> Bounds:
         case "partition" if numbers := _all(values, int):
             return Bounds(partitions=frozenset(numbers))
         case "offset" if numbers := _all(values, int):
-            # One range for all values, even if they are far apart: Spark drops the rows between them.
+            # Return one range for all values, even if they are far apart: Spark drops the rows between them.
             return Bounds(first_offset=min(numbers), stop_offset=max(numbers) + 1)
         case "timestamp" if times := _all(values, datetime):
             return _from(column, min(times, key=_microseconds), beyond=False)

@@ -59,7 +59,7 @@ def map_records(
     texts = {name: _option_text(value) for name, value in options.items() if value is not None}
     with one_sentence():
         _check_options(parse_options(texts, streaming=False))
-    # The name must be unique, because Spark rebuilds plans by the name of their source.
+    # Give each source a unique name, because Spark rebuilds plans by it.
     source = source_class(mapped, f"{TieredStoreDataSource.name()}_map_{next(_numbers)}", _cores(spark))
     spark.dataSource.register(source)
     return spark.read.format(source.name()).options(**texts).load()

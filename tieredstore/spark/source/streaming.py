@@ -189,7 +189,7 @@ class StreamOffsets:
         kept = {topic: self.topic_ids[topic] for topic, _ in stay}
         # Never replace a real topic id by a derived one: only a real id reveals a re-created topic later.
         ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
-        # The end of the first batch keeps the stream's start; later ends do not need it. If nothing was read in a
+        # Keep the stream's start in the end of the first batch; later ends do not need it. If nothing was read in a
         # partition, keep its epoch too, so that equal offsets give equal texts.
         is_same = {where for where, at in stay.items() if moved.offsets.get(where, at) == at}
         epochs = {**moved.epochs, **{where: epoch for where, epoch in self.epochs.items() if where in is_same}}

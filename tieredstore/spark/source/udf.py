@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
     from tieredstore.remote.stores import StoreLike
 
-# The type stubs of Arrow's functions are incomplete.
+# Look the function up by name: the type stubs of Arrow's functions are incomplete.
 
 _arrow_udf: Final[Callable[..., Callable[[Column | str], Column]]] = getattr(functions, "arrow_udf")  # noqa: B009  Spark tells no types of it
 
