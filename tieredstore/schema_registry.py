@@ -1,7 +1,8 @@
 """Schemas of messages, from a registry with Confluent's protocol. Needs ``tieredstore[avro]``.
 
-https://docs.confluent.io/platform/current/schema-registry/develop/api.html. Only two of its requests are used: one by a
-schema's id and one by its subject. The schema of an id never changes, so each is requested once.
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html. Readers use two of its requests: one by a
+schema's id and one by its subject. The schema of an id never changes, so each is requested once. Snapshots and their
+restore use :meth:`SchemaRegistry.ask`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from tieredstore.errors import (
@@ -150,6 +151,22 @@ class SchemaRegistry:
         """Return a subject's latest schema. The subject of the values of ``orders`` is ``orders-value``."""
         return self._schema(f"/subjects/{quote(subject, safe='')}/versions/latest", f"the subject {excerpt(subject)}")
 
+    def ask(
+        self,
+        path: str,
+        what: str,
+        *,
+        method: Literal["DELETE", "GET", "POST", "PUT"] = "GET",
+        body: dict[str, Any] | None = None,
+        deadline: Deadline | None = None,
+    ) -> Any:
+        """Send a request, which may be repeated, and return the JSON of its answer; ``what`` names its subject.
+
+        Raise SchemaNotFoundError for status 404, and RegistryError with the registry's own message if it refuses.
+        """
+        sent = partial(self._asked, path, what, method, body)
+        return RETRY_POLICY.call(f"asking the schema registry for {what}", sent, deadline=deadline)
+
     def close(self) -> None:
         """Close the connections; the next request opens others."""
         self._session.close()
@@ -191,23 +208,27 @@ class SchemaRegistry:
             reading.texts[place] = text
 
     def _get(self, path: str, what: str, deadline: Deadline) -> _Answer:
-        asked = partial(self._asked, path, what)
-        return RETRY_POLICY.call(f"asking the schema registry for {what}", asked, deadline=deadline)
+        answer = self.ask(path, what, deadline=deadline)
+        if not isinstance(answer, dict):
+            raise RegistryError(f"{self.settings.urls[0]} is not a schema registry: its answer is not a JSON object")
+        return cast("_Answer", answer)
 
-    def _asked(self, path: str, what: str, attempt: Attempt) -> _Answer:
+    def _asked(self, path: str, what: str, method: str, body: dict[str, Any] | None, attempt: Attempt) -> Any:
         # Use the next address at each attempt.
         url = self.settings.urls[(attempt.number - 1) % len(self.settings.urls)]
         try:
             with (
                 within(attempt.deadline),
-                self._session.get().get(f"{url}{path}", stream=True, allow_redirects=False) as response,
+                self._session.get().request(
+                    method, f"{url}{path}", json=body, stream=True, allow_redirects=False
+                ) as response,
             ):
-                status, body = response.status_code, read_body(response)
+                status, content = response.status_code, read_body(response)
         except (requests.RequestException, StoreError) as error:
             # Do not chain: a traceback would show the library's arguments.
             raise _no_answer(url, error) from None
-        _check_status(status, url, what)
-        return _parsed(body, url)
+        _check_status(status, url, what, content)
+        return _parsed(content, url)
 
 
 @dataclass(slots=True)
@@ -307,28 +328,28 @@ def _no_answer(url: str, error: Exception) -> RegistryError:
     return RegistryUnavailableError(f"the schema registry at {url} gives no answer: {text}")
 
 
-def _check_status(status: int, url: str, what: str) -> None:
+def _check_status(status: int, url: str, what: str, content: bytes) -> None:
     match status:
         case 200:
             return
         case 404:
             raise SchemaNotFoundError(f"the schema registry at {url} has not {what}")
         case 401 | 403:
-            raise RegistryDeniedError(f"the schema registry at {url} does not allow to read {what} (status {status})")
+            raise RegistryDeniedError(f"the schema registry at {url} does not allow access to {what} (status {status})")
+        case 405 | 409 | 422:
+            said = excerpt(redacted(content.decode("utf-8", "replace")), 300)
+            raise RegistryError(f"the schema registry at {url} refuses {what} (status {status}): {said}")
         case 408 | 429 | 500 | 502 | 503 | 504:
             raise RegistryUnavailableError(f"the schema registry at {url} cannot give {what} now (status {status})")
         case _:
             raise RegistryError(f"{url} is not a schema registry: it answers with status {status}")
 
 
-def _parsed(body: bytes, url: str) -> _Answer:
+def _parsed(body: bytes, url: str) -> Any:
     try:
-        answer = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise RegistryError(f"{url} is not a schema registry: its answer is not a JSON object")
-    return cast("_Answer", answer)
+        raise RegistryError(f"{url} is not a schema registry: its answer is not JSON") from None
 
 
 def _text_of(answer: _Answer, what: str) -> str:

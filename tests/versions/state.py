@@ -196,7 +196,7 @@ def take_another_snapshot(state: State, *, is_new: bool = False) -> None:
     assert (count > 0) != is_new
     if not is_new:
         assert snapshots.find().topics == TOPIC_SETTINGS
-    assert snapshots.write(ClusterSnapshot("c1", NOON_MS + count * HOUR_MS, TOPIC_SETTINGS))
+    assert snapshots.write(ClusterSnapshot("c1", NOON_MS + count * HOUR_MS, TOPIC_SETTINGS), is_hourly=True)
     assert snapshots.find().taken_ms == NOON_MS + count * HOUR_MS
 
 

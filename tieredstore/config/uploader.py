@@ -154,6 +154,23 @@ class UploaderSettings(SettingsGroup):
     retention_interval_ms: Annotated[int, long(1000)] = Field(
         default=3600000, alias="uploader.retention.interval.ms", description="Time in ms between passes of retention."
     )
+    snapshots_enabled: Annotated[bool, BOOLEAN] = Field(
+        default=True,
+        alias="uploader.snapshots.enabled",
+        description="Write a snapshot of the cluster each hour, if there is a broker to ask: settings of topics, ACLs, "
+        "offsets of groups. All uploaders of a cluster together write one.",
+    )
+    snapshots_retention_ms: Annotated[int, long(-1)] = Field(
+        default=2592000000,
+        alias="uploader.snapshots.retention.ms",
+        description="Delete snapshots that are older (ms), but never the newest; -1: none.",
+    )
+    snapshots_registry_config: Annotated[Path | None, PATH] = Field(
+        default=None,
+        alias="uploader.snapshots.registry.config",
+        description="File with the properties of a schema registry, `schema.registry.url` and logins, whose schemas "
+        "snapshots hold too.",
+    )
     nice: Annotated[int, integer(0, 19)] = Field(
         default=0, alias="uploader.nice", description="Niceness of the process: lets the broker go first."
     )

@@ -102,9 +102,11 @@ class RegistrySchemas:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class NotHeld:
-    """Something that a snapshot does not hold, and why: all ACLs, a group, all schemas, or a part of a schema."""
+    """Something that a snapshot does not hold, and why. ``acls``, ``groups`` and ``schemas`` are all or some of them,
+    without names.
+    """
 
-    kind: Literal["acls", "group", "schemas", "schema"]
+    kind: Literal["acls", "group", "groups", "schema", "schemas", "topic"]
     name: str
     reason: str
 

@@ -30,6 +30,8 @@ COUNTERS: Final[Mapping[str, str]] = {
     "expired_bytes": "Stored bytes deleted by uploader.retention.",
     "abandoned_segments": "Segments dropped without shipping: the topic was deleted, or the log now has other records.",
     "moved_back": "Watermarks moved back because a later leader epoch began before them.",
+    "snapshots": "Snapshots of the cluster written.",
+    "failed_snapshots": "Failed attempts to write a snapshot of the cluster.",
 }
 
 GAUGES: Final[Mapping[str, str]] = {
@@ -68,6 +70,8 @@ class Counts:
     expired_bytes: int = 0
     abandoned_segments: int = 0
     moved_back: int = 0
+    snapshots: int = 0
+    failed_snapshots: int = 0
     recorded: dict[TopicIdPartition, int] = field(default_factory=dict[TopicIdPartition, int])
     unfilled: dict[TopicIdPartition, str] = field(default_factory=dict[TopicIdPartition, str])
 

@@ -30,6 +30,7 @@ _SETTLED_S: Final = 0.25
 _TOPICS_S: Final = 1.0
 _ADVICE_S: Final = 3600.0
 _FILL_S: Final = 60.0
+_SNAPSHOT_S: Final = 600.0
 _FOLLOW_S: Final = 5.0
 _FIRST_EXPIRY_S: Final = 60.0
 _INCOMPLETE_S: Final = 0.05
@@ -57,6 +58,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
             "follow": lambda stop: threads.again("follow", stop, uploader.follow, _FOLLOW_S),
             "holes": threads.fill,
             "retention": threads.expire,
+            "snapshots": threads.snapshot,
             "time": threads.watch_time,
             **workers,
         },
@@ -163,6 +165,15 @@ class _Threads:
                         break
             except TieredStoreError as error:
                 _logger.warning("retention of stored segments stopped early; it is retried later: %s", error)
+
+    def snapshot(self, stop: Stop) -> None:
+        """Write the cluster's snapshot of each hour, if no other uploader has: look every few minutes, at random times,
+        so that seldom two take the same one.
+        """
+        hourly = self._uploader.snapshots
+        while hourly is not None and not stop.wait(_SNAPSHOT_S * random.random()):  # noqa: S311
+            with nothing_under_way():
+                hourly.write()
 
     def watch_time(self, stop: Stop) -> None:
         """End the process if a thread is stuck in a store. Threads cannot be killed; a restarted process continues."""

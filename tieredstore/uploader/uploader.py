@@ -27,6 +27,7 @@ from tieredstore.remote.stores import NamedStore, StoreLike, resolve_store, sett
 from tieredstore.uploader.broker import BrokerEnvironment, broker_environment
 from tieredstore.uploader.disk import Disk
 from tieredstore.uploader.holes import Filler
+from tieredstore.uploader.hourly_snapshots import HourlySnapshots
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
 from tieredstore.uploader.links import Links, lock_folder
 from tieredstore.uploader.metrics import Counts, levels_of
@@ -111,6 +112,7 @@ class Uploader(Closing):
             opened.callback(leadership.close)
             self.tries: Tries = Tries(monotonic)
             self._limit = TryLimit(uploader.upload_timeout_ms / 1000, uploader.concurrent_uploads)
+            self.snapshots: HourlySnapshots | None = self._open_snapshots(opened)
             self.target: Target = Target.open(settings, store, self.tries, self._limit)
             self._opened = opened.pop_all()
         self.leadership: LeadershipView = LeadershipView(leadership, monotonic)
@@ -456,6 +458,12 @@ class Uploader(Closing):
         from tieredstore.live.broker_state import BrokerState  # noqa: PLC0415
 
         return opened.enter_context(BrokerState(self.environment.client))
+
+    def _open_snapshots(self, opened: contextlib.ExitStack) -> HourlySnapshots | None:
+        if not self.environment.client or not self.own.snapshots_enabled:
+            return None
+        hourly = HourlySnapshots(self.own, self.environment.client, lambda: self.target.manager, self.counts)
+        return opened.enter_context(hourly)
 
 
 def _left(partition: Partition) -> Outcome:

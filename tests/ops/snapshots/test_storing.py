@@ -87,7 +87,7 @@ def stored_of(store: ObjectStore, ring: KeyRing | None = None) -> Snapshots:
 @pytest.mark.parametrize("ring", [None, RING], ids=["plain", "encrypted"])
 def test_what_was_written_is_read_back(ring: KeyRing | None) -> None:
     store = MemoryObjectStore()
-    assert stored_of(store, ring).write(FULL)
+    assert stored_of(store, ring).write(FULL, is_hourly=True)
     assert stored_of(store, ring).find() == FULL
     (info,) = store.list()
     assert info.key == "pre/!tieredstore/snapshots/c1/2026-11-28T12Z.json"
@@ -99,7 +99,7 @@ def test_what_was_written_is_read_back(ring: KeyRing | None) -> None:
 
 def test_without_its_key_an_encrypted_snapshot_is_refused() -> None:
     store = MemoryObjectStore()
-    stored_of(store, RING).write(FULL)
+    stored_of(store, RING).write(FULL, is_hourly=True)
     with pytest.raises(UnknownKeyError, match="key1"):
         stored_of(store).find()
     with pytest.raises(UnknownKeyError, match="key1"):
@@ -109,7 +109,9 @@ def test_without_its_key_an_encrypted_snapshot_is_refused() -> None:
 def test_of_many_uploaders_one_writes_the_hour() -> None:
     store = MemoryObjectStore()
     with ThreadPoolExecutor(8) as pool:
-        wrote = list(pool.map(lambda at_ms: stored_of(store, RING).write(at(at_ms)), range(NOON_MS, NOON_MS + 8)))
+        wrote = list(
+            pool.map(lambda at_ms: stored_of(store, RING).write(at(at_ms), is_hourly=True), range(NOON_MS, NOON_MS + 8))
+        )
     assert sorted(wrote) == [False] * 7 + [True]
     assert stored_of(store, RING).find().taken_ms == NOON_MS + wrote.index(True)
 
@@ -119,14 +121,14 @@ def test_a_snapshot_is_found_by_time_and_by_cluster() -> None:
     with pytest.raises(ResourceNotFoundError, match="the bucket has no snapshot: "):
         snapshots.find()
     for hour in (0, 1, 5):
-        snapshots.write(at(NOON_MS + hour * HOUR_MS))
+        snapshots.write(at(NOON_MS + hour * HOUR_MS), is_hourly=True)
     assert snapshots.find().taken_ms == NOON_MS + 5 * HOUR_MS
     assert snapshots.find(NOON_MS + HOUR_MS).taken_ms == NOON_MS + HOUR_MS
     assert snapshots.find(NOON_MS + HOUR_MS - 1).taken_ms == NOON_MS, "the one of that hour is later"
     assert snapshots.find(NOON_MS + 5 * HOUR_MS - 1).taken_ms == NOON_MS + HOUR_MS
     with pytest.raises(ResourceNotFoundError, match="at or before 2026-11-28T12:19:59Z"):
         snapshots.find(NOON_MS - 1)
-    snapshots.write(at(NOON_MS, "a/b c"))
+    snapshots.write(at(NOON_MS, "a/b c"), is_hourly=True)
     with pytest.raises(ConfigError, match="2 clusters; name one: a/b c, c1"):
         snapshots.find()
     assert snapshots.find(cluster_id="a/b c").cluster_id == "a/b c"
@@ -137,11 +139,11 @@ def test_a_snapshot_is_found_by_time_and_by_cluster() -> None:
 def test_another_release_and_another_name_are_refused() -> None:
     store = MemoryObjectStore()
     snapshots = stored_of(store)
-    snapshots.write(FULL)
+    snapshots.write(FULL, is_hourly=True)
     key = snapshots.key("c1", NOON_MS)
     body = store.get(key)
     store.put(snapshots.key("c1", NOON_MS + HOUR_MS), body)
-    with pytest.raises(CorruptDataError, match="the snapshot c1 2026-11-28T13Z is that of c1 2026-11-28T12Z"):
+    with pytest.raises(CorruptDataError, match="the snapshot c1 2026-11-28T13Z is that of c1 2026-11-28T122000Z"):
         snapshots.find()
     store.put(key, body.replace(b'"version":1', b'"version":2'))
     with pytest.raises(NewerVersionError, match=r"a cluster snapshot of version 2.*upgrade tieredstore"):
@@ -152,7 +154,7 @@ def test_another_release_and_another_name_are_refused() -> None:
 def test_a_flipped_bit_never_gives_another_snapshot(ring: KeyRing | None) -> None:
     store = MemoryObjectStore()
     snapshots = stored_of(store, ring)
-    snapshots.write(FULL)
+    snapshots.write(FULL, is_hourly=True)
     key = snapshots.key("c1", NOON_MS)
     body = store.get(key)
     chosen = random.Random(48)
@@ -174,14 +176,14 @@ def test_old_ones_expire_by_the_stores_clock_and_the_newest_stays() -> None:
     snapshots = stored_of(store)
     for hour in range(4):
         store.clock_ms = NOON_MS + hour * HOUR_MS
-        snapshots.write(at(store.clock_ms))
+        snapshots.write(at(store.clock_ms), is_hourly=True)
     store.clock_ms = NOON_MS
-    snapshots.write(at(NOON_MS, "other"))
+    snapshots.write(at(NOON_MS, "other"), is_hourly=True)
     store.clock_ms = NOON_MS + 3 * HOUR_MS
-    assert [each.hour for each in snapshots.expire(2 * HOUR_MS)] == ["2026-11-28T12Z"]
+    assert [each.name for each in snapshots.expire(2 * HOUR_MS)] == ["2026-11-28T12Z"]
     store.clock_ms = NOON_MS + 1000 * HOUR_MS
-    assert [each.hour for each in snapshots.expire(2 * HOUR_MS)] == ["2026-11-28T13Z", "2026-11-28T14Z"]
-    assert [(each.cluster_id, each.hour) for each in snapshots.find_all()] == [
+    assert [each.name for each in snapshots.expire(2 * HOUR_MS)] == ["2026-11-28T13Z", "2026-11-28T14Z"]
+    assert [(each.cluster_id, each.name) for each in snapshots.find_all()] == [
         ("c1", "2026-11-28T15Z"), ("other", "2026-11-28T12Z"),
     ]  # fmt: skip
     assert not snapshots.expire(0)
@@ -192,8 +194,8 @@ def test_a_clock_that_jumps_deletes_no_newest_one_and_an_unknown_clock_none() ->
     snapshots = stored_of(store)
     for jump in (0, -50 * HOUR_MS, 90 * HOUR_MS, -5 * HOUR_MS):
         store.clock_ms = NOON_MS + jump
-        snapshots.write(at(store.clock_ms))
+        snapshots.write(at(store.clock_ms), is_hourly=True)
         snapshots.expire(HOUR_MS)
-        assert "2026-12-02T06Z" in [each.hour for each in snapshots.find_all()] or jump <= 0
+        assert "2026-12-02T06Z" in [each.name for each in snapshots.find_all()] or jump <= 0
     store.clock_ms = None
     assert not snapshots.expire(0)

@@ -327,6 +327,16 @@ class FromTo(Group):
         return parse_option("--to", self.stop)
 
 
+RegistryUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--registry", metavar="URL", help="Where the schemas of Avro's messages are, by their ids."),
+]
+RegistryConfig: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--registry-config", metavar="FILE", help="Properties of the registry: logins, TLS."),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Values(Group):
     """The types of keys and values."""
@@ -344,14 +354,8 @@ class Values(Group):
             help="bytes, text, json, json:SCHEMA, avro:SCHEMA (files), avro by --registry; of one topic: orders=text.",
         ),
     ] = None
-    registry: Annotated[
-        str | None,
-        typer.Option("--registry", metavar="URL", help="Where the schemas of Avro's messages are, by their ids."),
-    ] = None
-    registry_config: Annotated[
-        Path | None,
-        typer.Option("--registry-config", metavar="FILE", help="Properties of the registry: logins, TLS."),
-    ] = None
+    registry: RegistryUrl = None
+    registry_config: RegistryConfig = None
     invalid: Annotated[
         Literal["fail", "null"],
         typer.Option("--invalid", help="Keys and values that are not of their type: an error, or null."),

@@ -65,6 +65,7 @@ _NEEDS: Final = {
     NeedReason.WRAPPED: "segments are encrypted by it",
     NeedReason.DAMAGED: "manifests are damaged",
     NeedReason.UNCOMMITTED: "segments have no manifest",
+    NeedReason.SNAPSHOT: "snapshots of the cluster are encrypted by it, until they expire",
     NeedReason.UNFINISHED: "writes have not ended",
     NeedReason.CACHED: "rotation from it, whose old manifests readers may hold",
 }

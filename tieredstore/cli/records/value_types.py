@@ -35,7 +35,7 @@ def parse_types(
     """
     from tieredstore.query.topic_columns import ColumnTypes
 
-    registry = _registry(values)
+    registry = open_registry(values.registry, values.registry_config)
     keys, of_values = (
         _parse_side(option, texts or (), alone, partial(_parse_kind, option, values.invalid, registry), default)
         for option, texts in (("--key", values.key), ("--value", values.value))
@@ -89,14 +89,14 @@ def _parse_kind(option: str, invalid: Literal["fail", "null"], registry: SchemaR
     return kind
 
 
-def _registry(values: Values) -> SchemaRegistry | None:
-    if values.registry is None and values.registry_config is None:
+def open_registry(url: str | None, config: Path | None) -> SchemaRegistry | None:
+    """Return the registry of a URL, of a file of properties, or of both; None without either."""
+    if url is None and config is None:
         return None
     from tieredstore.config.properties import read_properties
     from tieredstore.schema_registry import SchemaRegistry
 
-    properties = {} if values.registry_config is None else read_properties(values.registry_config)
-    return SchemaRegistry(values.registry, properties)
+    return SchemaRegistry(url, {} if config is None else read_properties(config))
 
 
 def _read_text(path: Path) -> str:

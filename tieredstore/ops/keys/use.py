@@ -11,6 +11,7 @@ from tieredstore.backends.base import ObjectStore, admin_of, find_abandoned_writ
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError
 from tieredstore.ops.listing import ListedSegment, SegmentTotals
+from tieredstore.ops.snapshots.storing import Snapshots
 
 
 def each_counted(listed: Iterable[ListedSegment], totals: dict[str | None, SegmentTotals]) -> Iterator[ListedSegment]:
@@ -43,14 +44,18 @@ class NeedReason(enum.StrEnum):
     UNFINISHED = "unfinished"
     """A write is unfinished. The segment may still be committed with the pair."""
 
+    SNAPSHOT = "snapshots"
+    """The pair wraps the data key of a cluster's snapshot, or the snapshot is damaged."""
+
     CACHED = "cached"
     """A rotation replaced the pair a short time ago, and readers may have cached the old manifests."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyNeed:
-    """A segment, an unfinished write or a rotation that may still need a key pair. ``name`` is the path or the key
-    of its object in the store.
+    """A segment, a snapshot, an unfinished write or a rotation that may still need a key pair.
+
+    ``name`` is the path or the key of its object in the store.
     """
 
     name: str
@@ -97,6 +102,10 @@ def needs_of(
         yield KeyNeed(_rotated_key(prefix, key_id), NeedReason.CACHED, f"until {until}")
     for write in find_abandoned_writes(store, prefix):
         yield KeyNeed(write.key, NeedReason.UNFINISHED)
+    snapshots = Snapshots(store, prefix, None)
+    for stored in snapshots.find_all():
+        if snapshots.may_need(stored, key_id):
+            yield KeyNeed(stored.key, NeedReason.SNAPSHOT)
     for segment in listed:
         path = segment.objects.main_path
         if isinstance(segment.loaded, CorruptDataError):

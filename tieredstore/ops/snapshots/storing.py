@@ -1,4 +1,6 @@
-"""Cluster snapshots in the bucket: ``<prefix>!tieredstore/snapshots/<cluster id>/<hour>.json``, written if absent.
+"""Cluster snapshots in the bucket: ``<prefix>!tieredstore/snapshots/<cluster id>/<moment>.json``, written if absent.
+
+The moment is the hour for the hourly ones, and the second for others.
 
 The object is JSON: the snapshot itself is compressed, encrypted like a segment if the settings have key pairs, and
 encoded as base64. A checksum covers it.
@@ -22,6 +24,7 @@ from tieredstore.backends.base import ObjectStore, admin_of
 from tieredstore.errors import (
     ConfigError,
     CorruptDataError,
+    NewerVersionError,
     ObjectNotFoundError,
     PreconditionFailedError,
     ResourceNotFoundError,
@@ -40,26 +43,27 @@ if TYPE_CHECKING:
     from tieredstore.transform.keyring import KeyRing
 
 _FOLDER: Final = "!tieredstore/snapshots/"
-_NAME: Final = re.compile(r"([^/]+)/(\d{4}-\d{2}-\d{2}T\d{2})Z\.json", re.ASCII)
-_HOUR: Final = "%Y-%m-%dT%H"
+_NAME: Final = re.compile(r"([^/]+)/(\d{4}-\d{2}-\d{2}T\d{2}(\d{4})?Z)\.json", re.ASCII)
+_HOUR: Final = "%Y-%m-%dT%HZ"
+_SECOND: Final = "%Y-%m-%dT%H%M%SZ"
+_MOMENT: Final = "%Y-%m-%dT%H:%M:%SZ"
+_HOUR_MS: Final = 3_600_000
 _MAX_STORED_BYTES: Final = 64 << 20
 _MAX_BYTES: Final = 512 << 20
 """The largest snapshot, as JSON: enough for millions of committed offsets."""
 
 
 class StoredSnapshot(NamedTuple):
-    """A snapshot's object. ``hour_ms`` is the start of the hour in which it was taken; it sorts by cluster and hour."""
+    """A snapshot's object. ``moment_ms`` is the start of the hour or second in which it was taken, and ``name`` the
+    same as text: 2026-11-28T06Z or 2026-11-28T061530Z. It sorts by cluster and moment.
+    """
 
     cluster_id: str
-    hour_ms: int
+    moment_ms: int
+    name: str
     key: str
     size: int
     modified_ms: int | None
-
-    @property
-    def hour(self) -> str:
-        """The hour, as in 2026-11-28T06Z."""
-        return _hour_text(self.hour_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,9 @@ class Snapshots:
         """Return the snapshots of a manager's bucket, with its keys."""
         return cls(manager.store, manager.layout.prefix, manager.key_ring)
 
-    def key(self, cluster_id: str, moment_ms: int) -> str:
-        """Return the key of a cluster's snapshot in the hour of ``moment_ms``."""
-        return f"{self.prefix}{_FOLDER}{quote(cluster_id, safe='')}/{_hour_text(moment_ms)}.json"
+    def key(self, cluster_id: str, moment_ms: int, form: str = _HOUR) -> str:
+        """Return the key of a cluster's snapshot of the hour, or of the second, of ``moment_ms``."""
+        return f"{self.prefix}{_FOLDER}{quote(cluster_id, safe='')}/{_text(moment_ms, form)}.json"
 
     def has(self, cluster_id: str, moment_ms: int) -> bool:
         """Return True if the hour's snapshot exists."""
@@ -87,20 +91,21 @@ class Snapshots:
             return False
         return True
 
-    def write(self, snapshot: ClusterSnapshot) -> bool:
-        """Write a snapshot; return False and write nothing if its hour has one.
+    def write(self, snapshot: ClusterSnapshot, *, is_hourly: bool) -> bool:
+        """Write a snapshot under its hour or its second; return False and write nothing if there is one.
 
         Raise ConfigError if it is larger than a snapshot may be.
         """
         body = _sealed(snapshot, self.key_ring)
+        key = self.key(snapshot.cluster_id, snapshot.taken_ms, _HOUR if is_hourly else _SECOND)
         try:
-            self.store.put(self.key(snapshot.cluster_id, snapshot.taken_ms), body, if_absent=True)
+            self.store.put(key, body, if_absent=True)
         except PreconditionFailedError:
             return False
         return True
 
     def find_all(self) -> list[StoredSnapshot]:
-        """Return all snapshots, by cluster and then by hour, by one listing."""
+        """Return all snapshots, by cluster and then by moment, by one listing."""
         return sorted(self._listed())
 
     def read(self, stored: StoredSnapshot) -> ClusterSnapshot:
@@ -109,31 +114,55 @@ class Snapshots:
         Raise CorruptDataError if it is damaged, NewerVersionError if a later release wrote it, EncryptionError without
         its key, and ObjectNotFoundError if it has expired.
         """
-        where = f"the snapshot {stored.cluster_id} {stored.hour}"
+        where = f"the snapshot {stored.cluster_id} {stored.name}"
         snapshot = _opened(self.store.get_small(stored.key, _MAX_STORED_BYTES), self.key_ring, where)
-        if (snapshot.cluster_id, _hour_text(snapshot.taken_ms)) != (stored.cluster_id, stored.hour):
-            raise CorruptDataError(f"{where} is that of {snapshot.cluster_id} {_hour_text(snapshot.taken_ms)}")
+        names = (_text(snapshot.taken_ms, _HOUR), _text(snapshot.taken_ms, _SECOND))
+        if snapshot.cluster_id != stored.cluster_id or stored.name not in names:
+            raise CorruptDataError(f"{where} is that of {snapshot.cluster_id} {names[1]}")
         return snapshot
 
-    def find(self, at_ms: int | None = None, cluster_id: str | None = None) -> ClusterSnapshot:
+    def find(
+        self, at_ms: int | None = None, cluster_id: str | None = None, *, has_schemas: bool = False
+    ) -> ClusterSnapshot:
         """Read the newest snapshot, or the newest that was taken at or before ``at_ms``.
 
-        Raise ResourceNotFoundError without one, ConfigError if there are several clusters and ``cluster_id`` names
-        none; see also :meth:`read`.
+        With ``has_schemas``, pass over those without schemas. Raise ResourceNotFoundError without one, ConfigError if
+        there are several clusters and ``cluster_id`` names none; see also :meth:`read`.
         """
         listed = self.find_all()
         clusters = sorted({each.cluster_id for each in listed})
         if cluster_id is None and len(clusters) > 1:
             raise ConfigError(f"the bucket has snapshots of {len(clusters)} clusters; name one: {', '.join(clusters)}")
+        newest: ClusterSnapshot | None = None
         for stored in reversed(listed):
-            if cluster_id in (None, stored.cluster_id) and (at_ms is None or stored.hour_ms <= at_ms):
+            # An hourly one may be newer than one of a second of that hour.
+            if newest is not None and stored.moment_ms < newest.taken_ms - newest.taken_ms % _HOUR_MS:
+                break
+            if cluster_id in (None, stored.cluster_id) and (at_ms is None or stored.moment_ms <= at_ms):
                 snapshot = self.read(stored)
-                # Skip a snapshot that was taken in the hour of ``at_ms``, but after it.
-                if at_ms is None or snapshot.taken_ms <= at_ms:
-                    return snapshot
+                if (
+                    (at_ms is None or snapshot.taken_ms <= at_ms)
+                    and (newest is None or snapshot.taken_ms > newest.taken_ms)
+                    and (snapshot.schemas is not None or not has_schemas)
+                ):
+                    newest = snapshot
+        if newest is not None:
+            return newest
+        what = "snapshot with schemas" if has_schemas else "snapshot"
         of = "" if cluster_id is None else f" of the cluster {cluster_id}"
-        until = "" if at_ms is None else f" at or before {_moment_text(at_ms)}"
-        raise ResourceNotFoundError(f"the bucket has no snapshot{of}{until}: `tieredstore restore snapshot` writes one")
+        until = "" if at_ms is None else f" at or before {_text(at_ms, _MOMENT)}"
+        raise ResourceNotFoundError(f"the bucket has no {what}{of}{until}: `tieredstore restore snapshot` writes one")
+
+    def may_need(self, stored: StoredSnapshot, key_id: str) -> bool:
+        """Return True if a snapshot is encrypted by this key pair, or is damaged; False if it has expired."""
+        try:
+            raw = self.store.get_small(stored.key, _MAX_STORED_BYTES)
+            encryption = CLUSTER_SNAPSHOT.parse(_DOCUMENT, raw, stored.name).encryption
+        except ObjectNotFoundError:
+            return False
+        except (CorruptDataError, NewerVersionError):
+            return True
+        return encryption is not None and encryption.key_id == key_id
 
     def expire(self, max_age_ms: int) -> list[StoredSnapshot]:
         """Delete the snapshots older than this, but never a cluster's newest; return those deleted.
@@ -142,7 +171,7 @@ class Snapshots:
         """
         now_ms = admin_of(self.store).now_ms()
         listed = self.find_all()
-        newest = {each.cluster_id: each for each in listed}
+        newest = {each.cluster_id: each for each in listed}  # sorted, so the last one stays
         old = [
             each
             for each in listed
@@ -159,9 +188,9 @@ class Snapshots:
         folder = f"{self.prefix}{_FOLDER}"
         for info in self.store.list(folder):
             match = _NAME.fullmatch(info.key.removeprefix(folder))
-            hour_ms = None if match is None else _parse_hour(match[2])
-            if match is not None and hour_ms is not None:
-                yield StoredSnapshot(unquote(match[1]), hour_ms, info.key, info.size, info.modified_ms)
+            moment_ms = None if match is None else _parse(match[2], _HOUR if match[3] is None else _SECOND)
+            if match is not None and moment_ms is not None:
+                yield StoredSnapshot(unquote(match[1]), moment_ms, match[2], info.key, info.size, info.modified_ms)
 
 
 def read_snapshot(
@@ -195,12 +224,6 @@ class _Document:
 
 
 _DOCUMENT: Final = TypeAdapter(_Document)
-
-
-def key_id_of(raw: bytes | None, where: str) -> str | None:
-    """Return the key pair that a snapshot's object needs, None without encryption; see :meth:`Snapshots.read`."""
-    encryption = CLUSTER_SNAPSHOT.parse(_DOCUMENT, raw, where).encryption
-    return None if encryption is None else encryption.key_id
 
 
 def _sealed(snapshot: ClusterSnapshot, key_ring: KeyRing | None) -> bytes:
@@ -253,16 +276,12 @@ def _cipher_of(encryption: _Encryption | None, key_ring: KeyRing | None) -> Segm
     return SegmentCipher(DataKey(key_ring.unwrap(key.key_id, key.wrapped), key.aad))
 
 
-def _hour_text(moment_ms: int) -> str:
-    return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):{_HOUR}}Z"
+def _text(moment_ms: int, form: str) -> str:
+    return datetime.fromtimestamp(moment_ms // 1000, UTC).strftime(form)
 
 
-def _moment_text(moment_ms: int) -> str:
-    return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _parse_hour(text: str) -> int | None:
+def _parse(text: str, form: str) -> int | None:
     try:
-        return int(datetime.strptime(f"{text}+0000", f"{_HOUR}%z").timestamp()) * 1000
+        return int(datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()) * 1000
     except ValueError:
         return None

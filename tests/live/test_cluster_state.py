@@ -1,0 +1,176 @@
+"""What a snapshot holds of real brokers, of Kafka's newest release and of 3.9, with an authorizer and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition, admin
+
+from tests.support.servers.kafka import PASSWORD, USER, start_kafka
+from tests.support.servers.kafka_cluster import KAFKA_39, start_kafka_cluster
+from tieredstore.errors import BrokerUnavailableError
+from tieredstore.format.cluster_snapshot import AclEntry, CommittedOffset, GroupOffsets
+from tieredstore.live import cluster_state
+from tieredstore.live.cluster_state import ClusterState
+
+_admin: Any = admin
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "group.coordinator.rebalance.protocols": "classic,consumer,share",
+    "group.share.enable": "true",
+    "unstable.api.versions.enable": "true",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+}
+ACL = AclEntry("TOPIC", "ord", "PREFIXED", f"User:{USER}", "*", "DESCRIBE", "ALLOW")
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A cluster with two topics, an ACL and groups; ``servers`` are for its administrator."""
+
+    servers: str
+    login: dict[str, str]
+
+    def state(self, **more: str) -> ClusterState:
+        return ClusterState({"bootstrap.servers": self.servers, **more})
+
+
+@pytest.fixture(scope="module")
+def newest() -> Iterator[Filled]:
+    with start_kafka(**AUTHORIZER) as server:
+        fill(server.bootstrap_servers)
+        create_acl(server.bootstrap_servers)
+        consume(server.bootstrap_servers, "fresh", "consumer")
+        share(server.bootstrap_servers)
+        login = {
+            "bootstrap.servers": server.sasl_servers, "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": PASSWORD,
+        }  # fmt: skip
+        yield Filled(server.bootstrap_servers, login)
+
+
+def fill(servers: str) -> None:
+    client = _admin.AdminClient({"bootstrap.servers": servers})
+    topics = [
+        _admin.NewTopic("orders", 3, 1, config={"retention.ms": "86400000", "cleanup.policy": "compact,delete"}),
+        _admin.NewTopic("plain", 1, 1),
+    ]
+    for future in client.create_topics(topics).values():
+        future.result(60)
+    producer = Producer({"bootstrap.servers": servers})
+    for number in range(30):
+        producer.produce("orders", b"x", key=b"k", partition=number % 3)
+    assert producer.flush(60) == 0
+    consume(servers, "billing", "classic")
+
+
+def consume(servers: str, group: str, protocol: str) -> None:
+    """Read all, and commit 10 in partition 0 and 7 in partition 1, the latter with metadata."""
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": group, "group.protocol": protocol, "enable.auto.commit": False}
+    )
+    with closing(consumer):
+        consumer.subscribe(["orders"])
+        while not consumer.assignment():
+            consumer.poll(1)
+        places = [TopicPartition("orders", 0, 10), TopicPartition("orders", 1, 7, "a note")]
+        consumer.commit(offsets=places, asynchronous=False)
+
+
+def create_acl(servers: str) -> None:
+    client = _admin.AdminClient({"bootstrap.servers": servers})
+    binding = _admin.AclBinding(
+        _admin.ResourceType.TOPIC, "ord", _admin.ResourcePatternType.PREFIXED, f"User:{USER}", "*",
+        _admin.AclOperation.DESCRIBE, _admin.AclPermissionType.ALLOW,
+    )  # fmt: skip
+    for future in client.create_acls([binding]).values():
+        future.result(60)
+
+
+def share(servers: str) -> None:
+    consumer: Any = ShareConsumer({"bootstrap.servers": servers, "group.id": "shared"})
+    consumer.subscribe(["orders"])
+    with ClusterState({"bootstrap.servers": servers}) as state:
+        while not state.groups([])[1]:
+            consumer.poll(0.1)
+    consumer.close()
+
+
+def offsets_of(group: str, protocol: Any) -> GroupOffsets:
+    return GroupOffsets(group, protocol, (CommittedOffset("orders", 0, 10), CommittedOffset("orders", 1, 7, "a note")))
+
+
+def test_everything_is_read_that_the_login_may_read(newest: Filled) -> None:
+    with newest.state() as state:
+        topics, not_held = state.topic_settings()
+        groups, groups_not_held = state.groups(topics)
+        assert state.acls() == (ACL,)
+    assert [(each.topic, each.partition_count, each.replication_factor, each.settings) for each in topics] == [
+        ("orders", 3, 1, {"cleanup.policy": "compact,delete", "retention.ms": "86400000"}),
+        ("plain", 1, 1, {}),
+    ]
+    assert not not_held
+    assert groups == [offsets_of("billing", "classic"), offsets_of("fresh", "consumer")]
+    assert [(each.kind, each.name) for each in groups_not_held] == [("group", "shared")]
+    assert "share and streams" in groups_not_held[0].reason
+
+
+def test_what_a_login_may_not_read_is_named(newest: Filled) -> None:
+    with newest.state(**newest.login) as state:
+        topics, not_held = state.topic_settings()
+        assert state.acls() is None
+        assert state.groups(topics) == ([], [])
+    assert not topics
+    assert [(each.kind, each.name) for each in not_held] == [("topic", "orders")]
+    assert "authorization failed" in not_held[0].reason.lower()
+
+
+def test_brokers_of_39_without_an_authorizer() -> None:
+    with (
+        start_kafka_cluster(1, libs=KAFKA_39) as cluster,
+        ClusterState({"bootstrap.servers": cluster.bootstrap_servers}) as state,
+    ):
+        fill(cluster.bootstrap_servers)
+        topics, not_held = state.topic_settings()
+        assert state.acls() == ()
+        groups, groups_not_held = state.groups(topics)
+    assert [each.topic for each in topics] == ["orders", "plain"]
+    assert topics[0].settings == {"cleanup.policy": "compact,delete", "retention.ms": "86400000"}
+    assert groups == [offsets_of("billing", "classic")]
+    assert not not_held + groups_not_held
+
+
+def test_a_group_with_a_hanging_transaction_is_named_and_the_others_are_read(
+    newest: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_state, "_GROUP_S", 1.0)
+    producer = Producer({"bootstrap.servers": newest.servers, "transactional.id": "hanging"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    consumer = Consumer({"bootstrap.servers": newest.servers, "group.id": "pending"})
+    producer.send_offsets_to_transaction([TopicPartition("orders", 0, 3)], consumer.consumer_group_metadata(), 60)
+    try:
+        with newest.state() as state:
+            topics, _ = state.topic_settings()
+            groups, not_held = state.groups(topics)
+    finally:
+        producer.abort_transaction(60)
+        consumer.close()
+    assert groups == [offsets_of("billing", "classic"), offsets_of("fresh", "consumer")]
+    assert [each.name for each in not_held] == ["shared", "pending"]
+    assert "the offsets of the group pending" in not_held[1].reason
+
+
+def test_brokers_that_do_not_answer_are_an_error() -> None:
+    with (
+        ClusterState({"bootstrap.servers": "127.0.0.1:9"}, timeout_s=0.5) as state,
+        pytest.raises(BrokerUnavailableError, match=r"the cluster 127\.0\.0\.1:9 cannot be described"),
+    ):
+        state.cluster_id()

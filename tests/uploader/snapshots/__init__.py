@@ -1,0 +1,1 @@
+"""Hourly snapshots of the cluster."""

@@ -1,0 +1,190 @@
+"""A cluster's settings, ACLs and groups' offsets, as a snapshot holds them."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import ConsumerGroupType, KafkaException, TopicCollection, admin
+
+from tieredstore.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError, ResourceNotFoundError
+from tieredstore.format.cluster_snapshot import AclEntry, CommittedOffset, GroupOffsets, NotHeld, TopicSettings
+from tieredstore.live.clients import LiveAdmin
+from tieredstore.live.cluster import GroupClient, LiveCluster, uuid_of
+from tieredstore.live.faults import fault
+from tieredstore.model import TopicPartition
+
+_GROUP_S: Final = 10.0
+"""The longest wait for one group's offsets: those of a hanging transaction would be waited for without end."""
+
+_GROUPS_S: Final = 600.0
+"""The longest time for all groups."""
+
+_OTHER_GROUP: Final = "neither a classic nor a consumer group, as share and streams groups are"
+
+# confluent-kafka does not type these.
+_admin: Final[Any] = admin
+_Asked = TypeVar("_Asked")
+
+
+class ClusterState(LiveCluster):
+    """Reads what a snapshot holds of a cluster. What the login may not read is left out, and named.
+
+    Topics that the login may not describe are unknown to it; brokers do not list them.
+    """
+
+    def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
+        """Raise ConfigError for invalid properties; nothing connects yet."""
+        super().__init__(properties, isolation="read_uncommitted", timeout_s=timeout_s)
+
+    def cluster_id(self) -> str:
+        """Return the cluster's id. One request."""
+        return str(self._describe_cluster().cluster_id)
+
+    def topic_settings(self) -> tuple[list[TopicSettings], list[NotHeld]]:
+        """Return each topic except internal ones with the settings that it sets itself, and those without access.
+
+        Two requests, and one to list the topics.
+        """
+        names = self.topics()
+        doing = f"the settings of topics at {self._servers} cannot be read"
+        resources = [_admin.ConfigResource(_admin.ResourceType.TOPIC, name) for name in names]
+        described, _ = self._each(
+            lambda timeout_s: (
+                self._untyped.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s) if names else {}
+            ),
+            doing,
+        )
+        configs, denied = self._each(
+            lambda timeout_s: (
+                _by_name(self._untyped.describe_configs(resources, request_timeout=timeout_s)) if names else {}
+            ),
+            doing,
+        )
+        found = [
+            _topic_settings(name, described[name], configs[name])
+            for name in names
+            if name in described and name in configs and not described[name].is_internal
+        ]
+        return found, [NotHeld("topic", name, str(error)) for name, error in denied.items()]
+
+    def acls(self) -> tuple[AclEntry, ...] | None:
+        """Return all ACLs, none without an authorizer; None if the login may not list them. Two requests."""
+        # For a refusal, librdkafka 2.16 returns an empty list, so ask for the right first.
+        operations: Sequence[Any] = self._describe_cluster().authorized_operations or ()
+        if _admin.AclOperation.DESCRIBE not in operations:
+            return None
+        any_acl = _admin.AclBindingFilter(
+            _admin.ResourceType.ANY, None, _admin.ResourcePatternType.ANY, None, None, _admin.AclOperation.ANY,
+            _admin.AclPermissionType.ANY,
+        )  # fmt: skip
+        doing = f"the ACLs of {self._servers} cannot be read"
+        answer = self._one(lambda timeout_s: self._untyped.describe_acls(any_acl, request_timeout=timeout_s), doing)
+        return tuple(sorted((_acl_entry(each) for each in answer), key=repr))
+
+    def groups(self, topics: Sequence[TopicSettings]) -> tuple[list[GroupOffsets], list[NotHeld]]:
+        """Return the offsets that each group has committed in these topics, and the groups without them.
+
+        One request per broker, and one per group, which names all partitions. Groups without an offset are left out.
+        """
+        doing = f"the groups of {self._servers} cannot be listed"
+        listed = self._one(lambda timeout_s: self._untyped.list_consumer_groups(request_timeout=timeout_s), doing)
+        for error in listed.errors:
+            raise fault(error.args[0], doing) from error
+        protocols = {each.group_id: each.type for each in listed.valid}
+        partitions = [(each.topic, number) for each in topics for number in range(each.partition_count)]
+        held: list[GroupOffsets] = []
+        not_held = [NotHeld("group", name, _OTHER_GROUP) for name in self._other_groups(protocols, doing)]
+        end = time.monotonic() + _GROUPS_S
+        for name, protocol in sorted(protocols.items()):
+            if time.monotonic() > end:
+                raise BrokerUnavailableError(f"{doing}: reading their offsets takes longer than {_GROUPS_S:g} s")
+            try:
+                offsets = tuple(self._offsets_of(name, partitions))
+            except BrokerError as error:
+                not_held.append(NotHeld("group", name, str(error)))
+            else:
+                if offsets:
+                    is_new = protocol is ConsumerGroupType.CONSUMER
+                    held.append(GroupOffsets(name, "consumer" if is_new else "classic", offsets))
+        return held, not_held
+
+    def _offsets_of(self, group: str, partitions: Sequence[TopicPartition]) -> Iterator[CommittedOffset]:
+        doing = f"the offsets of the group {group} at {self._servers} cannot be looked up"
+        with GroupClient({**self._configuration, "group.id": group}, self._login) as client:
+            for place in client.committed(partitions, doing, min(_GROUP_S, self._timeout_s)):
+                if place.offset >= 0:
+                    yield CommittedOffset(place.topic, place.partition, place.offset, place.metadata or "")
+
+    def _other_groups(self, known: Mapping[str, object], doing: str) -> list[str]:
+        """Return the groups that the library's newer request leaves out: of share, streams and other protocols."""
+        client = self._clients.get()
+        try:
+            with warnings.catch_warnings():
+                # The call that replaces this one hides these groups.
+                warnings.filterwarnings("ignore", "list_groups", DeprecationWarning)
+                found = self._untyped.list_groups(timeout=self._timeout_s)
+        except KafkaException as error:
+            raise self._failure(client, error, doing) from error
+        return sorted({each.id for each in found} - known.keys())
+
+    def _describe_cluster(self) -> Any:
+        return self._one(
+            lambda timeout_s: self._untyped.describe_cluster(
+                include_authorized_operations=True, request_timeout=timeout_s
+            ),
+            f"the cluster {self._servers} cannot be described",
+        )
+
+    @property
+    def _untyped(self) -> Any:
+        return self._clients.get()
+
+    def _one(self, ask: Callable[[float], Future[Any]], doing: str) -> Any:
+        return self._answers(self._clients.get(), lambda timeout_s: {"": ask(timeout_s)}, doing)[""]
+
+    def _each(
+        self, ask: Callable[[float], Mapping[_Asked, Future[Any]]], doing: str
+    ) -> tuple[dict[_Asked, Any], dict[_Asked, BrokerDeniedError]]:
+        """Return the answers, and the refusals. What has disappeared meanwhile is in neither."""
+        client: LiveAdmin = self._clients.get()
+        end = time.monotonic() + self._timeout_s
+        answers: dict[_Asked, Any] = {}
+        denied: dict[_Asked, BrokerDeniedError] = {}
+        for what, future in ask(self._timeout_s).items():
+            try:
+                answers[what] = self._answer(client, what, future, doing, end, None)
+            except BrokerDeniedError as error:
+                denied[what] = error
+            except ResourceNotFoundError:
+                continue
+        client.hear()
+        return answers, denied
+
+
+def _by_name(futures: Mapping[Any, Future[Any]]) -> dict[str, Future[Any]]:
+    return {resource.name: future for resource, future in futures.items()}
+
+
+def _topic_settings(name: str, described: Any, entries: Mapping[str, Any]) -> TopicSettings:
+    own = _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    # The library gives a number or a member of the enumeration.
+    mine = {key: entry for key, entry in entries.items() if int(getattr(entry.source, "value", entry.source)) == own}
+    return TopicSettings(
+        name,
+        str(uuid_of(described.topic_id)),
+        len(described.partitions),
+        max((len(each.replicas) for each in described.partitions), default=0),
+        {key: entry.value for key, entry in sorted(mine.items()) if entry.value is not None and not entry.is_sensitive},
+        tuple(sorted(key for key, entry in mine.items() if entry.value is None or entry.is_sensitive)),
+    )
+
+
+def _acl_entry(binding: Any) -> AclEntry:
+    return AclEntry(
+        binding.restype.name, binding.name, binding.resource_pattern_type.name, binding.principal, binding.host,
+        binding.operation.name, binding.permission_type.name,
+    )  # fmt: skip

@@ -1,0 +1,78 @@
+"""The cluster's hourly snapshot, which all uploaders of the cluster try to write and one writes.
+
+Separate from ``uploader``, because it asks the brokers by a client of its own and its failures never stop an upload.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.config.properties import read_properties
+from tieredstore.errors import TieredStoreError
+from tieredstore.ops.snapshots.storing import Snapshots
+from tieredstore.ops.snapshots.taking import write_hourly
+from tieredstore.process.closing import Closing
+
+if TYPE_CHECKING:
+    from tieredstore.config.uploader import UploaderSettings
+    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.uploader.metrics import Counts
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class HourlySnapshots(Closing):
+    """Writes the present hour's snapshot if nobody has, and deletes those past ``uploader.snapshots.retention.ms``.
+
+    ``client`` has the properties of the Kafka client; ``manager`` returns that of the present store.
+    """
+
+    def __init__(
+        self,
+        own: UploaderSettings,
+        client: Mapping[str, str],
+        manager: Callable[[], RemoteStorageManager],
+        counts: Counts,
+    ) -> None:
+        """Set up the clients; nothing connects yet. Raise ConfigError for an invalid file of a registry."""
+        # The modules import librdkafka and a HTTP client, which an uploader without snapshots does not need.
+        from tieredstore.live.cluster_state import ClusterState  # noqa: PLC0415
+
+        self._retention_ms = own.snapshots_retention_ms
+        self._manager, self._counts = manager, counts
+        self._cluster = ClusterState(client)
+        self._registry = None
+        if own.snapshots_registry_config is not None:
+            from tieredstore.schema_registry import SchemaRegistry  # noqa: PLC0415
+
+            self._registry = SchemaRegistry(properties=read_properties(own.snapshots_registry_config))
+        self._has_failed = False
+
+    def write(self) -> None:
+        """Write and expire. Count a failure, and log the first of several."""
+        try:
+            snapshots = Snapshots.of(self._manager())
+            if write_hourly(snapshots, self._cluster, self._registry):
+                self._counts.snapshots += 1
+                if self._retention_ms >= 0:
+                    snapshots.expire(self._retention_ms)
+        except Exception as error:
+            self._counts.failed_snapshots += 1
+            if not self._has_failed:
+                trace = None if isinstance(error, TieredStoreError) else error
+                _logger.warning(
+                    "the cluster's snapshot cannot be written; it is retried, and uploads go on: %s",
+                    error,
+                    exc_info=trace,
+                )
+            self._has_failed = True
+        else:
+            self._has_failed = False
+
+    def close(self) -> None:
+        """Close the clients."""
+        self._cluster.close()
+        if self._registry is not None:
+            self._registry.close()
