@@ -249,10 +249,10 @@ def test_a_deleted_topic_stays_deleted_without_yes(tmp_path: Path, monkeypatch: 
     check(Scene(("restore", "undelete", "events", "-c", write_settings(tmp_path)), lambda: content(store)))
 
 
-SPECIAL: Final = {"doctor", "restore finish", "restore groups", "restore undelete"}
+SPECIAL: Final = {"doctor", "restore finish", "restore groups", "restore schemas", "restore undelete"}
 """Commands that rewrite something other than objects in a folder.
 
-``tests/restore`` tries those with a cluster, a test above the last one.
+``tests/restore`` tries those with a cluster or a registry, a test above the last one.
 """
 
 PLACED: Final = {

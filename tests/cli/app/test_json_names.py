@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 import tieredstore as ts
+from tests.ops.snapshots.test_storing import FULL
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.cli.odd_bucket import make_it_odd
 from tests.support.cli.screens import commands_below, demo_bucket
@@ -20,6 +21,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.pubsub.pubsub_brokers import message_of
 from tieredstore.cli.app.entry import JSON_VERSION
 from tieredstore.cli.app.main import program
+from tieredstore.ops.snapshots.storing import Snapshots
 from tieredstore.pubsub import BatchProducer, open_topics
 from tieredstore.restore.produce.offset_map import OffsetMapFile
 from tieredstore.restore.produce.runs import OffsetRun
@@ -79,6 +81,8 @@ PRINTING = {
     "restore finish": [],
     "restore groups": [],
     "restore offsets": [f"restore offsets{more}" for more in ("", " r1", " r1 none 0", " r1 none 0 5")],
+    "restore schemas": [],
+    "restore snapshot": ["restore snapshot --list", "restore snapshot --show"],
     "restore undelete": [],
     "restore verify": [],
     "uploader": ["uploader --dry-run", "uploader --once"],
@@ -117,6 +121,7 @@ def printing_bucket() -> Generator[Printed]:
         _kept_twice(folder)
         _publish()
         _map_offsets(folder)
+        _keep_snapshot(folder)
         yield {command: _printed_by(command, lines) for command, lines in PRINTING.items()}
 
 
@@ -136,6 +141,11 @@ def _map_offsets(folder: Path) -> None:
         file.map.add_topic("none", "new")
         file.map.extend([OffsetRun("none", 0, 0, 0, 0, 10)])
         file.save()
+
+
+def _keep_snapshot(folder: Path) -> None:
+    with ts.open(folder / "store") as bucket:
+        Snapshots.of(bucket.manager).write(FULL, is_hourly=True)
 
 
 def _kept_twice(folder: Path) -> None:
@@ -215,7 +225,7 @@ def _names(document: Any) -> Iterator[tuple[str, str]]:
     if isinstance(document, dict):
         for name, value in cast("dict[str, Any]", document).items():
             yield name, _KINDS.get(type(value), "null")
-            if name != "figures":  # each check has its own names
+            if name not in {"figures", "snapshot"}:  # each check, and a snapshot, has its own names
                 yield from _names(value)
     elif isinstance(document, list):
         for value in cast("list[object]", document):

@@ -21,5 +21,7 @@ _EFFECTS: Final[dict[str, Effect]] = {
     "groups": "rewrites",
     "undelete": "rewrites",
     "verify": "reads",
+    "snapshot": "adds",
+    "schemas": "rewrites",
 }
 COMMANDS: Final = (Entry("restore", "Put what is in a bucket back into Kafka.", _EFFECTS, _restore),)

@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from tieredstore.restore.cli import groups, logdir, offsets, undelete, verify
+from tieredstore.restore.cli import groups, logdir, offsets, snapshot, undelete, verify
 
 app: Final = typer.Typer(no_args_is_help=True, help="Put what is in a bucket back into Kafka.")
 
@@ -27,5 +27,7 @@ for _command in (
     groups.groups,
     undelete.undelete,
     verify.verify,
+    snapshot.snapshot,
+    snapshot.schemas,
 ):
     app.command()(_command)
