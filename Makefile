@@ -85,7 +85,7 @@ asan: $(VENV)/installed ## damaged batches, and files that change, against kerne
 	tests/asan/run $(BIN)/python 10000
 
 bench: toolchain servers ## benchmarks of the hot paths, JSON out, one after the other
-	for name in transform fetch random backends decode catalog consumer ops spark compute pipelines pubsub uploader; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
+	for name in transform fetch random backends decode catalog consumer ops spark compute pipelines pubsub restore uploader; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
 
 sdist: $(VENV)/installed ## the source distribution of the last commit, the same bytes each time, in dist/
 	$(BIN)/python -m scripts.sdist $(DIST)

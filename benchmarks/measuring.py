@@ -45,9 +45,16 @@ def interleaved_seconds(jobs: Mapping[str, Job], runs: int) -> dict[str, list[fl
 
 
 def interleaved(
-    jobs: Mapping[str, Job], runs: int, *, processor_seconds: Callable[[], float] = time.process_time
+    jobs: Mapping[str, Job],
+    runs: int,
+    *,
+    processor_seconds: Callable[[], float] = time.process_time,
+    clean_up: Job | None = None,
 ) -> dict[str, list[Taken]]:
-    """Return :func:`interleaved_seconds` with processor time, which other programs affect less."""
+    """Return :func:`interleaved_seconds` with processor time, which other programs affect less.
+
+    ``clean_up`` follows each run, and is not counted.
+    """
     taken: dict[str, list[Taken]] = {name: [] for name in jobs}
     order = list(jobs.items())
     for round_number in range(runs + 1):
@@ -57,6 +64,8 @@ def interleaved(
             start, processor = time.perf_counter(), processor_seconds()
             job()
             run = Taken(time.perf_counter() - start, processor_seconds() - processor)
+            if clean_up is not None:
+                clean_up()
             if round_number:
                 taken[name].append(run)
         print(f"round {round_number} of {runs}", file=sys.stderr)

@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from tieredstore.catalog.lineage import Span
 from tieredstore.errors import BatchCorruptError
-from tieredstore.kafka.batches import BatchHeader, check_batch_crc, first_batch_size, next_batch_header
+from tieredstore.kafka.batches import FRAME_SIZE, BatchHeader, check_batch_crc, first_batch_size, next_batch_header
 from tieredstore.kafka.index_builder import IndexBuilder
 from tieredstore.kafka.indexes import format_txn_index, read_txn_index
 from tieredstore.model import IndexType
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DRAFT: Final = ".restore"
 _EPOCH: Final = slice(12, 16)
+_WRITE_SIZE: Final = 1 << 20
 _FILES: Final = {
     IndexType.OFFSET: "index",
     IndexType.TIMESTAMP: "timeindex",
@@ -42,7 +43,7 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
     segment = span.segment
     indexes = None if is_whole(span) else IndexBuilder(span.start)
     path, position = folder / f"{span.start:020d}.log", 0
-    with _draft(path).open("wb") as log, source.fetch_log_segment(segment, 0) as stream:
+    with _draft(path).open("wb", buffering=_WRITE_SIZE) as log, source.fetch_log_segment(segment, 0) as stream:
         for header, batch in whole_batches(stream.chunks(), segment.segment_size_in_bytes):
             if not segment.start_offset <= header.base_offset <= header.last_offset <= segment.end_offset:
                 raise BatchCorruptError(
@@ -56,9 +57,12 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
                     f"{segment} is cut at offset {cut}, inside the batch of offsets {header.base_offset} to "
                     f"{header.last_offset}"
                 )
-            if header.magic == 2:
-                batch[_EPOCH] = bytes(4)
-            log.write(batch)
+            if header.magic == 2 and header.partition_leader_epoch:
+                log.write(batch[: _EPOCH.start])
+                log.write(bytes(4))
+                log.write(batch[_EPOCH.stop :])
+            else:
+                log.write(batch)
             if indexes is not None:
                 indexes.add(position, len(batch), header.last_offset, header.max_timestamp)
             position += len(batch)
@@ -89,39 +93,57 @@ def is_whole(span: Span) -> bool:
 
 
 def whole_batches(chunks: Iterable[memoryview], size: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield each batch of a log of ``size`` bytes, checked, in memory of its own that is valid until the next one.
+    """Yield each batch of a log of ``size`` bytes, checked; its bytes are valid until the next one.
 
-    Raise BatchCorruptError for damage, and for a log that does not end with a whole batch.
+    Raise BatchCorruptError for damage, and for a log that does not end with a whole batch. Memory is bounded by the
+    largest batch.
     """
-    rest, position, last_offset = bytearray(), 0, -1
+    position, last_offset = 0, -1
+    for batch in _split(chunks, size):
+        view_at = partial(_view_of, batch)
+        # Only zeros have no header, and their length is impossible.
+        header = cast("BatchHeader", next_batch_header(view_at, size, position, last_offset))
+        check_batch_crc(batch, header)
+        yield header, batch
+        position, last_offset = position + header.size_in_bytes, header.last_offset
+
+
+def _split(chunks: Iterable[memoryview], size: int) -> Iterator[memoryview]:
+    """Yield the bytes of each batch, by the lengths that batches begin with. Most batches are inside one chunk, and are
+    not copied.
+    """
+    begun, position = bytearray(), 0
     for chunk in chunks:
-        piece, base = rest + chunk, position
-        with memoryview(piece) as view:
-            view_at = partial(_tail, view, base)
-            while position - base < len(view) and _is_complete(view_at(position), size - position):
-                header = next_batch_header(view_at, size, position, last_offset)
-                if header is None:
-                    raise BatchCorruptError(f"the log ends in zeros from byte {position} on")
-                batch = view_at(position)[: header.size_in_bytes]
-                check_batch_crc(batch, header)
-                yield header, batch
-                position, last_offset = position + header.size_in_bytes, header.last_offset
-        rest = piece[position - base :]
+        at = 0
+        while begun and at < len(chunk):
+            lacking = _lacking(begun, position, size)
+            begun += chunk[at : at + lacking]
+            at += lacking
+            if not _lacking(begun, position, size):
+                yield memoryview(begun)
+                begun, position = bytearray(), position + len(begun)
+        while at < len(chunk) and not _lacking(chunk[at:], position, size):
+            batch = chunk[at : at + (first_batch_size(chunk[at:]) or 0)]
+            yield batch
+            at, position = at + len(batch), position + len(batch)
+        begun += chunk[at:]
     if position != size:
         raise BatchCorruptError(f"the log has {size} bytes and its last whole batch ends at byte {position}")
 
 
-def _tail(view: memoryview, base: int, position: int) -> memoryview:
-    """Return the bytes from ``position`` of the log on; the view begins at ``base``."""
-    return view[position - base :]
+def _lacking(head: bytearray | memoryview, position: int, size: int) -> int:
+    """Return how many bytes the batch at the start of ``head`` needs at least to be whole; 0 if it is."""
+    if len(head) < FRAME_SIZE:
+        return FRAME_SIZE - len(head)
+    length = first_batch_size(head)
+    # Judge the length before so many bytes are gathered: it may claim 2 GiB.
+    if length is None or length > size - position:
+        raise BatchCorruptError(f"the record batch at byte {position} of {size} has an impossible length")
+    return max(0, length - len(head))
 
 
-def _is_complete(head: memoryview, remaining: int) -> bool:
-    """Return True if ``head`` has enough bytes to judge the batch at its start: the whole batch, or the rest of the
-    log.
-    """
-    wanted = first_batch_size(head)
-    return len(head) >= remaining or (wanted is not None and len(head) >= min(wanted, remaining))
+def _view_of(batch: memoryview, _: int) -> memoryview:
+    return batch[:]
 
 
 def _draft(path: Path) -> Path:
@@ -131,7 +153,9 @@ def _draft(path: Path) -> Path:
 
 def _stored_indexes(source: SegmentSource, span: Span) -> dict[str, bytes]:
     stored = source.fetch_indexes(span.segment, _FILES)
-    return {_FILES[kind]: stored[kind].read() for kind in _FILES if kind in stored}
+    contents = {_FILES[kind]: stored[kind].read() for kind in _FILES if kind in stored}
+    # A broker makes this one with its first entry.
+    return {suffix: content for suffix, content in contents.items() if content or suffix != "txnindex"}
 
 
 def _built_indexes(source: SegmentSource, span: Span, indexes: IndexBuilder) -> dict[str, bytes]:
