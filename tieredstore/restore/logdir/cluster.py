@@ -10,11 +10,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, admin
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, admin
 
 from tieredstore.errors import BrokerError, ConfigError
 from tieredstore.live.clients import LiveAdmin, await_answer
-from tieredstore.live.cluster import uuid_of
+from tieredstore.live.cluster import LiveCluster, uuid_of
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import client_configuration
 from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic
@@ -37,6 +37,7 @@ class RestoreCluster:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         configuration = client_configuration(properties, "read_uncommitted")
+        self._properties = properties
         self._servers = configuration["bootstrap.servers"]
         self._client = LiveAdmin(configuration)
 
@@ -73,16 +74,16 @@ class RestoreCluster:
 
     def empty_partitions(self, topic: PreparedTopic) -> list[int]:
         """Return the prepared partitions that have no offsets yet; raise ConfigError if the topic is another one."""
-        name, doing = topic.topic, f"{topic.topic} cannot be looked up at {self._servers}"
-        described = self._ask(lambda: self._untyped.describe_topics(TopicCollection([name]))[name], doing)
-        found = str(uuid_of(described.topic_id))
-        if found != topic.topic_id:
-            raise ConfigError(
-                f"topic {name} at {self._servers} has the id {found}, and {topic.topic_id} was prepared: this is "
-                "another cluster, or the topic was created again"
-            )
-        parts = [TopicPartition(name, number) for number in range(len(topic.partitions))]
-        return [part.partition for part in parts if not self._end_offset(part, doing)]
+        name = topic.topic
+        with LiveCluster(self._properties, isolation="read_uncommitted", timeout_s=_ANSWER_S) as cluster:
+            found = str(cluster.topic(name).topic_id)
+            if found != topic.topic_id:
+                raise ConfigError(
+                    f"topic {name} at {self._servers} has the id {found}, and {topic.topic_id} was prepared: this is "
+                    "another cluster, or the topic was created again"
+                )
+            ends = cluster.end_offsets((name, number) for number in range(len(topic.partitions)))
+        return [number for (_, number), end in sorted(ends.items()) if not end]
 
     def own_settings(self, topic: str) -> dict[str, str]:
         """Return the values that the settings named in ``PREPARED`` would have if the topic did not set them."""
@@ -104,10 +105,6 @@ class RestoreCluster:
     @property
     def _untyped(self) -> Any:
         return self._client
-
-    def _end_offset(self, part: TopicPartition, doing: str) -> int:
-        asked = {part: _admin.OffsetSpec.latest()}
-        return int(self._ask(lambda: self._untyped.list_offsets(asked)[part], doing).offset)
 
     def _check_settings(self, topic: str) -> None:
         found = self._settings(topic)
