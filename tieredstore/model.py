@@ -112,7 +112,7 @@ class Uuid:
             raw[6] = raw[6] & 0x0F | 0x40
             raw[8] = raw[8] & 0x3F | 0x80
             uuid = cls(bytes(raw))
-            # Kafka does the same, because a name that begins with a dash looks like an option.
+            # Draw again, as Kafka does, if the id begins with a dash: it would look like an option.
             if not str(uuid).startswith("-"):
                 return uuid
 

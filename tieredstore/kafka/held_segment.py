@@ -187,7 +187,7 @@ def _open(path: Path, segment: FoundSegment) -> OpenFile:
     with contextlib.suppress(FileNotFoundError):
         return OpenFile(path, os.open(path, _TO_READ))
     plain = path.with_name(path.name.removesuffix(DELETED))
-    # The broker renames the files one after the other, and only from plain to marked, so look at the plain name once.
+    # Look at the plain name once: the broker renames the files one after the other, and only from plain to marked.
     for name in (plain, _mark(plain)) if segment.is_deleted else (_mark(plain),):
         with contextlib.suppress(FileNotFoundError):
             return OpenFile(name, os.open(name, _TO_READ))

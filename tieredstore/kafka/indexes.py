@@ -160,8 +160,8 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
         entry = AbortedTransaction(*fields)
         if version != 0:
             raise BatchCorruptError(f"entry {number} of the transaction index has the unknown version {version}")
-        # Entries are ordered by their markers, not by their first offsets: a long transaction may abort after a shorter
-        # one that began later.
+        # Check the order by markers, not by first offsets: a long transaction may abort after a shorter one that began
+        # later.
         if min(fields) < 0 or entry.first_offset > entry.last_offset or entry.last_offset <= last:
             raise BatchCorruptError(
                 f"entry {number} of the transaction index contradicts itself or the one before: {entry}"

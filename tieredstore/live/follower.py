@@ -285,8 +285,8 @@ class LiveFollower(Closing):
             return
         if trouble.noted is None and not self._list_silent():
             return
-        # An earlier error proves nothing: while the log does not grow, librdkafka does not report that a connection is
-        # back.
+        # Ask the broker, because an earlier error proves nothing: while the log does not grow, librdkafka does not
+        # report that a connection is back.
         self._look_for_broker()
         if self._list_silent():
             raise trouble.unavailable(self._doing, self._timeout_s)

@@ -87,8 +87,8 @@ _DEFAULTS: Final = {
     "check.crcs": "true",
     # Shorten the pause after a full queue: by default, a reader that was slow for a moment waits one second.
     "fetch.queue.backoff.ms": "5",
-    # Limits read-ahead to this and one answer of the broker. With the library's default of 64 MiB, a third of a read of
-    # 200 MB was fetched in vain from beyond the end of the range.
+    # Limit read-ahead to this size and one answer of the broker. With the library's default of 64 MiB, a third of a
+    # read of 200 MB was fetched in vain from beyond the end of the range.
     "queued.max.messages.kbytes": "16384",
     "fetch.message.max.bytes": "4194304",
 }
@@ -330,7 +330,7 @@ def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
             raise ConfigError(f"{name} cannot be read: there is no {given[name]}")
     settings = {ours: given.pop(java) for java, ours in _IN_WORDS.items() if java in given}
     trust = _take_store(given, "ssl.truststore")
-    # librdkafka has these names too, except ``ssl.keystore.type``.
+    # Keep these names, which librdkafka has too, except ``ssl.keystore.type``.
     key = _take_store(given, "ssl.keystore")
     if "location" in trust:
         settings |= _by_type("ssl.truststore", trust, {"PEM": _pem_trust, "PKCS12": _pkcs12_trust})
@@ -419,7 +419,7 @@ def _is_known(name: str) -> bool:
         return False
     consumer: Any = Consumer
     try:
-        # librdkafka checks names in this order. The unknown last name makes it fail before it starts anything.
+        # Put an unknown name last: librdkafka checks names in this order, so it fails before it starts anything.
         consumer({"group.id": "names", librdkafka_name(name): "", _NO_PROPERTY: ""})
     except KafkaException as error:
         words: str = error.args[0].str()

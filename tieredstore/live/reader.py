@@ -199,11 +199,11 @@ class BoundedRead:
 
         consume(many, timeout) would wait until all have arrived, which never happens at the end of the log.
         """
-        # The number limits memory: librdkafka would return any number while more messages arrive.
+        # Give a number, to limit memory: librdkafka would return any number while more messages arrive.
         return self._consumer.consume(self._rows, 0) or self._consumer.consume(1, _WAIT_S)
 
     def _take(self, messages: list[Message]) -> None:
-        # Errors arrive as messages and prove that a broker answers. Check the timeout only if nothing arrives.
+        # Check the timeout only if nothing arrives: errors arrive as messages too, and prove that a broker answers.
         nothing = not messages
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)

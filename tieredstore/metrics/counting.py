@@ -192,7 +192,7 @@ FETCH: Final = Snapshots("tieredstore_fetch")
 CHUNK_CACHE: Final = Snapshots("tieredstore_chunk_cache")
 """Counts of chunk caches: each cache is a source of these metrics."""
 
-# Subclasses come first: a throttled store is also an unavailable one.
+# List subclasses first: a throttled store is also an unavailable one.
 _KINDS: Final = (
     (StoreThrottledError, "throttled"),
     (StoreUnavailableError, "transient"),

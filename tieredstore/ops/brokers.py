@@ -101,7 +101,7 @@ class BrokersSegments:
             # Let a segment's state only move forward.
             self.database.execute(_MOVE_ON, (record.state.value, *segment_key(record.segment_id)))
         else:
-            # The record deletes a partition. Its topic id is never used again, so all its segments count as deleted.
+            # Count all segments of a deleted partition as deleted: its topic id is never used again.
             where, deleted = record.partition, SegmentState.DELETE_SEGMENT_FINISHED.value
             self.database.execute(_MOVE_ALL_ON, (deleted, where.topic, where.topic_id.bytes, where.partition))
 

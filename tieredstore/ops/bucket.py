@@ -48,7 +48,7 @@ class Bucket:
 
     def manager(self) -> RemoteStorageManager:
         """Return a manager that copies and fetches in the same store. Reads the key files. The caller closes it."""
-        # The module imports cryptography and compression, which listing and deleting do not need.
+        # Import the module only now: it needs cryptography and compression, which listing and deleting do not.
         from tieredstore.remote import RemoteStorageManager  # noqa: PLC0415
 
         return RemoteStorageManager(self.settings, store=self.store)

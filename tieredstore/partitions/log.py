@@ -87,7 +87,8 @@ class PartitionLog:
         The end is the seam if the bucket's last records belong to a transaction without an outcome and the broker has
         deleted them. Then they wait in the bucket for the segment with the outcome.
         """
-        # The broker begins after the seam, but not after the bucket's end: no record is lost.
+        # Wait if the broker begins after the seam (where the bucket's part ends), but not after the bucket's end: no
+        # record is lost.
         waits = self.lineage is not None and self.seam < (self.live_start or 0) <= self.lineage.end_offset
         return max(start, self.seam) if waits and start < (self.live_start or 0) else self.end
 

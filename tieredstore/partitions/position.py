@@ -119,7 +119,7 @@ def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -
     """Return the start of the first epoch after the position's, if the position is beyond that start."""
     offset, epoch, cut = position.offset, position.epoch, log.cut
     begins: list[int] = []
-    # The broker's answer takes precedence if it knows the position's epoch.
+    # Prefer the broker's answer if it knows the position's epoch.
     is_answered = answer is not None and answer.epoch == epoch
     if cut is not None and not is_answered and (epoch is None or epoch <= cut.left):
         begins.append(cut.at)

@@ -55,7 +55,7 @@ class _Description:
         end = None if entry is None else self._end_from(*entry)
         index_fits = end is not None or self._segment.files[INDEX].size == 0
         time_entry = self._last_time_entry()
-        # If either index is not usable, read all batch headers of the log.
+        # Read all batch headers of the log if either index is not usable.
         if end is None or time_entry is None:
             last, timestamp = self._walk_from(0)
         else:
@@ -143,7 +143,7 @@ class _Description:
             entries = read_offset_index(self._read(INDEX, 0, self._segment.files[INDEX].size), self._base)
             positions += [entry.position for entry in entries if entry.position]
         while epochs[-1][0] < last.partition_leader_epoch:
-            # Epochs only grow, so bisect the index: the next epoch's first batch lies between two of its entries.
+            # Bisect the index, because epochs only grow: the next epoch's first batch lies between two of its entries.
             number = bisect_right(positions, epochs[-1][0], key=self._epoch_at)
             following = next(
                 header for header in self._headers(positions[max(0, number - 1)])

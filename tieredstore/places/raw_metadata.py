@@ -130,7 +130,7 @@ class MetadataKeeper:
 
         is_certain = False
         while not is_certain:
-            # If entries besides the caller's are new, list again: a concurrent deleter may have removed those segments
+            # List again if entries besides the caller's are new: a concurrent deleter may have removed those segments
             # since.
             added, was_there = self._change(folder, complete, creates=True)
             is_certain = was_there and not added - set(known)

@@ -81,8 +81,7 @@ class Closer:
             except RuntimeError:  # the interpreter is shutting down
                 self._run()
         deadline = Deadline.after(timeout_s)
-        # If ``end`` itself does not finish, the calling thread holds a lock that ``end`` needs: return, so that it is
-        # released.
+        # Return if ``end`` does not finish: the calling thread then holds a lock that ``end`` needs, and releases it.
         for lock, longest_s in ((self._ended, min(_LOCKED_S, timeout_s)), (self._done, timeout_s)):
             if not lock.acquire(timeout=max(0.0, min(longest_s, deadline.remaining_s()))):
                 return False

@@ -82,7 +82,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             while True:
                 if self._is_interrupted:
                     raise Interrupted
-                # If another thread has closed this iterator, return no more items.
+                # Return no more items if another thread has closed this iterator.
                 if self._is_closed:
                     break
                 if (item := self._take()) is not None:
@@ -124,7 +124,8 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 self._pool.submit(self._work)
 
     def _interrupt(self) -> None:
-        # The caller must not wait for the lock, which any thread may hold. Waiters notice at their next check.
+        # Set the flag without the lock, which any thread may hold: the caller must not wait. Waiters notice at their
+        # next check.
         self._is_interrupted = True
 
     def _take(self) -> tuple[_Item, int] | None:
@@ -221,7 +222,7 @@ def _close_all() -> None:
         open_one.close()
 
 
-# Handlers run in reverse order, so this one comes before the pools'.
+# Register after the pools: handlers run in reverse order, so this one runs before theirs.
 atexit.register(_close_all)
 
 

@@ -128,7 +128,8 @@ class Service:
         if timeout_s is None:
             while self._running and not self.stopping.wait(_POLL_S):
                 pass
-        # If nobody asked for a stop, all work has ended by itself, so the threads end at once.
+        # Take the stop's deadline if there is one. If nobody asked for a stop, all work has ended by itself, so the
+        # threads end at once.
         deadline = self.stopping.deadline if timeout_s is None else None
         deadline = deadline or Deadline.after(_LAST_WORDS_S if timeout_s is None else timeout_s)
         for thread in list(self._threads):
@@ -196,7 +197,7 @@ class Service:
         """Return when all threads have ended, or their time is over."""
         while self._running:
             if self._running.isdisjoint(self._work) and not self.stopping.is_asked:
-                # Only a reload still runs, and is no longer needed: give it the time of a drain.
+                # Give a reload that still runs the time of a drain: it is no longer needed.
                 self.stop()
             deadline = self.stopping.deadline
             if deadline is not None and (deadline.remaining_s() <= 0 or self._is_without_work()):
@@ -338,7 +339,7 @@ class _Signals:
         """Return True if a reload was requested since the last call."""
         if not self._reloads:
             return False
-        # This also drops a request that arrives now, but the reload that follows covers it.
+        # Drop all requests, also one that arrives now: the reload that follows covers it.
         self._reloads.clear()
         return True
 

@@ -49,7 +49,7 @@ def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
             undone.callback(remove)
             file = undone.enter_context(draft.open("xb"))
             _lock(file)
-            # Another command may have removed the draft as abandoned before it was locked: make another.
+            # Make another draft if a second command has removed this one as abandoned before it was locked.
             if os.fstat(file.fileno()).st_nlink:
                 break
         yield draft, file

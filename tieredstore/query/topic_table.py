@@ -245,7 +245,7 @@ class TopicScanner:
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the records as a stream."""
-        # An engine that asks for no columns only counts rows: give it one column.
+        # Give one column to an engine that asks for none: it only counts rows.
         columns = self._columns if self._columns is None or len(self._columns) else ["offset"]
         return self._table.scan(columns, self._filter).reader()
 

@@ -53,7 +53,7 @@ class LogQuery:
     selection: Selection
     isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
-    # The hash leaves out mappings, which are not hashable. Equality compares them.
+    # Leave mappings out of the hash, because they are not hashable. Equality compares them.
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid], hash=False)
     client: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -107,7 +107,7 @@ class LogQuery:
         """
         if self.client is None:
             return None
-        # The module needs the extra `kafka`, which a bucket alone does not need.
+        # Import the module only now: it needs the extra `kafka`, which a bucket alone does not.
         from tieredstore.live import LiveCluster  # noqa: PLC0415
 
         return LiveCluster(self.client, isolation=self.isolation, timeout_s=self.timeout_s)

@@ -87,7 +87,7 @@ class QuerySources:
         query = self.query
         settings = replace(self.settings, on_data_loss=query.on_data_loss, accept_loss=query.words.accept_loss)
         losses = Losses(query)
-        # If losses are accepted, read section by section, so that only the deleted segment is left out.
+        # Read section by section if losses are accepted, so that only the deleted segment is left out.
         alone = [split] if query.fails_on_loss else [replace(split, sections=(one,)) for one in split.sections]
         for one in alone:
             try:
@@ -117,7 +117,7 @@ class QuerySources:
                     position = int64_values(records, "offset")[-1] + 1
             except DataLossError as error:
                 begins = _live_start(self.live, partition, position, error)
-                # The broker deletes records that it has copied, so look in the bucket.
+                # Look in the bucket, because the broker deletes records that it has copied.
                 late = self._late_copies(split, position, stop)
                 if late is not None:
                     # Continue without a loss: the broker has the records after the late copies.
@@ -242,7 +242,7 @@ def open_reader(query: LogQuery) -> LiveReader:
     """
     if query.client is None:
         raise no_client()
-    # The module needs the extra `kafka`, which a bucket alone does not need.
+    # Import the module only now: it needs the extra `kafka`, which a bucket alone does not.
     from tieredstore.live import LiveReader  # noqa: PLC0415
 
     return LiveReader(query.client, isolation=query.isolation, timeout_s=query.timeout_s)

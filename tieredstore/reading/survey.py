@@ -205,7 +205,7 @@ class _Survey:
             life = choose_life(catalog, self._source.layout, topic, live=live_id, wanted=wanted)
         except ConfigError as error:
             raise ConfigError(f"{error} with {self._query.words.choose_topic_id}") from None
-        # A caller that names the topic id knows of the others, so leaving them out is no loss.
+        # Report the others only if the caller named no topic id: who names one knows of the others.
         if life.others and wanted is None:
             self._lose(OtherLife(topic, live_id, life.others))
         return life
@@ -257,7 +257,7 @@ class _Survey:
 
     def _log_of(self, known: _FoundPartition, stored_end: int) -> PartitionLog:
         cut = None if known.history is None else known.history.cut
-        # If nothing of the bucket's log is left before the cut and no broker has the log, continue at the cut.
+        # Continue at the cut if nothing of the bucket's log is left before it and no broker has the log.
         empty = 0 if cut is None or known.lineage is not None else cut.at
         live_start, live_end, live_epoch = known.live or (empty, empty, None)
         log = PartitionLog(

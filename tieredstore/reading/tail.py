@@ -347,8 +347,7 @@ class LogTail(Closing):
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))
         elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
-            # If the bucket's last records belong to a transaction without an outcome, wait for the segment with the
-            # outcome.
+            # Wait for the segment with the outcome if the bucket's last records belong to a transaction without one.
             self._follow_live(followed, log, log.live_start)
 
     def _follow_live(self, followed: _Followed, log: PartitionLog, live_start: int) -> None:
@@ -361,7 +360,7 @@ class LogTail(Closing):
         assert self._follower is not None
         leader, refused = log.live_epoch, followed.refused
         followed.refused = None
-        # A leader that refused this position does not need to check it again: a later look-up has confirmed it.
+        # Do not let a leader check a position again that it has refused: a later look-up has confirmed the position.
         epochs = {} if leader is None or leader == refused or not followed.offset else {log.where: leader}
         self._follower.add({log.where: followed.offset}, epochs)
         self._followed.enter(log.where, _Live(leader))
@@ -430,7 +429,8 @@ class LogTail(Closing):
         if event.records is not None:
             self._followed[event.where].at = Position(event.next_offset, event.leader_epoch)
             return self._give(event.where, event.records)
-        # The broker deletes records that it has copied, so they may be in the bucket now; or the log was truncated.
+        # Look again: the broker deletes records that it has copied, so they may be in the bucket now; or the log was
+        # truncated.
         followed = self._followed[event.where]
         followed.refused = followed.phase.leader if isinstance(followed.phase, _Live) else None
         self._look_at_soon(event.where)

@@ -157,8 +157,8 @@ class PlaceLookup:
             last = min(last, log.end_from(log.earliest))
             return self.start_of_last(log, start.count, last), last
         first = self._reach(log, start)
-        # Offsets beyond the log's end do not exist yet. The end may precede the start, because timestamps need not
-        # ascend with offsets.
+        # End at the latest with the log, and not before the start: as timestamps need not ascend with offsets, the end
+        # may precede it.
         return first, max(first, min(last, log.end_from(first)))
 
     def _start(self, log: PartitionLog, places: Places, if_too_late: Literal["error", "latest"], losses: Losses) -> int:
@@ -172,7 +172,8 @@ class PlaceLookup:
                     f"{self.query.words.start_late} to start such partitions at their end"
                 )
             return log.end
-        # Only a named offset can be beyond the end. If it was valid once, the log has been truncated since.
+        # Report a start beyond the end as a loss: only a named offset can be there. If it was valid once, the log has
+        # been truncated since.
         if start > log.end:
             losses.accept(StartsBeyond(log.where, start, log.end))
         return min(start, log.end)

@@ -247,7 +247,7 @@ def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span
     for span in lineage.spans:
         if span.stop <= start:
             continue
-        # A gap separates two runs. A transaction that is open before the gap has no outcome for this read.
+        # Begin another run after a gap. A transaction that is open before the gap has no outcome for this read.
         if not runs or runs[-1][-1].stop < span.start:
             runs.append([])
         runs[-1].append(span)

@@ -180,11 +180,11 @@ def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_c
     walked: dict[int, SectionEnd] = {}
     for run in _runs(find_oversized(ends, *around(ends, span.start, span.stop), max_bytes)):
         for place in _walk(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
-            # Each of two adjacent sections limits the offset at the end that they share. Combine both limits.
+            # Combine the limits of two adjacent sections on the offset at the end that they share.
             known = walked.get(place.position, place)
             low, high = max(known.low, place.low), min(known.high, place.high)
             walked[place.position] = SectionEnd(place.position, low, high)
-    # The usual case: the index is enough.
+    # Stop here in the usual case, in which the index is enough.
     if not walked:
         return ends
     of_index = (ends[number] for number in range(len(ends)))
@@ -266,7 +266,7 @@ class _Headers:
         end = self._start + len(self._bytes)
         if position + HEADER_SIZE > end:
             kept = self._bytes[position - self._start :]
-            # A seek leaves the chunks between two headers unread.
+            # Seek, so that the chunks between two headers stay unread.
             if position > end:
                 self._stream.seek(position - self._begin)
             self._start, self._bytes = position, kept + self._stream.read(_READ_SIZE)
@@ -314,7 +314,7 @@ class SectionReader:
             records = decoder.decode(
                 look(buffers),
                 start_offset=section.start_offset,
-                # The index only claims the offset at the section's end. Do not drop a record because of it; check it
+                # Do not drop a record because of the offset at the section's end, which only the index claims; check it
                 # below.
                 stop_offset=None if section.is_read_to_its_end else section.stop_offset,
                 end_offset=section.segment.end_offset + 1,

@@ -276,7 +276,7 @@ class _Planner:
         size = 0
         for section in sections:
             size += len(section.byte_range)
-            # A section that alone exceeds the limits is a split by itself: it cannot be divided further.
+            # Make a section that alone exceeds the limits a split by itself: it cannot be divided further.
             if taken and not self.bounds.hold(size, section.stop_offset - taken[0].start_offset):
                 yield RecordSplit(self.lineage.partition, tuple(taken))
                 taken, size = [], len(section.byte_range)

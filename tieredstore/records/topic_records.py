@@ -50,8 +50,8 @@ class RecordReader:
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)
-        # A caller that names an offset knows what is next to it. Times, beginning and end are looked up among readable
-        # segments, so an unreadable segment there would go unnoticed.
+        # Leave out segments next to a named offset: its caller knows what is there. Times, beginning and end are looked
+        # up among readable segments, so an unreadable segment there would go unnoticed.
         problems = lineage.unreadable_between(
             first, last, starts_there=isinstance(start, int), stops_there=isinstance(stop, int)
         )
@@ -63,7 +63,8 @@ class RecordReader:
             raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
         first = lineage.earliest_offset if start is None else self._offset(lineage, start)
         last = lineage.end_offset if stop is None else self._offset(lineage, stop)
-        # Timestamps need not ascend with offsets, so a later time may map to an earlier offset.
+        # End no earlier than the start: timestamps need not ascend with offsets, so a later time may map to an earlier
+        # offset.
         return first, max(first, last)
 
     def _offset(self, lineage: Lineage, place: int | AtTime) -> int:

@@ -69,7 +69,7 @@ class Transactions:
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._looked_into)
             self._looked_into += 1
-        # Calls ascend, so transactions that ended before are not needed again.
+        # Forget transactions that ended before: calls ascend, so they are not needed again.
         self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
         return [entry for entry in self._aborted if entry.first_offset < stop]
 
@@ -96,7 +96,8 @@ class Transactions:
             while self._looked_into < len(self._spans):
                 self._look_into(self._looked_into)
                 self._looked_into += 1
-        # Every transaction that began before the last stable offset has an outcome, so the whole read has.
+        # Stop here: every transaction that began before the last stable offset has an outcome, so all of this read have
+        # one.
         if self._stable >= stop:
             return None
         last = self._spans[-1]
@@ -207,7 +208,7 @@ class PendingTransactions:
                 return
             first = self.pending.pop(marker.producer_id)
             if marker.aborts:
-                # Other transactions are unknown here, so claim the lowest possible last stable offset.
+                # Claim the lowest possible last stable offset, because other transactions are unknown here.
                 yield AbortedTransaction(marker.producer_id, first, marker.offset, first)
             if not self.pending:
                 return

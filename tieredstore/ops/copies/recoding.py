@@ -162,7 +162,7 @@ class Recoding:
 
     def _compresses_otherwise(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> bool:
         wants = self._wants_compression(manifest, is_uncompressed)
-        # A manifest does not record the compression level, so compare the settings.
+        # Compare the settings, because a manifest does not record the compression level.
         return wants != manifest.compression or (wants and self.changes_level)
 
     def _wants_compression(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> bool:

@@ -51,11 +51,11 @@ class RequestSizes:
         """Return the sizes that the settings configure."""
         part_size, around = None, 0
         if settings.s3 is not None:
-            # One request begins the upload and one completes it.
+            # Count two more requests: one begins the upload and one completes it.
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
-            # One more request sends the list of blocks. Google needs no more: it bills a resumable upload as one
-            # operation.
+            # Count one more request, which sends the list of blocks. Google needs no more: it bills a resumable upload
+            # as one operation.
             part_size, around = settings.azure.part_size, 1
         return cls(part_size, around, settings.fetch.coalesce_max_bytes)
 
@@ -201,7 +201,7 @@ def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
 
 def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_reads: float) -> tuple[float, float]:
     """Return the cost of disks and of traffic between zones if brokers held the log instead of the bucket."""
-    # The brokers hold the newest part of the log anyway, so its disks are not saved.
+    # Leave out the newest part of the log, which the brokers hold anyway.
     replaced = max(0.0, sums.all.size - growth_size / MONTH_DAYS * prices.local_days)
     replicas = replaced * prices.replication_factor / GIB
     # Estimate the probability that sender and receiver are in different zones.

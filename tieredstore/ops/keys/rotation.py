@@ -115,7 +115,7 @@ class Rotation:
     def _rewrap(self, old: WrappedDataKey) -> bytes:
         data_key = self.key_ring.unwrap(old.key_id, old.wrapped)
         rewrapped = self.key_ring.wrap(data_key)
-        # The new wrapping replaces the old one, so check that it opens to the same data key.
+        # Check that the new wrapping, which replaces the old one, opens to the same data key.
         if self.key_ring.unwrap(self.key_ring.active_id, rewrapped) != data_key:
             raise WrongKeyError(
                 f"the active key pair {self.key_ring.active_id!r} does not unwrap the data key that it wrapped; "

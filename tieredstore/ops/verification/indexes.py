@@ -89,7 +89,7 @@ def check_indexes(manager: RemoteStorageManager, subject: Subject, stored: Store
         check.result.findings.append(key_finding(subject, error))
         return check.result
     except IndexesCorruptError as error:
-        # One damaged index makes the whole request fail, so open them one by one to find the good ones.
+        # Open the indexes one by one to find the good ones: a damaged one makes the whole request fail.
         contents = check.open_one_by_one(manager, error)
     check.take(contents)
     return check.result

@@ -325,7 +325,7 @@ class BatchChecks:
             run.next_entry += 1
         while run.next_time < len(self._times) and (time := self._times[run.next_time]).offset <= header.last_offset:
             run.next_time += 1
-            # An entry's offset must be in the batch with the greatest timestamp so far.
+            # Check that an entry's offset is in the batch with the greatest timestamp so far.
             if not time.timestamp == run.max_timestamp == header.max_timestamp:
                 detail = f"it has timestamp {time.timestamp} at offset {time.offset}, not {run.max_timestamp}"
                 self._time_finding(detail)

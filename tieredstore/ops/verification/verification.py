@@ -449,7 +449,7 @@ def check_manifest(
     objects = subject.objects
     info = manifest_info(objects)
     name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
-    # The listing shows the size, so a manifest that is too large costs no request.
+    # Refuse a manifest that is too large by its listed size, without a request.
     if info.size > MAX_MANIFEST_SIZE:
         detail = f"it has {info.size} bytes, more than any manifest"
         return None, [subject.finding(FindingKind.MANIFEST_DAMAGED, detail, Suffix.MANIFEST)]

@@ -152,13 +152,13 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
     for name, text in properties.items():
         if text.strip():
             ours = _ours(name)
-            # If both names are set, the name used here wins.
+            # Prefer the name used here if both names are set.
             if ours == name or not properties.get(ours, "").strip():
                 given[ours] = text
     if CODEC in properties and CODEC not in given:
         given[CODEC] = "none"
-    # A blank is a valid delimiter. Secor's DelimitedTextFile format ignores this property and ends values with a new
-    # line.
+    # Keep a blank, which is a valid delimiter. Secor's DelimitedTextFile format ignores this property and ends values
+    # with a new line.
     delimiter = properties.get(DELIMITER, "\n")
     if delimiter.strip() or (delimiter != "\n" and (delimiter or _parts_by_setting(given))):
         given[DELIMITER] = _delimiter_text(delimiter)

@@ -23,7 +23,7 @@ from tieredstore.values.base import ValueType
 from tieredstore.values.json_text import Json
 from tieredstore.values.unmapped_json import UnmappedFields
 
-# The type stubs of pyarrow.ipc are incomplete.
+# Take pyarrow.ipc as untyped: its type stubs are incomplete.
 _ipc: Final[Any] = pa.ipc
 
 REST: Final = "_rest"
@@ -284,7 +284,7 @@ class _UnitedFile(FileWriter):
         self._aside.close()
 
     def _write_out(self) -> None:
-        # If all values are null, no schema is known and ``kafka`` is the only column.
+        # Make only the column ``kafka`` if all values are null: no schema is known then.
         avro = Avro(self._schema(list(self._numbers)) if self._numbers else _NOTHING, self._lookup)
         schema = pa.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
         writer = ColumnsFile(self._inner.open_columns(self._file, schema), schema)

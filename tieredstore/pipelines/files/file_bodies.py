@@ -118,7 +118,7 @@ class Bodies:
     def _discard(self, body: FileBody, *, waits: bool) -> None:
         if (prepared := body.leftover(waits=waits)) is not None:
             with suppress(TieredStoreError):
-                # Objects that remain are left to ``gc`` and the bucket's lifecycle rule.
+                # Leave objects that remain to ``gc`` and the bucket's lifecycle rule.
                 self._store.discard(prepared)
 
     def begin(self, key: str, *, writes_forward: bool) -> FileBody:

@@ -165,7 +165,7 @@ class Places:
         rest = self._without_hash(key)
         if self.hashed and rest == key:
             return None
-        # One root may contain the other. Prefer the root under which ``path`` would put this directory.
+        # Prefer the root under which ``path`` would put this directory: one root may contain the other.
         inners = [rest.removeprefix(root) for root in self.roots if rest.startswith(root)]
         inners.sort(key=lambda inner: not self._is_written(inner, key))
         return next(iter(inners), None)

@@ -402,7 +402,7 @@ class CommitLog:
         try:
             self.store.put(f"{self.folder}snapshots/{self.state.number:020}.json", self.state.to_bytes())
         except StoreError as error:
-            # A snapshot only saves reading time: the entries hold everything.
+            # Only warn: a snapshot saves reading time, but the entries hold everything.
             _logger.warning("the snapshot of the commit log at entry %d was not written: %s", self.state.number, error)
 
     def _snapshot(self) -> LogState:

@@ -93,15 +93,15 @@ def change_success(
         check()
         try:
             if not after:
-                # Stores have no conditional delete. That is safe here: a driver completes its deletes before it marks a
-                # directory complete.
+                # Delete without a condition, which stores do not offer. That is safe here: a driver completes its
+                # deletes before it marks a directory complete.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)
             else:
                 store.replace(key, _content(after), before.etag or "")
         except PreconditionFailedError:
-            # Another generation wrote first.
+            # Try again: another generation wrote first.
             if attempt == _ATTEMPTS - 1:
                 raise
         else:

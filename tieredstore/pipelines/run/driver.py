@@ -149,7 +149,8 @@ class Driver:
             discard_files(self.store, files)
             raise
         if entry.windows != tuple(windows):
-            # The log has an earlier entry of this driver under this number, so these windows were not committed.
+            # Discard the files: the log has an earlier entry of this driver under this number, so these windows were
+            # not committed.
             discard_files(self.store, files)
         self._complete(entry)
         return entry
@@ -251,7 +252,7 @@ class Driver:
             except PreparedGoneError:
                 missing.append(file)
         if missing:
-            # A newer driver may have discarded the files, so check the fence again.
+            # Check again that no newer driver has taken over: it may have discarded the files.
             self.log.check_alone()
             _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
             discard_files(self.store, missing)  # the store may still hold parts of some of these files
@@ -265,7 +266,7 @@ class Driver:
                 f"the store dropped {min(missing)} before its publication; it was committed with other settings of "
                 "parser or files: run once more with those settings"
             )
-        # The files that a ``redrive`` entry deletes are in the order of its windows, one per window.
+        # Pair the files that a ``redrive`` entry deletes with its windows: they are in the same order, one per window.
         asides = dict(zip(entry.windows, entry.removed, strict=False))
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []
@@ -341,7 +342,8 @@ def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
         before.begin(topics)
         log.append("seal", before.generation.fingerprint, other=own.number)
     except (ConfigError, FencedError):
-        # Another process may be taking over concurrently. The log of the new generation fences one of them.
+        # Look if it is done nevertheless: another process may be taking over concurrently, and the log of the new
+        # generation fences one of them.
         if not is_done(log.read()):
             raise
     return log.state

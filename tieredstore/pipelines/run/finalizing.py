@@ -148,8 +148,8 @@ class Finalizer:
         if not entry.windows:
             self._write_statements(entry)
         if self.family.refresh():
-            # A replacing process logs ``replacing`` before it deletes _SUCCESS. So either it sees our _SUCCESS or we
-            # see its entry.
+            # Take the marks away again in directories that are being replaced. A replacing process logs ``replacing``
+            # before it deletes _SUCCESS, so either it sees our _SUCCESS or we see its entry.
             for path in set(entry.directories) & self.family.withheld:
                 self.take_back(path)
 

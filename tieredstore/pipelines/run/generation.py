@@ -81,7 +81,7 @@ class Generation:
         it.
         """
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
-            # If files have a root of their own, the claim below it names the root that has the log.
+            # Name the log's root in the claim below a root that has only files.
             elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
             try:
                 self.store.put(key, GENERATION.to_bytes({"pipeline": self.own.name, **elsewhere}), if_absent=True)

@@ -215,7 +215,7 @@ class Runner:
             try:
                 window, reasons = self.write_quarantined(aside.window, aside.file.key, self.driver.generation)
             except ObjectNotFoundError:
-                # A newer driver may have filed these messages, so check the fence again.
+                # Check again that no newer driver has taken over: it may have filed these messages.
                 self.driver.log.check_alone()
                 raise
             if not committed.isdisjoint(file.key for file in window.files):

@@ -195,8 +195,8 @@ class _WindowWriting:
             return
         self._bodies.abandon()
         for file in [*self._open.values(), *([self._aside] if self._aside else [])]:
-            # The files are useless now, but their writers hold memory and complain unless closed. A writer that has
-            # failed may fail again here; ignore that.
+            # Close the writers of the useless files, which hold memory and complain otherwise. Ignore errors: a writer
+            # that has failed may fail again.
             with suppress(Exception):
                 file.writer.abandon()
 

@@ -301,8 +301,8 @@ class Replacement:
                 going = [file.key for window in self._find_going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
-            # Another backfill may have replaced some windows meanwhile, so check again. If one comes later, ``append``
-            # is fenced.
+            # Check again, because another backfill may have replaced some windows meanwhile. If one comes later,
+            # ``append`` raises FencedError.
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)

@@ -103,7 +103,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
         if skipped is not None and skipped.fullmatch(topic):
             continue
         progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
-        # If the group is beyond the readable records, show the end of the log as the start.
+        # Show the end of the log as the start if the group is beyond the readable records.
         first = 0 if log is None else begins.get(log.where, log.end if begins_elsewhere(pipeline.own) else log.earliest)
         statuses.append(
             PartitionStatus(
@@ -200,7 +200,7 @@ class Verification:
             return
         committed = Committed.of(log, prepared=False)
         for entry in family.find_redriven():
-            # A later generation has filed these bad messages, and deletes their quarantine files.
+            # Expect these quarantine files to go: a later generation has filed their messages, and deletes them.
             committed.going |= set(entry.removed)
             for key in entry.removed:
                 committed.files.pop(key, None)
@@ -263,7 +263,7 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
     if log.state.life is Life.DROPPED:
         yield from _late_successes(generation, successes)
         return
-    # The last entry may not be fully published yet, so leave out its directories.
+    # Leave out the directories of the last entry, which may not be fully published yet.
     last = set(log.entry(log.state.unpublished).directories) if log.state.unpublished >= 0 else set[str]()
     expected = log.state.finalized - family.withheld - last
     inside = {above for path in log.state.directories for above in with_those_above(path)}
@@ -315,7 +315,7 @@ def list_output(
     Adds to ``successes`` the directories that have a ``_SUCCESS``.
     """
     places = places_of(pipeline)
-    # Files of other settings may be in other directories, so list them too.
+    # List other directories too, where files of other settings may be.
     others = {
         key.rpartition("/")[0]
         for key, one in committed.files.items()

@@ -57,7 +57,7 @@ class Fetches:
         self.log = log
         self.at_once = objects
         self._objects, self._bytes = objects, most_bytes  # remaining budget
-        # The extra threads read ahead in the queue.
+        # Add threads that read ahead in the queue.
         self.pool: ThreadPool = ThreadPool(objects + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
 
     @property
@@ -254,7 +254,7 @@ class OpenBatch:
                         yield rows.slice(passed)
                 note_skipped()
         if self._damage is not None:
-            # The object's checksum is wrong. If no Message was skipped for that, report the wrong checksum itself.
+            # Report the object's wrong checksum itself if no Message was skipped for it.
             self._shared.skip(left_out or [self._damage])
 
 

@@ -204,7 +204,7 @@ class BatchDecoder:
         stored = message[header.size :]
         check_crc(header, stored, place, crc)
         body = self._expand(header, stored, place)
-        # The next Message expands into the same memory, so copy small bodies out of it.
+        # Copy small bodies out of the memory into which the next Message expands.
         is_expanded = header.compression is not Compression.NONE
         is_lent = is_expanded and len(body) >= self._target_bytes // _LENT_SHARE
         fault = reader.add(bytes(body) if is_expanded and not is_lent else body, header.record_count, place.number)

@@ -248,7 +248,7 @@ class StoreGovernor(Governor):
             except ObjectNotFoundError:
                 continue
             if known is None or known.token != token:
-                # A broker with a new heartbeat counts as alive for another ``PATIENCE_S``.
+                # Count a broker with a new heartbeat as alive for another ``PATIENCE_S`` seconds.
                 self._others[name] = _Watched(token, now_s, read_s)
             if name not in self._seats:
                 continue
@@ -300,7 +300,7 @@ class StoreGovernor(Governor):
     def _take_lease(self, own: BrokerSeat, stored: _LeaseObject, etag: str) -> bool:
         key = self._key("lease")
         now_s = self._monotonic()
-        # The lease is this broker's own: an earlier write succeeded, but its answer was lost.
+        # Keep a lease of this broker's own: an earlier write succeeded, but its answer was lost.
         if stored.session == self.session:
             self._lease_etag, self.generation, self._lease_beat = etag, stored.generation, stored.beat
             return True

@@ -89,7 +89,7 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
         raise CorruptDataError(f"{path} is not a valid broker node: it has no address")
     ip, locality = packet_text(ip, path), packet_text(locality, path)
     capacity = document.get("totalNetworkCapacity")
-    # A MemQ broker does not state its capacity: its governor uses a fixed one.
+    # Use MemQ's fixed capacity for a MemQ broker, which does not state its own.
     capacity_mb = capacity if type(capacity) is int and capacity > 0 else _MEMQ_CAPACITY_MB
     assigned: dict[str, Mapping[str, object]] = {}
     topics: object = document.get("assignedTopics") or ()

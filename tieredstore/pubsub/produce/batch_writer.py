@@ -114,7 +114,7 @@ class BatchWriter:
         try:
             (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
         except TieredStoreError as error:
-            # The object is stored but not announced: an orphan, unless only the answer was lost.
+            # Report a failure: the object is stored but not announced (an orphan), unless only the answer was lost.
             raise DeliveryFailedError(
                 f"{key} is stored, but its notification failed: {error}", maybe_stored=True
             ) from error

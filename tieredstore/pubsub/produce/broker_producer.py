@@ -182,7 +182,7 @@ class BrokerDelivery:
         if response.code in _REFUSED:
             return why, False, True
         self._brokers.mark_stale()
-        # If the broker's store failed, the Message may be stored anyway.
+        # Count the Message as perhaps stored if the broker's store failed.
         return why, response.code not in {Code.REDIRECT, Code.NOT_FOUND, Code.SERVICE_UNAVAILABLE}, False
 
 
@@ -324,7 +324,7 @@ class TopicBrokers:
                 except BrokerUnavailableError as failure:
                     error = failure
                 else:
-                    # A topic without brokers soon gets one, so ask again earlier.
+                    # Ask again earlier about a topic without brokers: it soon gets one.
                     self._asked_s = self._monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
                     return
             if error is not None:

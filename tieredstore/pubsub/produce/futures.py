@@ -76,7 +76,7 @@ class MessageOutcome:
 class RecordFuture(Future[RecordPlace]):
     """A future of one record. It is running from the start: a sent record cannot be cancelled."""
 
-    # Class attributes hold the initial values, to save memory per future.
+    # Hold the initial values in class attributes, to save memory per future.
     _state = "RUNNING"
     _result = None
     _exception = None
@@ -88,7 +88,7 @@ class RecordFuture(Future[RecordPlace]):
         self.number = number
 
     def __getattr__(self, name: str) -> Any:
-        # Python calls this for missing attributes, which can only be these three.
+        # Make one of the three attributes that can be missing: Python calls this function for them.
         if name not in ("_condition", "_waiters", "_done_callbacks"):
             raise AttributeError(name)
         self._outcome.watch(self)

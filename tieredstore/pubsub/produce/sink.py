@@ -155,7 +155,7 @@ class SinkCommits:
         """Delete the batches, unless the epoch was recorded with them: then its next commit continues."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
-            # A failed commit's write may still arrive and record the batches deleted here: make that write fail.
+            # Make a failed commit's write fail, which may still arrive and record the batches deleted here.
             before = SinkRecord(_NO_EPOCH, True, ()) if stored is None else stored[0]
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])

@@ -144,7 +144,7 @@ class StoreGroup(GroupMember):
         try:
             etag = etag or self._folder.store.head(key).etag
         except ObjectNotFoundError:
-            # Others removed this member after a long silence: join again.
+            # Join again: others removed this member after a long silence.
             self._folder.store.put(key, body, if_absent=True)
         else:
             self._beat_etag = self._folder.store.replace(key, body, etag or "")

@@ -109,7 +109,7 @@ class KafkaGroup(GroupMember):
             errors = [error.args[0]]
         for refusal in errors:
             if refusal.code() in _OTHERS:
-                # Assignments are revoked as a whole: continue with the client's next assignment, under a new number.
+                # Continue with the client's next assignment, under a new number: assignments are revoked as a whole.
                 self._forget()
                 raise FencedError(self._describe_loss("partitions"))
             raise fault(refusal, f"group {self._group} cannot commit")

@@ -132,7 +132,8 @@ class StoreQueue(NotificationQueue):
         self._sleep = sleep
         self._lock = ForkSafeLock()
         self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)  # by partition
-        # A hanging put keeps a thread until the store's own deadline, but delays no acknowledgement.
+        # Put in other threads: a put that hangs keeps its thread until the store's own deadline, but delays no
+        # acknowledgement.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
 
     @property
@@ -196,7 +197,7 @@ class StoreQueue(NotificationQueue):
             try:
                 number = step()
             except TieredStoreError as error:
-                # The write's state is unknown: put the same entry at the same number again.
+                # Put the same entry at the same number again, because the write's state is unknown.
                 if not error.retryable:
                     raise
                 if delay_s >= deadline.remaining_s():
@@ -417,7 +418,7 @@ class _EntryCursor(QueueCursor):
     def read(self) -> list[QueuedNotification]:
         is_asking_start = self._misses % _ASK_START_EVERY == 0
         if not self._misses or not is_asking_start:
-            # A place after an entry's last notification means the next entry.
+            # Go to the next entry from a place after an entry's last notification.
             while (found := self._entries.read_entry(self._partition, self._number, self._place)) is not None:
                 self._number, self._place, self._misses = self._number + 1, 0, 0
                 if found:

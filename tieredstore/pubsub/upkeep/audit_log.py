@@ -90,7 +90,7 @@ class AuditLog(Closing):
             return
         for entry in entries:
             yield from self._pair(partition, entry)
-        # The rest of the offsets before the end may be transaction markers and compacted records.
+        # Go on to the end if nothing was read: the offsets before it may be transaction markers and compacted records.
         self._next[partition] = entries[-1].offset + 1 if entries else end
 
     def _pair(self, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:

@@ -98,7 +98,8 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
     entries = batches if facts.is_queue_stored else 0.0
     beats = use.group_members * _MONTH_S / BEAT_S if facts.is_queue_stored else 0.0
     writes = puts + entries + beats
-    # A writer asks for the queue's start after each entry; a reader gets each entry and each object.
+    # Count the requests: a writer asks for the queue's start after each entry; a reader gets each entry and each
+    # object.
     reads = entries + (entries + batches) * use.readers + looks
     kafka = None if prices.kafka is None else _kafka_cost(published, kept, prices.kafka, use.readers)
     return TopicCost(
@@ -131,7 +132,8 @@ def _estimate_published(
 def _kafka_cost(published: float, kept: float, prices: KafkaPrices, readers: float) -> tuple[float, float]:
     """Return the costs of disks and of cross-zone traffic, for brokers with replicas in other zones."""
     disks = kept / GIB * prices.replication_factor / prices.disk_fill * prices.disk_gib_month
-    # Producers and readers choose leaders regardless of zones; each zone holds at most one replica.
+    # Assume that producers and readers choose leaders regardless of zones, and that each zone holds at most one
+    # replica.
     elsewhere = (prices.zones - 1) / prices.zones
     replicas = min(prices.replication_factor, prices.zones) - 1
     crossing = published / GIB * (elsewhere * (1 + readers) + replicas)

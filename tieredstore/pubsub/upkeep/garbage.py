@@ -160,7 +160,8 @@ class GarbageCollection:
             firsts.append(entries[0].appended_ms if entries else self._now_ms)
             if start:
                 moments.append(firsts[-1])
-        # A recreated queue begins at 0 too, although earlier notifications may have existed.
+        # Keep objects near the first entry: a recreated queue begins at 0 too, although earlier notifications may have
+        # existed.
         moments.append(min(firsts) - _DELIVERIES * self.topics.batches.delivery_timeout_ms)
         return max(moments)
 

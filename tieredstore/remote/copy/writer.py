@@ -147,7 +147,7 @@ class SegmentWriter:
         with Attempt(self._store, self._layout, metadata, age) as attempt:
             upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
             chunks = upload.chunks(content, self._pool)
-            # The manifest comes last, when its objects are complete.
+            # Write the manifest last, when its objects are complete.
             attempt.put(Suffix.LOG, _count_chunks(chunks, metadata, on_progress, check))
             check()
             blobs, entries = upload.indexes(content.indexes())
@@ -160,7 +160,7 @@ class SegmentWriter:
             # Check the age again: if writing the manifest took long, a clean-up may already have deleted the other
             # objects.
             age.check()
-            # If the caller has already given up, roll back.
+            # Roll back if the caller has already given up.
             check()
         return StoredSizes(sum(chunks.stored_sizes), sum(map(len, blobs)), len(manifest))
 

@@ -223,8 +223,8 @@ class ChunkLoader:
             load = Load(run, self._pools.fetch.submit(self._fetch, job))
             return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
         with self._lock:
-            # A load caches its chunk before it leaves `_running`. So under the lock, a chunk in neither place is
-            # missing. Claiming it makes all other readers wait for this load.
+            # Claim chunks that are in neither place, so that all other readers wait for this load. A load caches its
+            # chunk before it leaves `_running`, so under the lock such a chunk is missing.
             running = self._running.get(segment.key(self._identity, first))
             if running is not None:
                 return [Scheduled(first, running)]

@@ -92,7 +92,7 @@ class Indexes:
         indexes = self._from_blob(blob_key, metadata, opened)
         if indexes is None:
             stored = self._fetch(key, metadata, opened.manifest)
-            # One object holds all indexes of the segment, so one request fetches them.
+            # Fetch all indexes of the segment by one request: one object holds them.
             indexes = _open_indexes(stored, opened, metadata)
             if self._blobs is not None:
                 self._blobs.put(blob_key, stored if self._keep_stored else b"".join(indexes.values()))

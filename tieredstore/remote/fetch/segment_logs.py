@@ -116,7 +116,7 @@ class SegmentLogs:
                 f"{metadata} has {size} bytes by its manifest and {metadata.segment_size_in_bytes} by its metadata"
             )
         positions = manifest.chunk_index.positions()
-        # If they are few, compute the positions once: each is needed several times while its chunk is loaded.
+        # Compute the positions once if they are few: each is needed several times while its chunk is loaded.
         if len(positions) <= _MOST_LISTED:
             positions = tuple(positions)
         segment = OpenSegment(

@@ -107,7 +107,7 @@ def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch
     try:
         topic = topics.get(options.topic)
     except TopicNotFoundError:
-        # If the topic's configuration is lost with its queue, list where objects of a new topic would be.
+        # List where objects of a new topic would be if the topic's configuration is lost with its queue.
         settings = topics.settings
         path = check_path(f"{settings.key_prefix}{settings.section(BatchSettings).cluster}/topics/{options.topic}")
         topic = Topic(options.topic, 1, path, settings.section(BatchSettings).hashing)

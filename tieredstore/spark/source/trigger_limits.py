@@ -82,8 +82,7 @@ class TriggerLimits:
             for where, share in shares(waiting, self.max_offsets).items():
                 ends[where] = windows[where][0] + share
         if self.max_bytes is not None:
-            # If there are limits of offsets and of bytes, both apply: look for the byte limit within the offsets chosen
-            # above.
+            # Look for the byte limit within the offsets chosen above: limits of offsets and of bytes both apply.
             ends = _within_bytes(
                 {where: (windows[where][0], ends[where]) for where in ends}, self.max_bytes, bytes_between
             )
