@@ -42,6 +42,7 @@ class RestoredTopic:
 
     def save_map(self, folder: Path, made: OffsetMap) -> None:
         """Write the map to a bucket in ``folder``."""
+        folder.mkdir(exist_ok=True)
         with ts.open(folder) as bucket:
             file = OffsetMapFile(bucket.opened().store, "", made.run)
             file.map = made

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ShareConsumer
 
+import tieredstore as ts
 from tests.restore.groups.restored_topics import (
     RestoredTopic,
     Server,
@@ -21,8 +22,22 @@ from tests.restore.groups.restored_topics import (
 )
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.kafka.kafka_topics import TIMEOUT_S, delete_topic, make_topic
-from tests.support.servers.kafka import KafkaServer
+from tests.support.records.hourly_topics import NOON_MS
+from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, start_kafka_cluster
+from tieredstore.format.cluster_snapshot import ClusterSnapshot, CommittedOffset, GroupOffsets, NotHeld
+from tieredstore.ops.snapshots.storing import Snapshots
+from tieredstore.restore.groups.cluster import GroupCluster
+
+SHARING = {
+    "group.coordinator.rebalance.protocols": "classic,consumer,share",
+    "group.share.enable": "true",
+    "unstable.api.versions.enable": "true",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+}
+"""Settings of a broker of Kafka 4.1 that has share groups."""
 
 Commits = dict[str, dict[int, tuple[int, str]]]
 
@@ -148,6 +163,46 @@ def test_a_target_that_is_not_there_and_a_partition_that_was_not_restored_are_na
     groups(topic, tmp_path, "--from-file", file, "--yes").fails(3, f"there is no {topic.target}-0")
     make_topic(kafka, name=topic.target)
     groups(topic, tmp_path, "--from-file", file, "--yes").fails(2, f"{topic.target}-0 ends at 0 in the target cluster")
+
+
+def test_groups_of_a_snapshot_move(kafka: KafkaServer, tmp_path: Path) -> None:
+    topic = restore_topic(kafka, tmp_path / "store", random.Random(59), partitions=1, records=5)
+    offset = topic.offsets[0][2]
+    held = GroupOffsets(topic.target, "consumer", (CommittedOffset(topic.source, 0, offset, "text"),))
+    left = NotHeld("group", "elsewhere", "its coordinator did not answer")
+    with ts.open(tmp_path / "store") as bucket:
+        for cluster_id, groups_held in (("c1", (held,)), ("c2", ())):
+            snapshot = ClusterSnapshot(cluster_id, NOON_MS, groups=groups_held, not_held=(left,))
+            assert Snapshots.of(bucket.manager).write(snapshot)
+    store = tmp_path / "store"
+    groups(topic, store, "--from-snapshot", "newest").fails(2, "2 clusters; name one: c1, c2")
+    groups(topic, store, "--from-snapshot", "5", "--cluster-id", "c1").fails(2, "--from-snapshot is 5, an offset")
+    before = ("--from-snapshot", f"@{NOON_MS - 1}", "--cluster-id", "c1")
+    groups(topic, store, *before).fails(3, "no snapshot of the cluster c1 at or before")
+    moved = groups(topic, store, "--from-snapshot", "newest", "--cluster-id", "c1", "--yes").clean()
+    assert "not movable  elsewhere (its coordinator did not answer)" in moved.text
+    assert check_all_moved(topic, {topic.target: {0: (offset, "text")}}) == 1
+
+
+def test_share_groups_are_named_on_both_sides(tmp_path: Path) -> None:
+    with start_kafka(**SHARING) as server:
+        topic = restore_topic(server, tmp_path, random.Random(60), partitions=1, records=5)
+        consumer: Any = ShareConsumer({
+            "bootstrap.servers": server.bootstrap_servers, "group.id": "shared", "log_level": 0,
+        })  # fmt: skip
+        consumer.subscribe([topic.source])
+        with GroupCluster({"bootstrap.servers": server.bootstrap_servers}) as cluster:
+            while "shared" not in cluster.groups_here():
+                consumer.poll(0.1)
+        consumer.close()
+        properties = tmp_path / "old.properties"
+        properties.write_text(f"bootstrap.servers={server.bootstrap_servers}\n")
+        left = groups(topic, tmp_path, "--from-cluster", properties, "--yes").clean()
+        assert "not movable  shared (it is neither a classic nor a consumer group at " in left.text
+        file = write_file(tmp_path / "groups.json", topic.source, {"shared": {0: (1, "")}})
+        refused = groups(topic, tmp_path, "--from-file", file, "--yes")
+        assert refused.code == 6
+        assert "refused  shared (it is neither a classic nor a consumer group at " in refused.text
 
 
 @pytest.fixture(params=[KAFKA, KAFKA_39], ids=["newest", "3.9"])

@@ -12,6 +12,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaExceptio
 
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.live.faults import fault
+from tieredstore.process.retry import RetryPolicy
 
 _WITHOUT_MEMBERS: Final = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
 
@@ -43,6 +44,11 @@ class GroupCluster(LiveCluster):
 
     def groups_here(self) -> dict[str, LiveGroup]:
         """Return all groups by name. Two requests per broker."""
+        # A coordinator that is still loading groups refuses to list them.
+        policy = RetryPolicy(attempts=100, max_delay_s=1.0, timeout_s=self._timeout_s)
+        return policy.call(f"listing the groups of {self._servers}", lambda _: self._list_groups())
+
+    def _list_groups(self) -> dict[str, LiveGroup]:
         client: Any = self._clients.get()
         doing = f"the groups of {self._servers} cannot be listed"
 
@@ -51,7 +57,7 @@ class GroupCluster(LiveCluster):
 
         listed = self._answers(client, ask, doing)[""]
         for error in listed.errors:
-            raise fault(error.args[0], doing) from error
+            raise fault(error, doing)
         found = {each.group_id: self._group_of(each) for each in listed.valid}
         try:
             # The newer call leaves out groups of other kinds.
