@@ -65,7 +65,9 @@ def _effects(rule: Mapping[str, Any]) -> Iterator[str]:
 _READ: Final = "before-parse.s3.GetBucketLifecycleConfiguration"
 _WRITE: Final = "before-call.s3.PutBucketLifecycleConfiguration"
 _LEAST_SIZE: Final = "TransitionDefaultMinimumObjectSize"
-"""A header outside of the XML document. A write without it resets the value."""
+"""The header with the bucket's default for the smallest object that rules move. It is not part of the XML document, and
+a write without it resets the value.
+"""
 
 _EMPTY: Final = '<LifecycleConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></LifecycleConfiguration>'
 _END: Final = re.compile(r"</((?:[\w.-]+:)?)LifecycleConfiguration\s*>\s*$")

@@ -224,8 +224,8 @@ class SegmentManifest:
             raise ManifestCorruptError(
                 "compression is true, but a compressed segment's chunkIndex has the type variable"
             )
-        # Both the sizes and the field show if chunks are encrypted: if the field is lost, ciphertext must not be read
-        # as data.
+        # Compare the sizes with the field ``encryption``, both of which show if chunks are encrypted: if the field is
+        # lost, ciphertext must not be read as data.
         if index.overhead != self._overhead:
             raise ManifestCorruptError(
                 f"transformedChunkSize is {index.overhead} above originalChunkSize, which is wrong "

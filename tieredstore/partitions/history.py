@@ -1,4 +1,4 @@
-"""Compares a partition's log in the bucket with the broker's by leader epochs, and finds where they diverge. Pure.
+"""Compares a partition's log in the bucket with the broker's by leader epochs, and finds where they diverge. No I/O.
 
 Leader epoch and offset identify a record. After an unclean election, the bucket may hold records of a deposed leader
 that are no longer part of the log. At the broker, that leader's epoch then ends before the bucket's records do.

@@ -1,4 +1,4 @@
-"""Chooses which topic id to read if a topic was re-created. Pure."""
+"""Chooses which topic id to read if a topic was re-created. No I/O."""
 
 from __future__ import annotations
 

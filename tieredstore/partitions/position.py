@@ -1,4 +1,4 @@
-"""A reader's position in a log that an election or retention may have truncated. Pure."""
+"""A reader's position in a log that an election or retention may have truncated. No I/O."""
 
 from __future__ import annotations
 

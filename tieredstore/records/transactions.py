@@ -155,8 +155,8 @@ class PendingTransactions:
         self._next = max(self._next, number + 1)
 
     def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
-        """Return the transactions that markers in span ``number`` abort and its index may not have, or not from
-        their first offset.
+        """Return the transactions that end with an abort marker in span ``number``, but that its index may lack or
+        may have only from a later offset.
         """
         while self._next <= number:
             if ended := list(self._go_through(self._next)):

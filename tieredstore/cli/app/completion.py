@@ -100,7 +100,8 @@ def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int |
         from tieredstore.ops.bucket import open_bucket
         from tieredstore.remote.stores import settings_of
 
-        # This runs in the child only. Errors must not appear while the user types; the command itself will report them.
+        # Log nothing in this child process: errors must not appear while the user types, and the command will report
+        # them.
         logging.disable(logging.CRITICAL)
         with open_bucket(settings_of(settings, store=store)) as place:
             write_answer(path, legal_names(_look_up(place, topic, partition)))

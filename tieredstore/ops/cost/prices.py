@@ -187,7 +187,7 @@ class _Reader:
     def _text(self, fields: _Table, name: str) -> str:
         value = fields.get(name)
         if name == "as_of" and value is not None and not isinstance(value, str | int | float | dict | list):
-            value = str(value)  # TOML has a type for dates
+            value = str(value)  # TOML gives a date, not a text
         if isinstance(value, str) and len(value.strip()) > 0 and len(value) <= _MOST_TEXT:
             return value.strip()
         if value is None:

@@ -1,4 +1,4 @@
-"""Division of chunks into requests, by chunk numbers and sizes. Pure."""
+"""Division of chunks into requests, by chunk numbers and sizes. No I/O."""
 
 from __future__ import annotations
 
