@@ -1,1 +1,1 @@
-"""Puts what is in a bucket back into Kafka: the same batches at the same offsets, written into log directories."""
+"""Puts what is in a bucket back into Kafka: the same batches into log directories, or its records into topics."""

@@ -79,6 +79,7 @@ PRINTING = {
     # They need a cluster or a store with versions, and print what every tool does; see tests/restore.
     "restore logdir": [],
     "restore finish": [],
+    "restore produce": [],
     "restore groups": [],
     "restore offsets": [f"restore offsets{more}" for more in ("", " r1", " r1 none 0", " r1 none 0 5")],
     "restore schemas": [],

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.servers.kafka import KafkaServer
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMEOUT_S: Final = 60.0
@@ -54,7 +55,7 @@ def random_produced(source: random.Random, count: int, *, size: int = 60) -> lis
     return [Produced(data(), data(), headers(), moment) for moment in moments]
 
 
-def admin_of(server: KafkaServer) -> Any:
+def admin_of(server: KafkaServer | KafkaCluster) -> Any:
     """Return the library's admin client; it must outlive its untyped futures."""
     return AdminClient({"bootstrap.servers": server.bootstrap_servers})
 

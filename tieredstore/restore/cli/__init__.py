@@ -17,6 +17,7 @@ _EFFECTS: Final[dict[str, Effect]] = {
     "prepare": "adds",
     "logdir": "adds",
     "finish": "rewrites",
+    "produce": "adds",
     "offsets": "reads",
     "groups": "rewrites",
     "undelete": "rewrites",

@@ -29,7 +29,9 @@ _logger: Final = logging.getLogger(__name__)
 _WHERE: Final = CONTROL_TOPIC, 0
 _NEWEST: Final = 1000
 """Records of the control topic that are read first in search of a run's newest position."""
-_PAUSE_S: Final = 0.1
+_PAUSE_S: Final = 0.05
+_TELL_S: Final = 2.0
+"""Markers of this run's own last transaction take a moment."""
 
 
 class ControlTopic(Closing):
@@ -88,13 +90,14 @@ class ControlTopic(Closing):
         """
         cluster = self._reader.cluster
         end = cluster.end_offsets([_WHERE], "read_uncommitted")[_WHERE]
-        last_try, is_told = time.monotonic() + self._settles_s, False
+        begun, is_told = time.monotonic(), False
         while cluster.end_offsets([_WHERE], "read_committed")[_WHERE] < end:
-            if time.monotonic() > last_try:
+            waited_s = time.monotonic() - begun
+            if waited_s > self._settles_s:
                 raise BrokerUnavailableError(
                     f"a transaction of another restore is open in {CONTROL_TOPIC}: run that again to end it, or wait"
                 )
-            if not is_told:
+            if waited_s > _TELL_S and not is_told:
                 _logger.warning("waiting for the end of a transaction of another restore")
                 is_told = True
             time.sleep(_PAUSE_S)

@@ -124,6 +124,8 @@ class ProduceRun:
         """How the records of each source topic are placed."""
         self._next: dict[TopicPartition, int] = {}
         """The offset that the next record of each target partition gets if nothing else is written."""
+        self._begun: RunPosition | None = None
+        """The position from which this process went on."""
 
     def outcomes(self) -> Generator[Outcome]:
         """Produce what is left of the run, and yield an outcome for each partition.
@@ -134,7 +136,7 @@ class ProduceRun:
         self._committed_at = time.monotonic()
         while True:
             try:
-                before, after = self._attempt()
+                after = self._attempt()
             except TieredStoreError as error:
                 if not error.retryable or time.monotonic() - self._committed_at > self._give_up_s:
                     raise
@@ -142,11 +144,12 @@ class ProduceRun:
                 time.sleep(_PAUSE_S)
             else:
                 break
+        before = self._begun or after
         for where, done in sorted(after.sources.items()):
             yield self._outcome(where, before.sources[where], done)
 
-    def _attempt(self) -> tuple[RunPosition, RunPosition]:
-        """Produce what is left. Return the positions at the begin and at the end."""
+    def _attempt(self) -> RunPosition:
+        """Produce what is left, and return the position after it."""
         properties, run = self._properties, self._options.run
         with ExitStack() as stack:
             control = stack.enter_context(
@@ -158,18 +161,17 @@ class ProduceRun:
             )
             transactions.start()
             self._on_step("resume")
-            begun = position = control.newest_position()
-            if position is None or not position.is_finished:
-                source = stack.enter_context(SourceTopics(self._source, self._options))
-                targets = stack.enter_context(TargetLogs(properties, timeout_s=self._timeout_s))
-                begun = position = self._begin(transactions, source, targets, position)
-                position = self._produce(transactions, control, source, position)
-                position = self._map(transactions, control, position)
-                position = self._set_times_back(transactions, position)
-            else:
+            position = control.newest_position()
+            if position is not None and position.is_finished:
                 self._check_same(position, None)
-            assert begun is not None
-            return begun, position
+                return position
+            source = stack.enter_context(SourceTopics(self._source, self._options))
+            targets = stack.enter_context(TargetLogs(properties, timeout_s=self._timeout_s))
+            position = self._begin(transactions, source, targets, position)
+            self._begun = self._begun or position
+            position = self._produce(transactions, control, source, position)
+            position = self._map(transactions, control, position)
+            return self._set_times_back(transactions, position)
 
     def _begin(
         self, transactions: Transactions, source: SourceTopics, targets: TargetLogs, position: RunPosition | None
@@ -274,13 +276,18 @@ class ProduceRun:
 
     def _send(self, transactions: Transactions, open_one: _Transaction, batch: SourceBatch) -> None:
         """Send each record of a batch to its target partition."""
-        topic, number = batch.where
-        target, rows, offsets = self._options.topics[topic], batch.rows(), batch.offsets()
-        for partition, places in self._partitionings[topic].shares([row[0] for row in rows], number).items():
-            is_whole = len(places) == len(rows)
-            transactions.send(target, partition, rows if is_whole else [rows[place] for place in places])
-            own = offsets if is_whole else [offsets[place] for place in places]
-            open_one.note_sent((target, partition), batch.where, own)
+        (topic, number), offsets = batch.where, batch.offsets()
+        target = self._options.topics[topic]
+        if not len(batch):
+            pass
+        elif self._options.partitioner == "keep":
+            transactions.send(target, number, batch.rows(), len(batch))
+            open_one.note_sent((target, number), batch.where, offsets)
+        else:
+            rows = list(batch.rows())
+            for partition, places in self._partitionings[topic].shares([row[0] for row in rows], number).items():
+                transactions.send(target, partition, (rows[place] for place in places), len(places))
+                open_one.note_sent((target, partition), batch.where, [offsets[place] for place in places])
         open_one.next[batch.where] = batch.next
         open_one.size += batch.size
 
@@ -314,11 +321,7 @@ class ProduceRun:
         sent: Mapping[TopicPartition, Iterable[tuple[TopicPartition, int, int]]],
         firsts: Mapping[TopicPartition, int],
     ) -> tuple[list[OffsetRun], dict[TopicPartition, int]]:
-        """Return the runs of offsets, and the ends of the target partitions, by the first offset of each.
-
-        Where keys are hashed anew, almost each record is a run of its own. The map of offsets needs only the first and
-        the last of a transaction for each pair of partitions.
-        """
+        """Return the runs of offsets, and the ends of the target partitions, by the first offset of each."""
         runs: list[OffsetRun] = []
         ends: dict[TopicPartition, int] = {}
         for target, of_target in sent.items():
@@ -335,8 +338,6 @@ class ProduceRun:
                 last = known[-1] if known else None
                 if last and (last.start + last.length, last.target_start + last.length) == (start, offset):
                     known[-1] = last._replace(length=last.length + length)
-                elif self._options.partitioner != "keep" and len(known) > 1:
-                    known[-1] = run
                 else:
                     known.append(run)
                 offset += length
@@ -402,9 +403,10 @@ class ProduceRun:
 
     def _outcome(self, where: TopicPartition, before: SourceRange, after: SourceRange) -> Outcome:
         topic, number = where
-        target = self._options.topics[topic]
-        is_new = before.next < after.stop
+        target, is_kept = self._options.topics[topic], self._options.partitioner == "keep"
+        is_new, has_any = before.next < after.stop, after.start < after.stop
         return Outcome(
             action="produce", status="done" if is_new else "kept", code="restored" if is_new else "there", topic=topic,
-            partition=number, base_offset=after.start, last_offset=after.stop - 1, name=f"{target}-{number}",
+            partition=number, base_offset=after.start if has_any else None,
+            last_offset=after.stop - 1 if has_any else None, name=f"{target}-{number}" if is_kept else target,
         )  # fmt: skip

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 from tieredstore.catalog.lineage import OffsetSpan
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition, Uuid
+from tieredstore.records.settings import OnDataLoss
 from tieredstore.restore.produce.time_cut import TimeCut
 from tieredstore.versions import RESTORE_OFFSETS, RESTORE_POSITION
 
@@ -68,7 +69,8 @@ class ProduceOptions:
 
     ``topics`` maps source topics to target topics, which exist. ``topic_ids`` choose between incarnations of a source
     topic. Without ``cut``, partitions are read to their ends. It counts for a run's first start only: a run that is
-    resumed keeps its own. ``name`` is the run's; None derives it from the topics.
+    resumed keeps its own. ``name`` is the run's; None derives it from the topics. Offsets that are in no segment are
+    an error, or logged and left out (``on_data_loss``).
     """
 
     topics: Mapping[str, str]
@@ -76,6 +78,7 @@ class ProduceOptions:
     cut: TimeCut | None = None
     partitioner: Partitioner = "keep"
     name: str | None = None
+    on_data_loss: OnDataLoss = "fail"
 
     def __post_init__(self) -> None:
         if not self.topics:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow as pa
 from tieredstore.model import Earliest, TopicPartition
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.process.closing import Closing
-from tieredstore.reading import LogQuery, TopicReader
+from tieredstore.reading import LogQuery, QueryWords, TopicReader
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 4
 """Partitions that are read in turn, so that several brokers work. Each holds a few batches of 4 MiB."""
 
+_CONVERTED: Final = 500
 _COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp")
 
 
@@ -49,17 +50,14 @@ class SourceBatch:
         """The bytes of keys, values and headers."""
         return 0 if self.records is None else int(self.records.nbytes)
 
-    def rows(self) -> list[Row]:
-        """Return the records as a producer takes them."""
-        if self.records is None:
-            return []
+    def __len__(self) -> int:
+        return 0 if self.records is None else self.records.num_rows
+
+    def rows(self) -> Iterator[Row]:
+        """Return the records as a producer takes them. Few at a time are Python objects, in memory that is reused."""
+        slices = () if self.records is None else range(0, len(self), _CONVERTED)
         columns = _untyped(self.records)
-        times = list(int64_values(self.records, "timestamp"))
-        # librdkafka takes the time 0 for "now". A millisecond later is as close as it gets.
-        for row, time in enumerate(times) if 0 in times else ():
-            times[row] = time or 1
-        keys, values = binary_values(columns.column("key")), binary_values(columns.column("value"))
-        return list(zip(keys, values, times, header_lists(columns.column("headers")), strict=True))
+        return chain.from_iterable(_rows(columns.slice(at, _CONVERTED)) for at in slices)
 
     def offsets(self) -> Sequence[int]:
         """Return the records' offsets."""
@@ -70,7 +68,7 @@ class SourceTopics(Closing):
     """The topics of a bucket that a run restores."""
 
     def __init__(self, source: SegmentSource, options: ProduceOptions) -> None:
-        self._query = LogQuery(Subscribe(tuple(sorted(options.topics))), topic_ids=options.topic_ids)
+        self._query = query_of(options)
         self._cut = options.cut
         self._reader = TopicReader(lambda: source, self._query, ReadSettings(columns=_COLUMNS))
         self._snapshot = self._reader.snapshot()
@@ -141,6 +139,13 @@ class SourceTopics(Closing):
         self._reader.close()
 
 
+def query_of(options: ProduceOptions) -> LogQuery:
+    """Return the query of a run's source topics."""
+    words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
+    topics = Subscribe(tuple(sorted(options.topics)))
+    return LogQuery(topics, topic_ids=options.topic_ids, on_data_loss=options.on_data_loss, words=words)
+
+
 def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBatch:
     """Return the records whose offsets are in none of the spans, which ascend."""
     offsets = int64_values(records, "offset")
@@ -156,29 +161,23 @@ def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBa
     return parts.combine_chunks().to_batches()[0] if parts.num_rows else records.slice(0, 0)
 
 
-def binary_values(column: Any) -> Sequence[bytes | None]:
-    """Return the values of a binary column. Slices of one copy are faster than a scalar each."""
-    if column.null_count == len(column):
-        return [None] * len(column)
-    if column.null_count:
-        values: list[bytes | None] = column.to_pylist()
-        return values
-    ends = memoryview(column.buffers()[1]).cast("i")[column.offset : column.offset + len(column) + 1]
-    first = ends[0]
-    raw = column.buffers()[2].slice(first, ends[-1] - first).to_pybytes()
-    if first:
-        return [raw[start - first : stop - first] for start, stop in pairwise(ends)]
-    return [raw[start:stop] for start, stop in pairwise(ends)]
+def _rows(records: Any) -> Iterator[Row]:
+    times = list(int64_values(records, "timestamp"))
+    # librdkafka takes the time 0 for "now". A millisecond later is as close as it gets.
+    for row, time in enumerate(times) if 0 in times else ():
+        times[row] = time or 1
+    keys, values = records.column("key").to_pylist(), records.column("value").to_pylist()
+    return zip(keys, values, times, header_lists(records.column("headers")), strict=True)
 
 
 def header_lists(column: Any) -> Sequence[Headers | None]:
     """Return the headers of each record, None without any: with repeated names, in order, values may be None."""
-    ends: list[int] = column.offsets.to_pylist()
-    if ends[0] == ends[-1]:
+    every = column.flatten()
+    if not len(every):
         return [None] * len(column)
-    every = column.values
     pairs: Headers = list(zip(every.field(0).to_pylist(), every.field(1).to_pylist(), strict=True))
-    return [pairs[start:stop] or None for start, stop in pairwise(ends)]
+    ends: list[int] = column.offsets.to_pylist()
+    return [pairs[start - ends[0] : stop - ends[0]] or None for start, stop in pairwise(ends)]
 
 
 def consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:
@@ -196,6 +195,6 @@ def consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:
     return [*runs, (start, last + 1 - start)]
 
 
-def _untyped(records: pa.RecordBatch) -> Any:
+def _untyped(records: pa.RecordBatch | None) -> Any:
     """Return the records as Any: pyarrow's stubs do not type columns."""
     return records

@@ -70,7 +70,7 @@ class Transactions(Closing):
         self._acknowledged: dict[TopicPartition, tuple[int, int]] = {}
         self._sent: dict[TopicPartition, int] = {}
         self._without_times: str | None = None
-        self._failure: KafkaError | None = None
+        self._failure: tuple[KafkaError, str] | None = None
         self._producer = LiveProducer(_configuration(properties, run, most_batch_bytes))
         # The library does not type its transactions.
         self._untyped: Any = self._producer
@@ -86,19 +86,15 @@ class Transactions(Closing):
         self._carry_out(lambda _: self._untyped.begin_transaction(), doing)
         self._is_open = True
 
-    def send(self, topic: str, partition: int, rows: list[Row]) -> None:
-        """Send records in their order."""
-        if not rows:
-            return
-        where = topic, partition
-        self._sent[where] = self._sent.get(where, 0) + len(rows)
+    def send(self, topic: str, partition: int, rows: Iterable[Row], count: int) -> None:
+        """Send ``count`` records in their order."""
+        where, left = (topic, partition), iter(rows)
+        self._sent[where] = self._sent.get(where, 0) + count
         # Reports of the first and the last record prove the offsets of all: see ``flush``.
-        self._send(where, rows[:1], self._note)
-        between = islice(rows, 1, len(rows) - 1)
-        while part := list(islice(between, _POLL_ROWS)):
-            self._send(where, part, None)
-        if len(rows) > 1:
-            self._send(where, rows[-1:], self._note)
+        self._send(where, islice(left, 1), self._note)
+        for at in range(1, count - 1, _POLL_ROWS):
+            self._send(where, islice(left, min(_POLL_ROWS, count - 1 - at)), None)
+        self._send(where, left, self._note)
 
     def send_control(self, topic: str, key: bytes, value: bytes | None) -> None:
         """Send a record of the control topic."""
@@ -121,8 +117,7 @@ class Transactions(Closing):
             self._producer.flush(_CALL_S)
             if self._producer.is_lost:
                 break
-        if self._failure is not None:
-            raise self._error(self._failure, doing)
+        self._check()
         if self._without_times is not None:
             # A broker learns of a changed setting a moment later.
             raise BrokerUnavailableError(
@@ -168,8 +163,7 @@ class Transactions(Closing):
             raise self._error(error.args[0], f"{_name(where)} cannot be written") from error
         # The client keeps acknowledged records until it is polled.
         self._producer.poll(0)
-        if self._failure is not None:
-            raise self._error(self._failure, f"{_name(where)} cannot be written")
+        self._check()
 
     def _send_with_patience(self, where: TopicPartition, row: Row, report: Callable[..., None] | None) -> None:
         """Send a record once the client has room for it."""
@@ -189,7 +183,7 @@ class Transactions(Closing):
     def _note(self, error: KafkaError | None, message: Message) -> None:
         """Note the report of a record."""
         if error is not None:
-            self._failure = self._failure or error
+            self._failure = self._failure or (error, f"{message.topic()}-{message.partition()}")
             return
         if message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME:
             self._without_times = message.topic()
@@ -218,6 +212,19 @@ class Transactions(Closing):
             else:
                 return
 
+    def _check(self) -> None:
+        """Raise the error of a record. If the client only dropped it with its transaction, ask for the reason."""
+        if self._failure is None:
+            return
+        failure, where = self._failure
+        doing = f"a record of {where} was not acknowledged"
+        if failure.code() in _DROPPED:
+            try:
+                self._untyped.commit_transaction(_CALL_S)
+            except KafkaException as error:
+                raise self._error(error.args[0], doing) from error
+        raise self._error(failure, doing)
+
     def _error(self, error: KafkaError, doing: str) -> TieredStoreError:
         if error.code() in _FENCED:
             self._is_open = False
@@ -232,6 +239,7 @@ class Transactions(Closing):
         return BrokerUnavailableError(str(failure))
 
 
+_DROPPED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _LASTING: Final = frozenset(
     {
         KafkaError.INVALID_TIMESTAMP,

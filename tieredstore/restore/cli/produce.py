@@ -1,0 +1,159 @@
+"""``restore produce``: a bucket's records in topics of a running cluster.
+
+Separate from the other commands of ``restore``: its options are those of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from tieredstore.cli.app.options import Cluster, End, Json, Store
+from tieredstore.cli.app.outcomes import Teller, Words, tell_all
+from tieredstore.cli.terminal.output import complain, human_count
+from tieredstore.errors import ConfigError
+from tieredstore.model import AtTime, Uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tieredstore.api.outcomes import Outcome
+    from tieredstore.remote.source import SegmentSource
+    from tieredstore.restore.produce.runs import ProduceOptions
+    from tieredstore.restore.produce.time_cut import TimeCut
+
+_LINE_EVERY_S: Final = 10.0
+
+
+def produce(
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC", help="The topics to restore; TOPIC=NEW gives one another name.")
+    ],
+    store: Store,
+    cluster: Cluster,
+    window: End,
+    name: Annotated[
+        str | None, typer.Option("--run", metavar="NAME", help="The run's name; without it, that of its topics.")
+    ] = None,
+    topic_id: Annotated[
+        str | None, typer.Option("--topic-id", metavar="ID", help="Which topic, if one of this name was created again.")
+    ] = None,
+    partitioner: Annotated[
+        Literal["keep", "java", "librdkafka"],
+        typer.Option("--partitioner", help="Keep partitions, or hash keys anew, as these clients do."),
+    ] = "keep",
+    cut_file: Annotated[
+        Path | None,
+        typer.Option("--cut-file", metavar="FILE", help="Write the cut of --to to FILE; without --to, read it there."),
+    ] = None,
+    on_loss: Annotated[
+        Literal["fail", "report"], typer.Option("--on-loss", help="What to do where offsets are in no segment.")
+    ] = "fail",
+    *,
+    output: Json,
+) -> None:
+    """Produce the bucket's committed records into topics of a running cluster, each exactly once.
+
+    The topics exist and are empty, and nothing else writes to them. If the run is stopped or killed, run it again: it
+    goes on after the last commit. Keys, values, headers, times and the order in each partition stay as they are. The
+    new offsets are in the bucket: see restore offsets. --to TIME cuts all topics at one time.
+
+    Example: tieredstore restore produce orders=orders2 -c store.properties --bootstrap-server broker1:9092
+    """
+    from tieredstore.api.outcomes import run
+    from tieredstore.restore.produce.producing import ProduceRun
+    from tieredstore.restore.produce.runs import ProduceOptions
+
+    client = cluster.client()
+    if client is None:
+        raise ConfigError("a running cluster is needed: give --bootstrap-server HOST:PORT")
+    options = ProduceOptions(
+        topics=_parse_topics(topics), topic_ids=_ids(topics, topic_id), name=name, partitioner=partitioner,
+        on_data_loss=on_loss,
+    )  # fmt: skip
+    with store.open() as bucket:
+        options = replace(options, cut=_cut(bucket.manager, options, window, cut_file))
+        teller = Teller(_RESTORED, output.as_json, is_plan=False)
+        produced = ProduceRun(bucket.manager, client, options, on_progress=_telling(teller))
+        tell_all(lambda tell: run(produced.outcomes(), tell), teller)
+
+
+def _telling(teller: Teller) -> Callable[[int, int], None]:
+    """Return a function that counts records, and shows their number every ten seconds."""
+    told_at, total = monotonic(), 0
+    teller.more["records"] = 0
+
+    def tell(records: int, _size: int) -> None:
+        nonlocal told_at, total
+        total += records
+        teller.more["records"] = total
+        if (now := monotonic()) - told_at >= _LINE_EVERY_S:
+            told_at = now
+            complain(f"restoring: {human_count(total)} records so far")
+
+    return tell
+
+
+def _parse_topics(texts: list[str]) -> Mapping[str, str]:
+    topics: dict[str, str] = {}
+    for text in texts:
+        name, equals, new = text.partition("=")
+        if not name or (equals and not new):
+            raise ConfigError(f"{text!r:.60} is not a topic: give TOPIC, or TOPIC=NEW")
+        if name in topics:
+            raise ConfigError(f"topic {name} is named twice: give a run for each of its targets (--run)")
+        topics[name] = new or name
+    return topics
+
+
+def _ids(texts: list[str], topic_id: str | None) -> Mapping[str, Uuid]:
+    if topic_id is None:
+        return {}
+    if len(texts) > 1:
+        raise ConfigError("--topic-id is of one topic: restore the others by a run of their own")
+    return {name: Uuid.parse(topic_id) for name in _parse_topics(texts)}
+
+
+def _cut(source: SegmentSource, options: ProduceOptions, window: End, file: Path | None) -> TimeCut | None:
+    """Return the cut at the time, or the one in the file."""
+    from tieredstore.restore.produce.cut_search import find_cut
+    from tieredstore.restore.produce.source import query_of
+    from tieredstore.restore.produce.time_cut import TimeCut
+
+    moment = window.end
+    if moment is None:
+        return None if file is None else TimeCut.read(file)
+    if not isinstance(moment, AtTime):
+        raise ConfigError(f"--to {window.stop} is no time: give one, as 2026-01-31T08:00Z, yesterday or @MS")
+    cut = find_cut(source, query_of(options), moment.timestamp_ms)
+    if file is not None:
+        cut.write(file)
+    for each in cut.partitions:
+        notes = [
+            f"{count} {words}"
+            for count, words in (
+                (each.earlier_records, "later records have earlier times"),
+                (each.open_transactions, "transactions are open there"),
+                (each.older_transactions, "of them may be cut in other partitions too"),
+                (each.split_transactions, "end later in other partitions, and are left out"),
+            )
+            if count
+        ]
+        complain(f"cut: {each.topic}-{each.partition} before {each.stop}{': ' if notes else ''}{'; '.join(notes)}")
+    return cut
+
+
+def _restored_line(outcome: Outcome, verb: str) -> str:
+    offsets = "no offsets" if outcome.base_offset is None else f"{outcome.base_offset} … {outcome.last_offset}"
+    return f"{verb:<10} {outcome.topic}-{outcome.partition} {offsets}, as {outcome.name}"
+
+
+_RESTORED: Final = Words(
+    noun="partition", done="restored", doing="restoring", show=_restored_line, left={"there": "there already"},
+    none="no partitions to restore", only_adds=True, has_sizes=False, again="run again to go on after the last commit",
+)  # fmt: skip
