@@ -33,8 +33,8 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
     elif not epochs_fit(metadata):
         epochs = segment_leader_epochs(read_history(source, metadata), metadata.start_offset, metadata.end_offset)
         metadata = dataclasses.replace(metadata, segment_leader_epochs=epochs)
-    # Readers find the transaction index by the manifest's entry, so the entry overrides other fields. If the field
-    # about empty indexes is missing, this saves each read_committed a request.
+    # Set the field about empty indexes by the manifest's entry, by which readers find the transaction index. Where
+    # the field was missing, each read_committed now saves a request.
     entry = stored.manifest.segment_indexes.transaction
     is_empty = entry is None or entry.size == 0
     if source.layout.tells_transactions and metadata.txn_idx_empty is not is_empty:

@@ -24,7 +24,7 @@ JAVA_BACKENDS: Final = {
 BACKENDS: Final = (*JAVA_BACKENDS.values(), "memory")
 """Short names that ``storage.backend.class`` accepts."""
 
-# package.module.Class or package.module:Class, in letters of any script, as Python allows.
+# A class: package.module.Class or package.module:Class, in letters of any script, as Python allows.
 _PYTHON_CLASS: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
 
 

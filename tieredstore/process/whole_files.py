@@ -62,7 +62,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove the drafts of ``target`` whose writers are dead, and hold no lock."""
+    """Remove the drafts of ``target`` that no writer locks, because their writers are dead."""
     pattern = re.compile(re.escape(_prefix(target)) + "[0-9a-f]{16}" + re.escape(_ENDING))
     with contextlib.suppress(OSError):  # the folder may be writable but not listable
         for path in target.parent.iterdir():

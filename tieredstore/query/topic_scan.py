@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _LEAST_SPLIT: Final = 2 * _MIB
-# Four chunks of 4 MiB, and the rest of a batch that continues in the next chunk.
+# The largest split: four chunks of 4 MiB, and the rest of a batch that continues in the next chunk.
 _MOST_SPLIT: Final = 17 * _MIB
 _SPLITS_A_READER: Final = 4
 _MOST_READERS: Final = 8

@@ -37,7 +37,7 @@ class UnmappedFields:
 
 
 def _beyond(text: str, at: int, fields: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Return those fields of the object that begins at ``at``, and its end."""
+    """Return the fields of the object at ``at`` that are not in ``fields``, and the object's end."""
     rest: list[str] = []
     names: set[str] = set()
     at = _after_space(text, at + 1)

@@ -33,8 +33,8 @@ _FIRST_WINDOW: Final = 4096
 # Above this size, memory returns to the pool after the batch, so that one huge batch does not occupy it for ever.
 _MOST_MEMORY: Final = 16 * 1024 * 1024
 
-# Clients write one stream, or a few joined ones, in blocks of kilobytes. No client writes a body of many tiny streams,
-# and each stream costs some microseconds.
+# Limits on tiny streams and blocks, each of which costs some microseconds. Clients write one stream, or a few joined
+# ones, in blocks of kilobytes; no client writes a body of many tiny streams.
 _FREE_STREAMS: Final = 64
 _LEAST_BYTES_OF_A_STREAM: Final = 1024
 _FREE_BLOCKS: Final = 4096

@@ -218,8 +218,8 @@ def _hours(duration_ms: int) -> str:
 
 
 def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
-    """Return the write's key in the layout of segments. The drafts of a folder have other names, so use a key beside
-    them.
+    """Return the write's key in the layout of segments. For a draft in a folder, which has another name, return a
+    key beside it.
     """
     folder, slash, name = write.key.rpartition("/")
     if name.startswith(DRAFT_PREFIX):

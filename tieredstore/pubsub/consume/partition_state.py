@@ -397,7 +397,7 @@ class PartitionState:
         self.position = Position(first.batch.offset + 1)
 
     def pass_over(self) -> None:
-        """Skip a failure: the first batch, or entries that retention has freed."""
+        """Skip what failed: the first batch, or entries that retention has freed."""
         if self._ahead:
             self._exhaust()
         elif self._queued:
