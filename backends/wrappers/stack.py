@@ -117,7 +117,7 @@ class LimitedStore(DelegatingStore):
         return f"LimitedStore({self.inner!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write, and let the body flow at the limit's rate."""
+        """Write the object; take its body no faster than the limit allows."""
         self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:

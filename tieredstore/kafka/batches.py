@@ -53,7 +53,7 @@ FRAME_SIZE: Final = 12
 MIN_LENGTH: Final = 14
 """The smallest ``length`` that Kafka accepts: CRC, magic, attributes, key size and value size of a magic 0 message."""
 
-# Common to all magics: offset, length, a field that differs, magic.
+# The beginning of a batch, common to all magics: offset, length, a field that differs, magic.
 _PREFIX: Final = struct.Struct(">qiib")
 _PREFIX_SIZE: Final = 17
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")

@@ -24,7 +24,7 @@ _LOOK_S: Final = 1.0
 
 
 class TopicWatch:
-    """Asks the brokers at intervals about partitions without messages. For its client's thread."""
+    """Asks the brokers at intervals about partitions without messages. Used only on its client's thread."""
 
     def __init__(self, client: LiveConsumer | LiveAdmin, timeout_s: float) -> None:
         self._client = client

@@ -56,7 +56,7 @@ def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
 
 
 def _lock(file: BinaryIO) -> None:
-    # On a file system without locks no process can lock a draft, so none takes it for abandoned.
+    # Ignore a file system without locks: no process can lock a draft there, so none takes it for abandoned.
     with contextlib.suppress(OSError):
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
 

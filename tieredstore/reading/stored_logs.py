@@ -40,7 +40,7 @@ _TOLD: Final = 10_000
 
 
 class StoredLogs:
-    """The bucket's logs of partitions with long-lived readers. For one thread, but several may call :meth:`refresh`.
+    """The bucket's logs of partitions with long-lived readers. Not thread-safe, except :meth:`refresh`.
 
     A topic is listed once, with all its partitions. Later, :meth:`refresh` lists one partition after its last known
     segment, and :meth:`reload` lists the whole topic after a contradiction.

@@ -102,6 +102,8 @@ _Phase: TypeAlias = _ToLook | _Queued | _Reading | _Live
 class _Followed:
     """The progress of one partition. ``at`` is the next position. ``topic_id`` is None until the partition was seen.
 
+    Its phase changes as follows; the seam is where the bucket's part ends and the broker's begins.
+
     | from | event | next |
     |---|---|---|
     | `ToLook` | look-up: position below the seam | `Queued` |

@@ -95,7 +95,7 @@ _RECORD: Final = TypeAdapter(SinkRecord)
 
 
 class SinkCommits:
-    """The epochs of ``query``, which writes to ``topic``. For one thread of the query's driver."""
+    """The epochs of ``query``, which writes to ``topic``. Used on one thread of the query's driver."""
 
     def __init__(self, topics: Topics, topic: Topic, query: str) -> None:
         self._topics = topics
