@@ -451,7 +451,7 @@ class Apply(Group):
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", rich_help_panel="Work", help="Only show what would be done.")
 ]
-"""Option of commands that only add. Without it they act at once."""
+"""Option ``--dry-run`` of commands that only add to a bucket: without it they act at once."""
 
 MinAge: TypeAlias = Annotated[
     str,

@@ -145,7 +145,7 @@ class Driver:
                 "batch", self.generation.fingerprint, windows, directories=self.finalizer.find_late(windows)
             )
         except (InvalidValueError, FencedError):
-            # After any other failure the files may be committed: the response may have been lost.
+            # Discard the files only now: after any other failure they may be committed, and only the response be lost.
             discard_files(self.store, files)
             raise
         if entry.windows != tuple(windows):
