@@ -154,7 +154,7 @@ class Transforming:
             if not isinstance(outcome, Message) or outcome.offset != offset:
                 raise ConfigError(f"{_SETTING}, {self.name}, must return None or the message with its offset")
             kept.append(row)
-            # Null headers stay null if the transformer adds none.
+            # Keep null headers null if the transformer adds none.
             changed.append(outcome if outcome.headers or headers else replace(outcome, headers=()))
         batch = self._columns(records, kept, changed)
         return Transformed(batch, records.num_rows - len(kept) - len(faults), faults)

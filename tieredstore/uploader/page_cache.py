@@ -32,7 +32,7 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
     """Yield the uncached ranges (start, length) of a file, in blocks of 1 MiB; none if the system cannot tell."""
     size = os.fstat(descriptor).st_size
     if size <= _BLOCK:
-        # Uploads read such a small file whole, so its first byte stands for all.
+        # Look only at the first byte of a small file, which uploads read whole.
         yield from _small(descriptor, size)
         return
     start: int | None = None
