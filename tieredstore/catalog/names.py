@@ -85,5 +85,5 @@ def _first_keys(
                 break
         if not is_crowded:
             return
-        # "0" follows "/" in the order of characters, so this text sorts right after all keys of the folder.
+        # Go on right after all keys of the folder: "0" follows "/" in the order of characters.
         after = f"{prefix}{folder}0"

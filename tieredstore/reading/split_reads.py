@@ -225,8 +225,8 @@ class StoredRead:
         """Apply the loss policy to offsets that the last segment lacks, and to a transaction without an outcome."""
         lost = [*report.lost]
         if report.undecided is not None:
-            # At planning, the window ended where every transaction had an outcome, so the segments with the outcome are
-            # gone now.
+            # Count the rest of the window as lost: when it was planned, every transaction in it had an outcome, so the
+            # segments with that outcome are gone now.
             first = max(self.position, report.undecided.first_offset)
             lost.append(LostOffsets(self._lineage.partition, first, stop))
         for one in lost:

@@ -25,7 +25,7 @@ class SegmentSource(Protocol):
     """
 
     def check_open(self) -> None:
-        """Raise AlreadyClosedError if its owner has closed it; every read then raises the same."""
+        """Raise AlreadyClosedError if the owner has closed this source; every read then raises the same error."""
         ...
 
     @property

@@ -241,7 +241,7 @@ class StoreQueue(NotificationQueue):
         self._saw_taken(partition, max(number, start - 1))
         if number >= start:
             return number
-        # Retention freed the number before the entry was written, so no reader will see it.
+        # Take another number: retention freed this one before the entry was written, so no reader would see it.
         attempt.number = self._search_tail(partition, start)
         return None
 

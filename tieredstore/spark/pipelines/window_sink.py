@@ -243,7 +243,7 @@ class WindowSink:
         try:
             self._runner.measure()
         except TieredStoreError as error:
-            # Only log it: the planner decides whether this error ends the query.
+            # Only log the error: the planner decides whether it ends the query.
             _logger.info("could not count unwritten records: %s", error)
             if error.retryable:
                 self._away.note_failure(_SOURCE, error)
