@@ -6,9 +6,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
 
-from confluent_kafka import ConsumerGroupType, KafkaException, TopicCollection, admin
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaException, TopicCollection, admin
 
 from tieredstore.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError, ResourceNotFoundError
 from tieredstore.format.cluster_snapshot import AclEntry, CommittedOffset, GroupOffsets, NotHeld, TopicSettings
@@ -16,6 +17,7 @@ from tieredstore.live.clients import LiveAdmin
 from tieredstore.live.cluster import GroupClient, LiveCluster, uuid_of
 from tieredstore.live.faults import fault
 from tieredstore.model import TopicPartition
+from tieredstore.process.retry import RetryPolicy
 
 _GROUP_S: Final = 10.0
 """The longest wait for one group's offsets: those of a hanging transaction would be waited for without end."""
@@ -28,6 +30,14 @@ _OTHER_GROUP: Final = "neither a classic nor a consumer group, as share and stre
 # confluent-kafka does not type these.
 _admin: Final[Any] = admin
 _Asked = TypeVar("_Asked")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveGroup:
+    """A group at the brokers. ``other`` groups are neither classic nor of the consumer protocol, as share groups."""
+
+    kind: Literal["classic", "consumer", "other"]
+    has_members: bool
 
 
 class ClusterState(LiveCluster):
@@ -85,21 +95,26 @@ class ClusterState(LiveCluster):
         answer = self._one(lambda timeout_s: self._untyped.describe_acls(any_acl, request_timeout=timeout_s), doing)
         return tuple(sorted((_acl_entry(each) for each in answer), key=repr))
 
+    def listed_groups(self) -> dict[str, LiveGroup]:
+        """Return all groups by name, ascending. Two requests per broker."""
+        # A coordinator that is still loading refuses to list its groups.
+        policy = RetryPolicy(attempts=100, max_delay_s=1.0, timeout_s=self._timeout_s)
+        return policy.call(f"listing the groups of {self._servers}", lambda _: self._list_groups())
+
     def groups(self, topics: Sequence[TopicSettings]) -> tuple[list[GroupOffsets], list[NotHeld]]:
         """Return the offsets that each group has committed in these topics, and the groups without them.
 
         One request per broker, and one per group, which names all partitions. Groups without an offset are left out.
         """
         doing = f"the groups of {self._servers} cannot be listed"
-        listed = self._one(lambda timeout_s: self._untyped.list_consumer_groups(request_timeout=timeout_s), doing)
-        for error in listed.errors:
-            raise fault(error.args[0], doing) from error
-        protocols = {each.group_id: each.type for each in listed.valid}
+        listed = self.listed_groups()
         partitions = [(each.topic, number) for each in topics for number in range(each.partition_count)]
         held: list[GroupOffsets] = []
-        not_held = [NotHeld("group", name, _OTHER_GROUP) for name in self._other_groups(protocols, doing)]
+        not_held = [NotHeld("group", name, _OTHER_GROUP) for name, each in listed.items() if each.kind == "other"]
         end = time.monotonic() + _GROUPS_S
-        for name, protocol in sorted(protocols.items()):
+        for name, group in listed.items():
+            if group.kind == "other":
+                continue
             if time.monotonic() > end:
                 raise BrokerUnavailableError(f"{doing}: reading their offsets takes longer than {_GROUPS_S:g} s")
             try:
@@ -108,8 +123,7 @@ class ClusterState(LiveCluster):
                 not_held.append(NotHeld("group", name, str(error)))
             else:
                 if offsets:
-                    is_new = protocol is ConsumerGroupType.CONSUMER
-                    held.append(GroupOffsets(name, "consumer" if is_new else "classic", offsets))
+                    held.append(GroupOffsets(name, group.kind, offsets))
         return held, not_held
 
     def _offsets_of(self, group: str, partitions: Sequence[TopicPartition]) -> Iterator[CommittedOffset]:
@@ -119,17 +133,22 @@ class ClusterState(LiveCluster):
                 if place.offset >= 0:
                     yield CommittedOffset(place.topic, place.partition, place.offset, place.metadata or "")
 
-    def _other_groups(self, known: Mapping[str, object], doing: str) -> list[str]:
-        """Return the groups that the library's newer request leaves out: of share, streams and other protocols."""
+    def _list_groups(self) -> dict[str, LiveGroup]:
+        doing = f"the groups of {self._servers} cannot be listed"
+        listed = self._one(lambda timeout_s: self._untyped.list_consumer_groups(request_timeout=timeout_s), doing)
+        for error in listed.errors:
+            raise fault(error, doing)
+        found = {each.group_id: _live_group(each) for each in listed.valid}
         client = self._clients.get()
         try:
             with warnings.catch_warnings():
-                # The call that replaces this one hides these groups.
+                # The call that replaces this one hides groups of other kinds.
                 warnings.filterwarnings("ignore", "list_groups", DeprecationWarning)
-                found = self._untyped.list_groups(timeout=self._timeout_s)
+                names = {each.id for each in self._untyped.list_groups(timeout=self._timeout_s)}
         except KafkaException as error:
             raise self._failure(client, error, doing) from error
-        return sorted({each.id for each in found} - known.keys())
+        others = {name: LiveGroup("other", has_members=True) for name in names - found.keys()}
+        return dict(sorted((found | others).items()))
 
     def _describe_cluster(self) -> Any:
         return self._one(
@@ -163,6 +182,12 @@ class ClusterState(LiveCluster):
                 continue
         client.hear()
         return answers, denied
+
+
+def _live_group(listed: Any) -> LiveGroup:
+    # The library does not know all states of groups of the consumer protocol, so only these are without members.
+    has_members = listed.state not in {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
+    return LiveGroup("consumer" if listed.type is ConsumerGroupType.CONSUMER else "classic", has_members)
 
 
 def _by_name(futures: Mapping[Any, Future[Any]]) -> dict[str, Future[Any]]:

@@ -26,8 +26,8 @@ from tests.support.records.hourly_topics import NOON_MS
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, start_kafka_cluster
 from tieredstore.format.cluster_snapshot import ClusterSnapshot, CommittedOffset, GroupOffsets, NotHeld
+from tieredstore.live.cluster_state import ClusterState
 from tieredstore.ops.snapshots.storing import Snapshots
-from tieredstore.restore.groups.cluster import GroupCluster
 
 SHARING = {
     "group.coordinator.rebalance.protocols": "classic,consumer,share",
@@ -127,9 +127,9 @@ def test_a_group_of_a_cluster_moves_and_its_members_go_on(kafka: KafkaServer, tm
         file = write_file(tmp_path / "groups.json", topic.source, {group: {0: (0, "")}})
         refused = groups(topic, tmp_path, "--from-file", file, "--yes")
         assert refused.code == 6, refused
-        assert f"refused  {group} (it has members at {kafka.bootstrap_servers}: stop its consumers)" in refused.text
+        assert f"refused  {group} (stop its consumers: it has members in the new cluster)" in refused.text
         left = groups(topic, tmp_path, group, "--from-cluster", kafka.bootstrap_servers, "--yes").clean()
-        assert f"not movable  {group} (it has members at {kafka.bootstrap_servers}" in left.text
+        assert f"not movable  {group} (stop its consumers: it has members in the old cluster)" in left.text
     finally:
         member.close()
 
@@ -173,7 +173,7 @@ def test_groups_of_a_snapshot_move(kafka: KafkaServer, tmp_path: Path) -> None:
     with ts.open(tmp_path / "store") as bucket:
         for cluster_id, groups_held in (("c1", (held,)), ("c2", ())):
             snapshot = ClusterSnapshot(cluster_id, NOON_MS, groups=groups_held, not_held=(left,))
-            assert Snapshots.of(bucket.manager).write(snapshot)
+            assert Snapshots.of(bucket.manager).write(snapshot, is_hourly=True)
     store = tmp_path / "store"
     groups(topic, store, "--from-snapshot", "newest").fails(2, "2 clusters; name one: c1, c2")
     groups(topic, store, "--from-snapshot", "5", "--cluster-id", "c1").fails(2, "--from-snapshot is 5, an offset")
@@ -191,18 +191,18 @@ def test_share_groups_are_named_on_both_sides(tmp_path: Path) -> None:
             "bootstrap.servers": server.bootstrap_servers, "group.id": "shared", "log_level": 0,
         })  # fmt: skip
         consumer.subscribe([topic.source])
-        with GroupCluster({"bootstrap.servers": server.bootstrap_servers}) as cluster:
-            while "shared" not in cluster.groups_here():
+        with ClusterState({"bootstrap.servers": server.bootstrap_servers}) as cluster:
+            while "shared" not in cluster.listed_groups():
                 consumer.poll(0.1)
         consumer.close()
         properties = tmp_path / "old.properties"
         properties.write_text(f"bootstrap.servers={server.bootstrap_servers}\n")
         left = groups(topic, tmp_path, "--from-cluster", properties, "--yes").clean()
-        assert "not movable  shared (it is neither a classic nor a consumer group at " in left.text
+        assert "not movable  shared (neither a classic nor a consumer group, " in left.text
         file = write_file(tmp_path / "groups.json", topic.source, {"shared": {0: (1, "")}})
         refused = groups(topic, tmp_path, "--from-file", file, "--yes")
         assert refused.code == 6
-        assert "refused  shared (it is neither a classic nor a consumer group at " in refused.text
+        assert "refused  shared (neither a classic nor a consumer group, " in refused.text
 
 
 @pytest.fixture(params=[KAFKA, KAFKA_39], ids=["newest", "3.9"])

@@ -11,27 +11,25 @@ from tieredstore.api.outcomes import run
 from tieredstore.errors import BrokerError, ConfigError, PartlyDoneError, ResourceNotFoundError
 from tieredstore.format.cluster_snapshot import ClusterSnapshot, CommittedOffset, GroupOffsets, NotHeld
 from tieredstore.live.cluster import GroupCommit
+from tieredstore.live.cluster_state import ClusterState, LiveGroup
 from tieredstore.model import Isolation, TopicPartition
-from tieredstore.restore.groups.cluster import GroupCluster, LiveGroup
 from tieredstore.restore.groups.moving import GroupOutcome, plan_groups, translate_group
 from tieredstore.restore.groups.sources import SourceGroups, groups_of_cluster, groups_of_file, groups_of_snapshot
 from tieredstore.restore.produce.offset_map import OffsetMap
 from tieredstore.restore.produce.runs import OffsetRun
 
-SERVERS = "old:9092"
 
-
-class ScriptedCluster(GroupCluster):
+class ScriptedCluster(ClusterState):
     """Brokers with these groups and commits; commits of ``refused`` groups fail."""
 
     def __init__(self, groups: Mapping[str, LiveGroup] | None = None, *, end: int = 100, refused: str = "") -> None:
         super().__init__({"bootstrap.servers": "localhost:1"})
-        self.groups = dict(groups or {})
+        self._listed = dict(groups or {})
         self.offsets: dict[str, dict[TopicPartition, GroupCommit]] = {}
         self._end, self._refused = end, refused
 
-    def groups_here(self) -> dict[str, LiveGroup]:
-        return self.groups
+    def listed_groups(self) -> dict[str, LiveGroup]:
+        return self._listed
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], isolation: Isolation | None = None
@@ -60,7 +58,7 @@ def group(name: str, *offsets: tuple[str, int, int, str]) -> GroupOffsets:
     return GroupOffsets(name, "classic", tuple(CommittedOffset(*each) for each in offsets))
 
 
-def outcomes_of(cluster: GroupCluster, *groups: GroupOffsets, **left: str) -> list[tuple[object, ...]]:
+def outcomes_of(cluster: ClusterState, *groups: GroupOffsets, **left: str) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
 
     def note(outcome: object) -> None:
@@ -92,18 +90,18 @@ def test_each_offset_moves_once_and_what_is_there_stays() -> None:
 
 def test_groups_that_cannot_move_are_named_and_the_others_move() -> None:
     here = {
-        "active": LiveGroup("consumer", SERVERS, has_members=True),
-        "shared": LiveGroup("other", SERVERS),
-        "idle": LiveGroup("consumer", SERVERS),
+        "active": LiveGroup("consumer", has_members=True),
+        "shared": LiveGroup("other", has_members=True),
+        "idle": LiveGroup("consumer", has_members=False),
     }
     cluster = ScriptedCluster(here, refused="denied")
     groups = [group(name, ("orders", 0, 15, "")) for name in ("active", "shared", "denied", "idle", "fresh")]
     assert outcomes_of(cluster, *groups, away="its coordinator is away") == [
         ("away", "not_movable", None, None, "its coordinator is away"),
-        ("active", "refused", None, None, f"it has members at {SERVERS}: stop its consumers"),
+        ("active", "refused", None, None, "stop its consumers: it has members in the new cluster"),
         (
             "shared", "refused", None, None,
-            f"it is neither a classic nor a consumer group at {SERVERS}, as share and streams groups are",
+            "neither a classic nor a consumer group, as share and streams groups are, in the new cluster",
         ),
         ("denied", "refused", None, None, "the offsets of denied are refused"),
         ("idle", "moved", 0, 5, None),
@@ -135,8 +133,8 @@ def test_the_notes_of_a_topic_whose_keys_were_hashed_anew() -> None:
 
 def test_groups_of_a_cluster_are_those_without_members() -> None:
     cluster = ScriptedCluster({
-        "active": LiveGroup("classic", SERVERS, has_members=True), "shared": LiveGroup("other", SERVERS),
-        "idle": LiveGroup("consumer", SERVERS),
+        "active": LiveGroup("classic", has_members=True), "shared": LiveGroup("other", has_members=True),
+        "idle": LiveGroup("consumer", has_members=False),
     })  # fmt: skip
     cluster.offsets["idle"] = {("orders", 0): GroupCommit(12, "m", 7), ("orders", 5): GroupCommit(1)}
     found = groups_of_cluster(cluster, a_map(), [])

@@ -65,7 +65,7 @@ def groups(
 
     Example: tieredstore restore groups orders -c store.properties --bootstrap-server new:9092 --from-snapshot newest
     """
-    from tieredstore.restore.groups.cluster import GroupCluster
+    from tieredstore.live.cluster_state import ClusterState
     from tieredstore.restore.groups.moving import plan_groups
     from tieredstore.restore.groups.sources import groups_of_file
     from tieredstore.restore.produce.offset_map import load_map
@@ -75,7 +75,7 @@ def groups(
     target = cluster.client()
     if target is None:
         raise ConfigError("the cluster that was restored into is needed: give --bootstrap-server HOST:PORT")
-    with store.open() as bucket, GroupCluster(target) as brokers:
+    with store.open() as bucket, ClusterState(target) as brokers:
         opened = bucket.opened()
         offset_map = load_map(opened.store, opened.prefix, run)
         if from_cluster is not None:
@@ -90,11 +90,11 @@ def groups(
 
 def _of_cluster(place: str, offset_map: OffsetMap, names: Sequence[str]) -> SourceGroups:
     from tieredstore.config.properties import read_properties
-    from tieredstore.restore.groups.cluster import GroupCluster
+    from tieredstore.live.cluster_state import ClusterState
     from tieredstore.restore.groups.sources import groups_of_cluster
 
     properties = read_properties(Path(place)) if Path(place).is_file() else {"bootstrap.servers": place}
-    with GroupCluster(properties) as brokers:
+    with ClusterState(properties) as brokers:
         return groups_of_cluster(brokers, offset_map, names)
 
 

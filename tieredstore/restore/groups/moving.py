@@ -10,11 +10,12 @@ from tieredstore.api.outcomes import Outcome, Plan, Status
 from tieredstore.errors import BrokerError, ConfigError, ResourceNotFoundError
 from tieredstore.live.cluster import GroupCommit
 from tieredstore.model import TopicPartition
+from tieredstore.restore.groups.sources import obstacle_of
 from tieredstore.restore.produce.offset_map import FirstUnread
 
 if TYPE_CHECKING:
     from tieredstore.format.cluster_snapshot import CommittedOffset, GroupOffsets
-    from tieredstore.restore.groups.cluster import GroupCluster
+    from tieredstore.live.cluster_state import ClusterState
     from tieredstore.restore.groups.sources import SourceGroups
     from tieredstore.restore.produce.offset_map import OffsetMap
 
@@ -51,7 +52,7 @@ class GroupOutcome(Outcome):
         return GroupCommit(self.target_offset or 0, self.metadata)
 
 
-def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: GroupCluster) -> Plan:
+def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterState) -> Plan:
     """Return a plan that commits the groups' translated offsets to the target cluster.
 
     Groups that have members there, or are of another kind, fail and are named. Groups that the source could not
@@ -63,18 +64,19 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: GroupClust
         starts = _starts_of_others(offset_map, cluster)
         for name, reason in sorted(source.left.items()):
             yield _outcome(name, "kept", "not_movable", reason)
-        here = cluster.groups_here()
+        here = cluster.listed_groups()
         for group in source.groups:
             known = here.get(group.group)
-            if known is not None and known.obstacle is not None:
-                yield _outcome(group.group, "failed", "refused", known.obstacle)
+            obstacle = None if known is None else obstacle_of(known)
+            if obstacle is not None:
+                yield _outcome(group.group, "failed", "refused", f"{obstacle} in the new cluster")
             else:
                 yield from _move(offset_map, group, cluster, starts, dry_run=dry_run)
 
     return Plan("move_groups", ", ".join(group.group for group in source.groups), outcomes)
 
 
-def _check_target(offset_map: OffsetMap, cluster: GroupCluster) -> None:
+def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
     """Raise ConfigError for a cluster that cannot have the records of the run: groups would move beyond its ends."""
     wanted = {
         (mapped.target, partition): end
@@ -90,7 +92,7 @@ def _check_target(offset_map: OffsetMap, cluster: GroupCluster) -> None:
             )
 
 
-def _starts_of_others(offset_map: OffsetMap, cluster: GroupCluster) -> dict[TopicPartition, int]:
+def _starts_of_others(offset_map: OffsetMap, cluster: ClusterState) -> dict[TopicPartition, int]:
     """Return the starts of target partitions that got no record, of topics whose keys were hashed anew.
 
     Without an offset there, a group might skip records that are written before it comes.
@@ -107,7 +109,7 @@ def _starts_of_others(offset_map: OffsetMap, cluster: GroupCluster) -> dict[Topi
 def _move(
     offset_map: OffsetMap,
     group: GroupOffsets,
-    cluster: GroupCluster,
+    cluster: ClusterState,
     starts: Mapping[TopicPartition, int],
     *,
     dry_run: bool,

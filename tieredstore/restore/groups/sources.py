@@ -19,7 +19,7 @@ from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.versions import fault_in
 
 if TYPE_CHECKING:
-    from tieredstore.restore.groups.cluster import GroupCluster
+    from tieredstore.live.cluster_state import ClusterState, LiveGroup
     from tieredstore.restore.produce.offset_map import OffsetMap
 
 _FORM: Final = '{"GROUP": {"TOPIC": {"PARTITION": OFFSET}}}'
@@ -46,29 +46,37 @@ class SourceGroups:
         )
 
 
+def obstacle_of(group: LiveGroup) -> str | None:
+    """Return why a group's offsets cannot be moved, to be followed by the cluster; None if they can."""
+    if group.kind == "other":
+        return "neither a classic nor a consumer group, as share and streams groups are,"
+    return "stop its consumers: it has members" if group.has_members else None
+
+
 def groups_of_snapshot(snapshot: ClusterSnapshot) -> SourceGroups:
     """Return the groups of a cluster snapshot."""
     left = {each.name: each.reason for each in snapshot.not_held if each.kind == "group"}
     return SourceGroups(snapshot.groups, left)
 
 
-def groups_of_cluster(cluster: GroupCluster, offset_map: OffsetMap, names: Sequence[str]) -> SourceGroups:
+def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Sequence[str]) -> SourceGroups:
     """Read what groups with these names or globs have committed in the topics of a run; all groups without names.
 
     Groups with members are left, because they go on while their offsets move.
     """
-    known = cluster.groups_here()
+    known = cluster.listed_groups()
     partitions = [(topic, number) for topic in offset_map.topics for number in offset_map.partitions(topic)]
     groups: list[GroupOffsets] = []
     left: dict[str, str] = {}
     for name in sorted(_chosen(list(known), names)):
         here = known[name]
-        if here.obstacle is not None:
-            left[name] = here.obstacle
+        reason = obstacle_of(here)
+        if here.kind == "other" or reason is not None:
+            left[name] = f"{reason} in the old cluster"
             continue
         commits = sorted(cluster.commits(name, partitions).items())
         offsets = [CommittedOffset(*where, each.offset, each.metadata or "") for where, each in commits]
-        groups.append(GroupOffsets(name, "consumer" if here.kind == "consumer" else "classic", tuple(offsets)))
+        groups.append(GroupOffsets(name, here.kind, tuple(offsets)))
     return SourceGroups(groups, left)
 
 
