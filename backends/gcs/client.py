@@ -395,6 +395,6 @@ def _sdk_client(options: GcsOptions, credentials: object, session: requests.Sess
     make: Any = partial(importlib.import_module("google.cloud.storage").Client, "<none>")
     endpoint = {"api_endpoint": options.endpoint_url.rstrip("/")} if options.endpoint_url else None
     client = make(credentials=credentials, _http=session, client_options=endpoint)
-    # Otherwise the first call starts a thread that requests the bucket's location, only for traces.
+    # Have no such cache: otherwise the first call starts a thread that requests the bucket's location, only for traces.
     client._bucket_metadata_cache = None
     return cast("_Client", client)

@@ -170,14 +170,14 @@ def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | Non
     """Mount ``adapter`` for all URLs, behind ``proxy`` or else the environment's proxy."""
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    # Following a redirection would send bodies and credentials anywhere: treat it as an ordinary answer.
+    # Follow no redirection, which would send bodies and credentials anywhere: treat it as an ordinary answer.
     untyped: Any = session
     untyped.get_redirect_target = _nowhere
-    # Otherwise a password for the host in ~/.netrc replaces the chosen credentials.
+    # Set an authentication of our own: otherwise a password for the host in ~/.netrc replaces the chosen credentials.
     session.auth = _keep_request
     session.hooks["response"].append(_read_if_refused)
     if proxy is not None:
-        # Otherwise the environment's proxy overrides the configured one.
+        # Ignore the environment, whose proxy would override the configured one.
         session.trust_env = False
         session.verify = certificates()
         session.proxies = proxies_of(proxy)

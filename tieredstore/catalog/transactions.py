@@ -37,7 +37,7 @@ def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Se
     It takes two requests, or none if the segment is known to have no entries. Raise IndexesCorruptError if it is
     damaged.
     """
-    # None means unknown, so read the index.
+    # Read the index also if the field is None, which means unknown.
     if segment.txn_idx_empty:
         return ()
     try:

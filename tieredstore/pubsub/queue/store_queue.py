@@ -316,7 +316,7 @@ class StoreQueue(NotificationQueue):
                 self._store.put(key, body, if_absent=True)
             else:
                 self._store.replace(key, body, stored[1])
-        # Also delete entries left by a killed run or put there by a delayed writer.
+        # Delete also the entries that a killed run left, or a delayed writer put there.
         self._store.delete(list(self._list_freed_keys(partition, max(number, start))))
 
     def _list_freed_keys(self, partition: int, start: int) -> Iterator[str]:

@@ -310,7 +310,7 @@ class DiskTable:
                 if is_own(path) and now - path.lstat().st_mtime > _UNLISTED_AGE_S:
                     path.unlink()
         for name, found in (("count", listed), ("size", size)):
-            if abs(found - cache.reset(name)) > found / 8:  # more than concurrent puts and evictions explain
+            if abs(found - cache.reset(name)) > found / 8:  # puts and evictions meanwhile explain less
                 cache.reset(name, found)
 
 
