@@ -144,7 +144,7 @@ def _translate(given: dict[str, Any]) -> dict[str, Any]:
         if str(renamed.get(name)) == "-1":
             renamed[name] = "0"
     if _HOST_CHECK in renamed:
-        # In Java, an empty value disables the check of the host name.
+        # Take an empty value for "none": in Java it disables the check of the host name.
         renamed[_HOST_CHECK] = renamed[_HOST_CHECK].lower() or "none"
     return renamed | settings
 

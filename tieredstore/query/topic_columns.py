@@ -29,7 +29,7 @@ TOPIC_COLUMNS: Final = (
 
 
 _DECODED: Final = {"timestamp_type": "timestampType", "leader_epoch": "leaderEpoch"}
-"""The decoder uses the names of Spark's Kafka source."""
+"""The decoder's names for columns, where they differ: it uses those of Spark's Kafka source."""
 
 
 @dataclass(frozen=True, slots=True)
