@@ -167,7 +167,7 @@ class _Place:
     def of(cls, store: ObjectStore, prefix: str) -> _Place:
         versions = admin_of(store).versions()
         if isinstance(versions, str):
-            raise ConfigError(f"{store.identity}: {versions}; see docs/how-to/emergency.md for other stores")
+            raise ConfigError(f"nothing can be brought back from {store.identity}: {versions}")
         return cls(store, prefix, store.inner if isinstance(store, LaidOutStore) else store, versions)
 
     @property
