@@ -13,6 +13,7 @@ import tieredstore as ts
 from tests.restore.logdir.log_dirs import NEW_ID, fresh_bucket, make_log_dir, prepared, restore, tree
 from tieredstore.errors import ConfigError, CorruptDataError, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.restore.cli.logdir import _logs_of  # pyright: ignore[reportPrivateUsage]
 from tieredstore.restore.logdir.log_directory import MARKER
 from tieredstore.restore.logdir.prepared import PreparedRestore, new_plan
 from tieredstore.testing.batches import Record, build_batch
@@ -116,3 +117,18 @@ def test_a_user_who_may_not_give_the_group_away(
     monkeypatch.setattr(os, "chown", chown)
     restore(bucket, log_dir, PLAN)
     assert groups == {-1}
+
+
+def test_prepare_names_what_is_not_in_the_log(
+    bucket: ts.Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A later segment lacks its indexes: the log ends before it."""
+    write_segment(tmp_path / "disk", [build_batch([Record(b"v")], 16)], partition=ORDERS, base_offset=16)
+    bucket.upload(tmp_path / "disk")
+    (lost,) = (tmp_path / "store").rglob("*00016-*.indexes")
+    lost.unlink()
+    (topic,) = bucket.topics("orders")
+    assert _logs_of(topic, 2) == [(0, 16), (0, 0)]
+    assert "orders-0: 1 segment incomplete or damaged, left out" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="orders has 1 partitions in the bucket: --partition-count 1 or more"):
+        _logs_of(topic, 0)

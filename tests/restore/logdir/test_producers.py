@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,11 @@ def test_a_new_producer_gets_an_id_that_the_log_knows(tmp_path: Path) -> None:
         assert send(server, "dropped") == 10
         ends = {topic: len(records(server, topic, 0, "read_uncommitted")) for topic in ("kept", "dropped")}
         assert ends == {"kept": 10, "dropped": 11}
+        plan = ["--plan", tmp_path / "dropped.json"]
+        shown = tieredstore("restore", "finish", *store, *plan, *servers).text
+        # The day of the newest record, to the end of its last second.
+        moment = datetime.fromtimestamp(now // 1000 + 86_401, UTC)
+        assert f"; add replicas after {moment:%Y-%m-%dT%H:%M:%SZ}, unless the producers' state was kept" in shown
 
 
 def send(server: KafkaServer, topic: str) -> int:

@@ -90,6 +90,13 @@ class RestoreCluster:
         found = self._settings(topic)
         return {name: _without_own(found[name]) for name in PREPARED if name in found}
 
+    def producer_expiration_ms(self, broker: int) -> int:
+        """Return how long the broker remembers an idempotent producer after its last record."""
+        resource = _admin.ConfigResource(_admin.ResourceType.BROKER, str(broker))
+        doing = f"the settings of broker {broker} cannot be read at {self._servers}"
+        found = self._ask(lambda: self._untyped.describe_configs([resource])[resource], doing)
+        return int(found["producer.id.expiration.ms"].value)
+
     def release(self, topic: str, settings: Mapping[str, str]) -> None:
         """Drop the settings of the restore, and set these."""
         names = sorted(PREPARED.keys() | settings.keys())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tieredstore.api.outcomes import Outcome, Plan
@@ -23,18 +24,21 @@ def plan_finish(
 ) -> Plan:
     """Return a plan that gives the prepared topics the cluster's defaults back, and sets ``settings`` in each.
 
-    Its outcomes have the bytes that retention will then delete at once, by the times in the bucket, and name partitions
-    that are empty. Raise ConfigError before the first change if a topic is not the prepared one: a cluster of the same
-    topics would lose its settings.
+    Its outcomes have the bytes that retention will then delete at once, by the times in the bucket. They name the
+    partitions that are empty, and the time from which on replicas may be added. Raise ConfigError before the first
+    change if a topic is not the prepared one: a cluster of the same topics would lose its settings.
     """
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         empty = {topic.topic: cluster.empty_partitions(topic) for topic in prepared.topics}
         for topic in prepared.topics:
             known = {**cluster.own_settings(topic.topic), **settings}
-            deleted = _deleted(source, topic, known)
+            logs, now_ms = _logs_of(source, topic), int(time.time() * 1000)
+            deleted = [span for log in logs for span in deleted_spans(log, known, now_ms)]
             size = sum(span.segment.segment_size_in_bytes for span in deleted)
+            forgotten_ms = cluster.producer_expiration_ms(topic.partitions[0].replicas[0])
             reason = _reason(known, len(deleted), size) + _warning(empty[topic.topic])
+            reason += _replicas(logs, forgotten_ms, now_ms)
             if not dry_run:
                 cluster.release(topic.topic, settings)
             yield Outcome(
@@ -58,13 +62,24 @@ def _warning(empty: Sequence[int]) -> str:
     return f"; partitions without a record: {', '.join(map(str, empty))} (is restore logdir missing on a broker?)"
 
 
-def _deleted(source: SegmentSource, topic: PreparedTopic, known: Mapping[str, str]) -> list[Span]:
-    """Return the segments that retention deletes."""
-    now_ms = int(time.time() * 1000)
+def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) -> str:
+    """Return the time from which on replicas may be added, in words; empty if it is past.
+
+    A new replica learns from the batches the producers that ``restore logdir`` has dropped. It forgets them
+    ``forgotten_ms`` after their last record.
+    """
+    newest_ms = max((span.segment.max_timestamp_ms for log in logs for span in log), default=0)
+    if newest_ms + forgotten_ms <= now_ms:
+        return ""
+    moment = datetime.fromtimestamp((newest_ms + forgotten_ms) // 1000 + 1, UTC)
+    return f"; add replicas after {moment:%Y-%m-%dT%H:%M:%SZ}, unless the producers' state was kept"
+
+
+def _logs_of(source: SegmentSource, topic: PreparedTopic) -> list[tuple[Span, ...]]:
+    """Return the prepared logs."""
     catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
-    deleted: list[Span] = []
-    for number, partition in enumerate(topic.partitions):
-        if partition.start < partition.stop:
-            log = catalog.lineage(topic.topic, number, topic.incarnation)
-            deleted += deleted_spans(log.spans_between(partition.start, partition.stop), known, now_ms)
-    return deleted
+    return [
+        catalog.lineage(topic.topic, number, topic.incarnation).spans_between(one.start, one.stop)
+        for number, one in enumerate(topic.partitions)
+        if one.start < one.stop
+    ]
