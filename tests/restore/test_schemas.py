@@ -81,6 +81,7 @@ def test_everything_is_there_again_and_the_modes_are_back(registries: Registries
     assert all(request.startswith("GET ") for request in registries.target.requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed", [False, True], ids=["error", "kill"])
 def test_after_an_end_at_any_request_a_second_run_completes(registries: Registries, *, is_killed: bool) -> None:
     registries.restore("--yes").clean()

@@ -33,6 +33,7 @@ from tieredstore.format.cluster_snapshot import (
     SchemaVersion,
     TopicSettings,
 )
+from tieredstore.ops.keys.use import KeyNeed, NeedReason, needs_of
 from tieredstore.ops.snapshots.storing import Snapshots
 from tieredstore.transform.keyring import KeyPair, KeyRing
 
@@ -199,3 +200,29 @@ def test_a_clock_that_jumps_deletes_no_newest_one_and_an_unknown_clock_none() ->
         assert "2026-12-02T06Z" in [each.name for each in snapshots.find_all()] or jump <= 0
     store.clock_ms = None
     assert not snapshots.expire(0)
+
+
+def test_one_by_hand_has_a_name_of_its_own_and_the_latest_of_an_hour_is_found() -> None:
+    snapshots = stored_of(MemoryObjectStore())
+    assert snapshots.write(at(NOON_MS), is_hourly=False)
+    assert not snapshots.write(at(NOON_MS + 999), is_hourly=False), "the same second"
+    assert snapshots.find().taken_ms == NOON_MS
+    assert snapshots.write(at(NOON_MS + 60_000), is_hourly=True)
+    assert [each.name for each in snapshots.find_all()] == ["2026-11-28T12Z", "2026-11-28T122000Z"]
+    assert snapshots.find().taken_ms == NOON_MS + 60_000, "the hourly one is later, although its name is not"
+    assert snapshots.find(NOON_MS).taken_ms == NOON_MS
+    snapshots.write(dataclasses.replace(at(NOON_MS + HOUR_MS), schemas=None), is_hourly=True)
+    assert snapshots.find(has_schemas=True).taken_ms == NOON_MS + 60_000
+
+
+def test_a_key_pair_is_needed_by_the_snapshots_that_it_encrypts_and_by_damaged_ones() -> None:
+    store = MemoryObjectStore()
+    snapshots = stored_of(store, RING)
+    snapshots.write(FULL, is_hourly=True)
+    (stored,) = snapshots.find_all()
+    assert list(needs_of(store, "pre/", (), "key1")) == [KeyNeed(stored.key, NeedReason.SNAPSHOT)]
+    assert not list(needs_of(store, "pre/", (), "key2"))
+    store.put(stored.key, b"damaged")
+    assert [need.reason for need in needs_of(store, "pre/", (), "key2")] == [NeedReason.SNAPSHOT]
+    store.delete([stored.key])
+    assert not snapshots.may_need(stored, "key1")
