@@ -83,7 +83,7 @@ def test_a_segment_without_a_copy_costs_no_request_while_the_listing_is_new(buck
     assert bucket.requests(lambda: [bucket.finds(segment) for segment in segments]) == {}
 
 
-def test_what_another_process_commits_is_noticed_at_that_age(bucket: Bucket, segment: MadeSegment) -> None:
+def test_a_commit_of_another_process_is_noticed_at_that_age(bucket: Bucket, segment: MadeSegment) -> None:
     assert not bucket.finds(segment)
     bucket.put(segment)
     bucket.now_s = AGE_S - 0.1
@@ -92,7 +92,7 @@ def test_what_another_process_commits_is_noticed_at_that_age(bucket: Bucket, seg
     assert bucket.finds(segment)
 
 
-def test_what_another_process_deletes_is_noticed_at_that_age(bucket: Bucket) -> None:
+def test_a_deletion_of_another_process_is_noticed_at_that_age(bucket: Bucket) -> None:
     first, second = run_of(2, EVENTS)
     bucket.put(first, second)
     assert bucket.finds(first)
@@ -119,7 +119,7 @@ def test_a_change_of_a_partition_that_is_not_known_is_nothing(bucket: Bucket, se
     assert not bucket.finds(segment)
 
 
-def test_what_lies_before_the_first_segment_asked_for_is_not_listed() -> None:
+def test_segments_before_the_first_requested_one_are_not_listed() -> None:
     keys: list[str] = []
 
     def note(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
@@ -146,7 +146,7 @@ def test_partitions_side_by_side_keep_their_listings(bucket: Bucket) -> None:
     assert bucket.requests(lambda: [bucket.finds(segment) for segment in rounds]) == {}
 
 
-def test_what_was_not_asked_for_the_longest_is_forgotten_and_found_again() -> None:
+def test_the_least_recently_used_partition_is_forgotten_and_listed_again() -> None:
     bucket = Bucket(max_segments=12)  # room for two partitions of five segments, each with one for itself
     first, second, third = (run_of(5, partition_of(partition=number)) for number in range(3))
     bucket.put(*first, *second, *third)

@@ -44,7 +44,7 @@ def extents(lineage: Lineage) -> list[tuple[int, int]]:
     return [(span.start, span.stop) for span in lineage.spans]
 
 
-def test_what_earlier_leaders_wrote_is_read_though_the_last_copy_does_not_name_them(
+def test_records_of_earlier_leaders_are_read_though_the_last_copy_does_not_name_them(
     disk: BrokerDisk, store: CountingStore
 ) -> None:
     disk.grow(2)
@@ -73,7 +73,7 @@ def test_the_history_is_followed_back_over_several_cuts(disk: BrokerDisk, store:
     assert lineage.epochs == ((0, 0), (1, 20), (2, 40), (3, 60), (4, 80), (5, 100))
 
 
-def test_what_a_later_leader_wrote_over_stays_cut(disk: BrokerDisk, store: CountingStore) -> None:
+def test_records_that_a_later_leader_replaced_stay_cut(disk: BrokerDisk, store: CountingStore) -> None:
     disk.grow(4)
     copy(disk, store)
     disk.cut(20)
@@ -122,7 +122,7 @@ def test_before_a_loss_over_which_leaders_changed_all_is_read(disk: BrokerDisk, 
     assert [(gap.start, gap.stop) for gap in lineage.gaps] == [(30, 60)]
 
 
-def test_what_a_later_leader_wrote_over_stays_cut_though_a_third_began_at_a_cut(
+def test_records_that_a_later_leader_replaced_stay_cut_though_a_third_began_at_a_cut(
     disk: BrokerDisk, store: CountingStore
 ) -> None:
     disk.grow(4)

@@ -140,7 +140,7 @@ def test_a_store_of_the_users_own_gets_every_storage_property() -> None:
     assert settings_from(BASE).storage_options == ()
 
 
-def test_what_has_no_effect_is_accepted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_properties_without_effect_are_accepted_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tieredstore.config")
     quiet = {"storage.overwrite.enabled": "true", "metrics.num.samples": "3", "structure.provider.class": "x.Y"}
     for more in ({}, {}, {"fetch.indexes.cache.thread.pool.size": "5"}):

@@ -32,7 +32,7 @@ def write(folder: Path, content: str | bytes) -> Path:
 
 
 @given(properties=st.dictionaries(text.filter(bool), text, max_size=8))
-def test_what_java_syntax_can_hold_is_read_back_in_order(
+def test_all_texts_in_javas_syntax_are_read_back_in_order(
     properties: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = write(tmp_path_factory.mktemp("p"), javaproperties.dumps(properties, timestamp=False))

@@ -59,7 +59,7 @@ def _objects(bucket: Bucket, segment: Any) -> Iterator[tuple[Path, bytes]]:
         yield path, path.read_bytes()
 
 
-def test_what_retention_took_before_the_position_is_a_reset(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_position_that_retention_has_passed_is_a_reset(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     bucket.write(20, skip=100)
     with reader_of(bucket, at(5)) as consumer:
         assert offsets_of(read(consumer, 20)) == list(range(100, 120))

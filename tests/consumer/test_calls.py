@@ -63,7 +63,7 @@ def test_unsubscribed_and_subscribed_again(bucket: Bucket, mode: str, *, is_eage
 
 
 @EAGER
-def test_what_is_revoked_can_be_committed_in_the_callback(bucket: Bucket, *, is_eager: bool) -> None:
+def test_revoked_partitions_can_be_committed_in_the_callback(bucket: Bucket, *, is_eager: bool) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)}, is_eager=is_eager)
     committed: list[Any] = []
 
@@ -79,7 +79,7 @@ def test_what_is_revoked_can_be_committed_in_the_callback(bucket: Bucket, *, is_
     assert [(revoked, position) for revoked, _, position in committed] == [(places(ORDERS), 20)]
 
 
-def test_what_was_assigned_by_hand_stays_when_a_group_is_left(bucket: Bucket) -> None:
+def test_manually_assigned_partitions_stay_when_a_group_is_left(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, OTHERS) as (consumer, member):
         member.rebalances.clear()

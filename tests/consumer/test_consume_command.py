@@ -170,7 +170,7 @@ def test_a_transaction_without_outcome_is_told_of(
     assert seen == [row["offset"] for row in expected_rows("07-txn", 0) if row["offset"] < 605]
 
 
-def test_what_was_not_written_is_not_committed(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_were_not_written_are_not_committed(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets are stored when the next records are requested. After a failed write, none are requested."""
     group = Group(monkeypatch)
 

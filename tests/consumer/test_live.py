@@ -115,7 +115,7 @@ def test_a_member_reads_all_of_both_once(tiered: TieredTopic, mode: str, protoco
         assert consumer.consumer_group_metadata() is not None
 
 
-def test_what_was_committed_is_where_the_next_one_goes_on(tiered: TieredTopic) -> None:
+def test_the_next_member_continues_at_the_committed_offset(tiered: TieredTopic) -> None:
     """The offset may be in the bucket only, where the plain client would skip records."""
     with Consumer(properties(tiered)) as consumer:
         consumer.subscribe([tiered.topic])
@@ -262,7 +262,7 @@ def test_retention_overtakes_a_live_partition_that_goes_back(tiered: TieredTopic
     assert by_partition(messages) == {0: list(range(210, 900))}
 
 
-def test_what_the_broker_deleted_without_a_copy_is_a_loss(tiered: TieredTopic) -> None:
+def test_records_that_the_broker_deleted_without_a_copy_are_a_loss(tiered: TieredTopic) -> None:
     end = max(metadata.end_offset + 1 for (partition, _), metadata in tiered.copied.items() if partition == 0)
     delete_records(tiered.server, tiered.topic, end + 20)
     lost: list[Any] = []

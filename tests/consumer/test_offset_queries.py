@@ -41,7 +41,7 @@ def test_ends_and_times_are_those_of_bucket_and_broker_together(bucket: Bucket) 
         assert consumer.get_watermark_offsets(PLACE, 0.01) is None
 
 
-def test_what_the_bucket_does_not_have_is_asked_of_the_broker(bucket: Bucket) -> None:
+def test_offsets_that_the_bucket_lacks_are_requested_from_the_broker(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
     with broker.consumer(bucket, ORDERS) as (consumer, _):
         assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (20, 50)

@@ -120,7 +120,7 @@ def test_a_new_leader_within_a_hole_is_no_cut(bucket: Bucket) -> None:
     assert [(one.start, one.stop) for one in lost] == [(20, 30)]
 
 
-def test_what_a_deposed_leader_shipped_is_not_read_on(bucket: Bucket) -> None:
+def test_segments_of_a_deposed_leader_are_not_read_further(bucket: Bucket) -> None:
     """The group has read a later epoch than the bucket has there. The segments of that epoch are not uploaded yet."""
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 0)}, committed={ORDERS: 30})

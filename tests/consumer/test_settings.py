@@ -142,6 +142,6 @@ def _without(own: dict[str, Any]) -> dict[str, Any]:
     return {} if "settings" in own else {"tiered.storage.settings": None}
 
 
-def test_what_is_shown_of_settings_has_no_secret() -> None:
+def test_the_repr_of_settings_has_no_secret() -> None:
     settings = parse_settings(given() | {"sasl.password": "hunter2", "sasl.username": "alice"})
     assert "hunter2" not in repr(settings)

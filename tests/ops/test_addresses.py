@@ -44,7 +44,7 @@ def test_an_address_costs_one_listing_and_one_request(store: ObjectStore) -> Non
     assert dict(counted.requests) == {"list": 1}
 
 
-def test_what_is_near_is_told_of_an_address_without_a_segment(store: ObjectStore) -> None:
+def test_the_nearest_segments_are_named_for_an_address_without_one(store: ObjectStore) -> None:
     with pytest.raises(SegmentAbsentError) as caught:
         find_segment(store, PREFIX, SegmentAddress("events", 0, 15))
     assert (caught.value.near, caught.value.others, caught.value.leftovers) == ((0, 10, 20), (), False)

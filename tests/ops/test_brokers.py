@@ -103,7 +103,7 @@ def test_of_a_deleted_topic_nothing_is_listed(topic: Topic) -> None:
 
 @pytest.mark.parametrize("tool", ["rm", "gc"])
 @pytest.mark.parametrize("copied_before", range(0, 21, 4))
-def test_what_is_copied_while_the_store_is_listed_stays(
+def test_segments_copied_during_the_listing_stay(
     tool: str, copied_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker writes its record, copies, and finishes while the listing runs. The new objects are old enough to be
@@ -139,7 +139,7 @@ def test_what_is_copied_while_the_store_is_listed_stays(
 
 
 @pytest.mark.parametrize("hours", [0, 23, 25])
-def test_what_no_record_names_goes_once_it_is_old(hours: int) -> None:
+def test_segments_that_no_record_names_are_deleted_once_they_are_old(hours: int) -> None:
     """The topic that was read may be behind, or belong to another cluster. So young segments without a record stay."""
     store, silent = aged(hours), Topic([])
     assert set(outcomes(remove(store, silent, Before()))) == {"young" if hours < 24 else "removed"}
@@ -220,7 +220,7 @@ def test_gc_leaves_forgotten_segments_that_are_young_or_held_and_in_a_dry_run(to
     assert len(list(list_segments(store))) == len(MADE)
 
 
-def test_what_another_clusters_brokers_say_deletes_nothing() -> None:
+def test_records_of_another_clusters_brokers_delete_nothing() -> None:
     """With a wrong address, no record is about a segment of this bucket."""
     store = aged()
     other = run_of(1, partition_of("other"))[0]

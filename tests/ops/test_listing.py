@@ -161,7 +161,7 @@ def test_an_offset_beyond_all_ends_is_refused_once_all_was_seen() -> None:
         list(within(load_listing(store, list_segments(store)), 99, None))
 
 
-def test_what_does_not_tell_its_end_may_be_in_the_window() -> None:
+def test_a_segment_without_a_known_end_may_be_in_the_window() -> None:
     store = MemoryObjectStore()
     for segment in run_of(3, partition_of()):
         segment.put(store)

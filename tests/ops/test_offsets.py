@@ -41,7 +41,9 @@ def partition(stored: Extents, broker: BrokerLog | None) -> Partition:
         ((), (7, 9), (), ((7, 9),)),
     ],
 )
-def test_what_neither_holds_is_lost(stored: Extents, broker: Extent | None, lost: Extents, not_stored: Extents) -> None:
+def test_offsets_that_neither_holds_are_lost(
+    stored: Extents, broker: Extent | None, lost: Extents, not_stored: Extents
+) -> None:
     known = partition(stored, None if broker is None else BrokerLog(*broker))
     assert known.stored == stored
     assert known.lost == lost

@@ -148,7 +148,7 @@ def test_a_file_of_pinterests_uploader_is_read_and_written_byte_for_byte() -> No
         b'{"metadata":' * 10_000,
     ],
 )  # fmt: skip
-def test_what_is_damaged_is_none_and_is_made_again(raw: bytes, disk: BrokerDisk) -> None:
+def test_a_damaged_list_is_none_and_is_made_again(raw: bytes, disk: BrokerDisk) -> None:
     assert parse_metadata(raw) is None
     store = MemoryObjectStore()
     store.put(KEY, raw)
@@ -171,7 +171,7 @@ def test_new_entries_stand_between_those_beside_them() -> None:
 # ---- kept
 
 
-def test_what_is_shipped_is_named_by_the_times_of_the_brokers_files(disk: BrokerDisk) -> None:
+def test_shipped_segments_are_listed_with_the_times_of_the_brokers_files(disk: BrokerDisk) -> None:
     store = MemoryObjectStore()
     assert run_once(disk, store) == []
     reader = PinterestsReader(store)

@@ -71,7 +71,7 @@ def log_segments(disk: BrokerDisk) -> list[LogSegment]:
 
 
 @pytest.mark.parametrize("bits", [0, 5])
-def test_what_is_shipped_is_the_brokers_files_and_is_read_back(disk: BrokerDisk, bits: int) -> None:
+def test_shipped_segments_are_the_brokers_files_and_are_read_back(disk: BrokerDisk, bits: int) -> None:
     store = MemoryObjectStore()
     counting = CountingStore(store)
     assert run_once(disk, counting, bits) == []
@@ -179,7 +179,7 @@ def test_a_broker_without_topic_ids_is_shipped(disk: BrokerDisk) -> None:
     assert values_read(store) == whole(disk)
 
 
-def test_what_would_be_encrypted_is_not_stored_raw() -> None:
+def test_compression_and_encryption_are_refused_in_the_raw_layout() -> None:
     with pytest.raises(ConfigError, match="nothing is encrypted or compressed"):
         raw_settings(**{"compression.enabled": "true"})  # type: ignore[arg-type]
 

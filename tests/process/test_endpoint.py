@@ -82,7 +82,7 @@ def test_paths_and_methods(endpoint: Endpoint, request_: bytes, status: int, wor
     assert words in body
 
 
-def test_what_is_no_request_is_refused(endpoint: Endpoint) -> None:
+def test_bytes_that_are_no_request_are_refused(endpoint: Endpoint) -> None:
     assert b"Error code: 400" in answer(endpoint, b"nonsense\r\n\r\n")
 
 

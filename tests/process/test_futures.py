@@ -47,7 +47,7 @@ def test_a_wait_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         outcome(future, 0)
 
 
-def test_what_is_done_or_dropped_is_not_waited_for() -> None:
+def test_done_or_dropped_futures_are_not_waited_for() -> None:
     done, dropped = Waited(), Waited()
     done.set_result(3)
     dropped.cancel()

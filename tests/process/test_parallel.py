@@ -283,7 +283,7 @@ def test_a_forked_child_drops_nothing_of_its_parent_s_and_does_not_hang() -> Non
     """)
 
 
-def test_what_is_in_flight_is_bounded_by_weight_too(pool: ThreadPoolExecutor) -> None:
+def test_running_items_are_bounded_by_weight_too(pool: ThreadPoolExecutor) -> None:
     begun: list[int] = []
 
     def weigh(item: int) -> int:

@@ -18,7 +18,7 @@ CLIENT = {"bootstrap.servers": "broker:9092", "sasl.password": "hidden"}
 QUERY = LogQuery(Subscribe(("orders",)), topic_ids={"orders": Uuid(bytes(16))}, client=CLIENT)
 
 
-def test_it_travels() -> None:
+def test_a_query_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(QUERY)) == QUERY
 
 
@@ -28,12 +28,12 @@ def test_equal_ones_have_one_hash_and_others_are_not_equal() -> None:
     assert LogQuery(Subscribe(("a",))) != LogQuery(Assign((("a", 0),)))
 
 
-def test_it_does_not_change() -> None:
+def test_a_query_is_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         cast("Any", QUERY).isolation = "read_uncommitted"
 
 
-def test_it_shows_no_property_of_the_client() -> None:
+def test_the_repr_of_a_query_shows_no_property_of_the_client() -> None:
     assert "hidden" not in repr(QUERY)
 
 

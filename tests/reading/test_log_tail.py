@@ -119,7 +119,7 @@ def test_partitions_come_and_go(tiered: TieredTopic) -> None:
         assert followed.values[second] == values(COUNT - 3, COUNT)
 
 
-def test_what_the_broker_deletes_under_the_tail_comes_from_the_bucket(tiered: TieredTopic) -> None:
+def test_records_that_the_broker_deletes_under_the_tail_come_from_the_bucket(tiered: TieredTopic) -> None:
     where = tiered.topic, 0
     with LogTail(tiered.manager, query_of(tiered), {where: 0}, settings=SETTINGS, look_s=0.2) as tail:
         followed = Followed(tail)
@@ -133,7 +133,7 @@ def test_what_the_broker_deletes_under_the_tail_comes_from_the_bucket(tiered: Ti
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
-def test_what_nobody_has_is_told(tiered: TieredTopic, policy: Any) -> None:
+def test_lost_records_are_reported(tiered: TieredTopic, policy: Any) -> None:
     where = tiered.topic, 0
     query = query_of(tiered, on_data_loss=policy)
     with LogTail(tiered.manager, query, {where: 5}, settings=SETTINGS, look_s=0.2) as tail:

@@ -78,7 +78,7 @@ def test_the_columns_are_those_asked_for_on_both_sides(tiered: TieredTopic) -> N
         assert sum(batch.num_rows for batch in batches) == COUNT
 
 
-def test_what_was_copied_and_deleted_meanwhile_comes_from_the_bucket(tiered: TieredTopic) -> None:
+def test_records_copied_and_deleted_meanwhile_come_from_the_bucket(tiered: TieredTopic) -> None:
     tiered.tier(but_last=3)
     query = query_of(tiered)
     log = log_of(tiered, query)

@@ -233,7 +233,7 @@ def test_sizes_that_cannot_be_are_refused(topic: StoredTopic, size: int, records
 
 
 @pytest.mark.parametrize("window", [(-1, 5), (6, 5)])
-def test_what_is_no_window_is_refused(topic: StoredTopic, window: tuple[int, int]) -> None:
+def test_an_invalid_window_is_refused(topic: StoredTopic, window: tuple[int, int]) -> None:
     topic.copy_plain(0, 10)
     lineage = lineage_of(topic)
     with pytest.raises(ConfigError, match="no offsets from"):

@@ -105,7 +105,7 @@ def test_closing_a_read_early_ends_it(topic: StoredTopic) -> None:
 @pytest.mark.parametrize(
     ("start", "stop"), [(-1, None), (None, -1), (2**63, None), (5, 4)], ids=["minus", "stop", "huge", "reversed"]
 )
-def test_what_is_no_window_is_refused(topic: StoredTopic, start: int | None, stop: int | None) -> None:
+def test_an_invalid_window_is_refused(topic: StoredTopic, start: int | None, stop: int | None) -> None:
     topic.copy_plain(0, 10)
     with pytest.raises(ConfigError):
         topic.offsets(OFFSETS, start, stop)

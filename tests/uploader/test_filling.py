@@ -84,7 +84,9 @@ def test_a_replica_that_leads_nothing_fills_what_the_leader_could_not_read(
     assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39)]
 
 
-def test_what_was_deleted_before_it_was_shipped_is_filled_too(tmp_path: Path, store: MemoryObjectStore) -> None:
+def test_a_hole_of_a_segment_deleted_before_it_was_shipped_is_filled_too(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
     leader, follower = replicas(tmp_path, 2)
     run_once(leader.log_dir, store)
     for disk in (leader, follower):
@@ -112,7 +114,9 @@ def test_what_only_a_part_of_is_here_is_filled_in_part(tmp_path: Path, store: Me
 
 
 @pytest.mark.parametrize("kind", ["older leader", "other records", "not replicated", "damaged", "active"])
-def test_what_may_be_other_records_fills_nothing(tmp_path: Path, store: MemoryObjectStore, kind: str) -> None:
+def test_a_segment_that_may_have_other_records_fills_no_hole(
+    tmp_path: Path, store: MemoryObjectStore, kind: str
+) -> None:
     leader, follower = replicas(tmp_path, lead_at=1)
     damage(leader, 10)
     run_once(leader.log_dir, store)

@@ -90,7 +90,7 @@ def retention(disk: BrokerDisk, segments: int) -> None:
     disk.delete(segments)
 
 
-def test_what_a_dead_leader_had_not_shipped_is_shipped_by_the_next_though_its_broker_has_deleted_it(
+def test_segments_of_a_dead_leader_are_shipped_by_the_next_though_its_broker_has_deleted_them(
     replica: Replica, store: MemoryObjectStore
 ) -> None:
     replica.look()
@@ -108,7 +108,7 @@ def test_what_a_dead_leader_had_not_shipped_is_shipped_by_the_next_though_its_br
     assert replica.files == 0
 
 
-def test_what_the_leader_ships_is_let_go(replica: Replica, store: MemoryObjectStore, tmp_path: Path) -> None:
+def test_segments_that_the_leader_ships_are_let_go(replica: Replica, store: MemoryObjectStore, tmp_path: Path) -> None:
     replica.look()
     assert replica.files == 4
     leader = BrokerDisk(tmp_path / "leader again", segments=4)
@@ -155,7 +155,7 @@ def test_a_damaged_watermark_lets_nothing_go(replica: Replica, store: MemoryObje
     assert replica.files == 12
 
 
-def test_what_was_cut_and_written_anew_with_the_same_borders_is_shipped_as_it_is_now(
+def test_a_segment_rewritten_with_the_same_borders_is_shipped_as_it_is_now(
     replica: Replica, store: MemoryObjectStore
 ) -> None:
     """The broker has deleted the held files, and created others under the same names."""
@@ -215,7 +215,7 @@ def test_who_is_deposed_goes_on_holding_what_it_had_not_shipped(replica: Replica
     assert (extents(store)[-1], watermark_of(store).holes) == ((20, 29), ())
 
 
-def test_what_was_cut_while_another_led_for_a_moment_is_looked_at_again(
+def test_a_log_truncated_while_another_broker_led_for_a_moment_is_listed_again(
     replica: Replica, store: MemoryObjectStore
 ) -> None:
     """The folders are not checked in between."""
@@ -275,7 +275,7 @@ def lost_by_the_leader(replica: Replica, store: MemoryObjectStore) -> None:
     replica.look()
 
 
-def test_what_the_leader_could_not_ship_is_filled_by_what_is_held(replica: Replica, store: MemoryObjectStore) -> None:
+def test_holes_of_the_leader_are_filled_by_held_segments(replica: Replica, store: MemoryObjectStore) -> None:
     lost_by_the_leader(replica, store)
     assert replica.files == 4
     replica.uploader.fill_holes()
@@ -284,7 +284,7 @@ def test_what_the_leader_could_not_ship_is_filled_by_what_is_held(replica: Repli
     assert replica.files == 0
 
 
-def test_what_fills_no_hole_is_let_go(replica: Replica, store: MemoryObjectStore) -> None:
+def test_segments_that_fill_no_hole_are_let_go(replica: Replica, store: MemoryObjectStore) -> None:
     lost_by_the_leader(replica, store)
     (partition,) = replica.uploader.disk.partitions
     (segment,) = [segment for segment in partition.pending() if segment.held is not None]
@@ -313,7 +313,9 @@ def test_links_of_what_is_followed_go_when_it_is_shipped(tmp_path: Path, store: 
         assert list(links.glob("*/*/*")) == []
 
 
-def test_what_is_followed_gives_way_to_what_is_led(tmp_path: Path, store: MemoryObjectStore) -> None:
+def test_segments_of_followed_partitions_give_way_to_those_of_led_ones(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
     replica = Replica(tmp_path / "replica", store, hold_max_files="10")
     other = BrokerDisk(tmp_path / "replica", TopicIdPartition(Uuid.random(), "led", 0))
     replica.disk.grow(4)

@@ -56,7 +56,7 @@ def named(*extents: tuple[int, int]) -> list[str]:
     return [f"{first:020d}-{last + 1:020d}" for first, last in extents]
 
 
-def test_what_was_deleted_while_no_uploader_ran_is_shipped(
+def test_segments_deleted_while_no_uploader_ran_are_shipped(
     disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
 ) -> None:
     assert hold_only(disk, hold_dir) == named((0, 9), (10, 19), (20, 29))
@@ -98,7 +98,7 @@ def test_epochs_that_retention_has_cut_are_those_that_were_linked(
     assert checkpoint.split("\n")[2:-1] == ["0 0", "2 10", "4 20", "6 30"]
 
 
-def test_what_is_still_there_is_linked_once(disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore) -> None:
+def test_a_segment_that_still_exists_is_linked_once(disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore) -> None:
     hold_only(disk, hold_dir)
     log = disk.folder / f"{0:020d}.log"
     inode = log.stat()
@@ -110,7 +110,7 @@ def test_what_is_still_there_is_linked_once(disk: BrokerDisk, hold_dir: Path, st
     assert links(hold_dir) == []
 
 
-def test_what_was_cut_off_and_written_anew_is_not_taken_from_the_links(
+def test_truncated_and_rewritten_segments_are_not_taken_from_the_links(
     disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
 ) -> None:
     hold_only(disk, hold_dir, high=10)
@@ -122,7 +122,7 @@ def test_what_was_cut_off_and_written_anew_is_not_taken_from_the_links(
     assert links(hold_dir) == []
 
 
-def test_what_may_have_been_cut_is_kept_aside_and_a_hole(
+def test_a_segment_that_may_have_been_truncated_is_quarantined_and_a_hole(
     disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
 ) -> None:
     """The checkpoint lost all epochs up to a later leader's, so no file shows where that epoch began."""

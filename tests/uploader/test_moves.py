@@ -260,7 +260,7 @@ def test_a_reassigned_partition_keeps_what_it_holds_until_the_store_has_it(
     run.uploader.close()
 
 
-def test_what_is_shipped_by_the_new_leader_is_let_go(tmp_path: Path, store: MemoryObjectStore, hold_dir: str) -> None:
+def test_segments_shipped_by_the_new_leader_are_let_go(tmp_path: Path, store: MemoryObjectStore, hold_dir: str) -> None:
     run = Reassigned(tmp_path, store, hold_dir)
     other = BrokerDisk(tmp_path / "other", segments=3)
     other.lead(1)

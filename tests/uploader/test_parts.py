@@ -68,7 +68,7 @@ def test_a_listener_is_chosen_by_the_clients_protocol(tmp_path: Path) -> None:
     assert broker_environment(chosen).client["bootstrap.servers"] == "broker:9094"
 
 
-def test_what_is_set_stands_for_what_the_file_says(tmp_path: Path) -> None:
+def test_a_set_property_replaces_that_of_the_file(tmp_path: Path) -> None:
     chosen = settings(tmp_path, log_dirs=str(tmp_path / "logs"), broker_id="9", kafka_bootstrap_servers="elsewhere:1")
     environment = broker_environment(chosen)
     assert (environment.log_dirs, environment.broker_id) == ((tmp_path / "logs",), 9)

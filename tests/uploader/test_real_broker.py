@@ -193,7 +193,7 @@ def test_killed_a_hundred_times_it_ships_each_record_once(tmp_path: Path) -> Non
     ship_under_fire(tmp_path, rounds=2000, kills=100)
 
 
-def test_it_starts_nothing_with_wrong_settings(tmp_path: Path) -> None:
+def test_the_uploader_starts_nothing_with_wrong_settings(tmp_path: Path) -> None:
     settings = tmp_path / "uploader.properties"
     settings.write_text("storage.backend.class=memory\nchunk.size=4096\nuploader.strat=latest\n")
     done = subprocess.run(

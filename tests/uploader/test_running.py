@@ -50,7 +50,7 @@ def disk(tmp_path: Path) -> BrokerDisk:
 
 
 @pytest.mark.parametrize("interval_ms", ["600000", "100"], ids=["by notices", "by sweeps"])
-def test_what_is_closed_while_it_runs_is_shipped(
+def test_a_segment_that_is_closed_while_the_uploader_runs_is_shipped(
     disk: BrokerDisk, interval_ms: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if interval_ms == "100":
@@ -224,7 +224,7 @@ def settings_file(disk: BrokerDisk, folder: Path, **more: str) -> Path:
     return path
 
 
-def test_it_runs_until_it_is_stopped(disk: BrokerDisk, tmp_path: Path) -> None:
+def test_the_uploader_runs_until_it_is_stopped(disk: BrokerDisk, tmp_path: Path) -> None:
     with Uploader(settings_file(disk, tmp_path)) as uploader:
         store = FilesystemObjectStore(tmp_path / "store")
 
@@ -319,7 +319,7 @@ def test_the_command_ships_once_and_says_what_was_left(disk: BrokerDisk, tmp_pat
         (["--check"], "has no option --check"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_options_that_exclude_each_other_are_refused(
     disk: BrokerDisk, tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
     done = tieredstore("uploader", "-c", settings_file(disk, tmp_path), *arguments)

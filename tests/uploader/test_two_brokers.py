@@ -209,7 +209,7 @@ def test_leadership_that_moves_fifty_times_leaves_one_lineage(tmp_path: Path) ->
         move(Run(cluster, tmp_path), 50)
 
 
-def test_what_a_leader_that_dies_had_not_shipped_is_shipped_by_the_next_though_no_disk_has_it(tmp_path: Path) -> None:
+def test_segments_of_a_dead_leader_are_shipped_by_the_next_though_no_disk_has_them(tmp_path: Path) -> None:
     """The leader has no uploader. Retention deletes the segments from both disks, and the follower's uploader holds
     them.
     """

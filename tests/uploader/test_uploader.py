@@ -27,7 +27,7 @@ from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 
 
-def test_what_is_closed_is_shipped_once_and_the_watermark_stands_behind_it(
+def test_a_closed_segment_is_shipped_once_and_the_watermark_moves_behind_it(
     disk: BrokerDisk, store: MemoryObjectStore
 ) -> None:
     assert run_once(disk.log_dir, store) == []
@@ -73,7 +73,7 @@ def test_only_what_is_settled_is_shipped(
     assert [said[: len(reason)] for said in left] == ([reason] if reason else [])
 
 
-def test_what_is_about_to_be_deleted_does_not_wait_for_a_transaction(
+def test_a_segment_about_to_be_deleted_does_not_wait_for_a_transaction(
     disk: BrokerDisk, store: MemoryObjectStore
 ) -> None:
     settling = SaidSettling(stable=0)
@@ -102,7 +102,9 @@ def test_epochs_that_retention_has_cut_are_those_that_were_there(tmp_path: Path,
     assert [segment.metadata.segment_leader_epochs for segment in stored(other)] == [((5, 30),), ((5, 40),)]
 
 
-def test_what_is_held_is_shipped_although_the_broker_has_deleted_it(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+def test_a_held_segment_is_shipped_although_the_broker_has_deleted_it(
+    disk: BrokerDisk, store: MemoryObjectStore
+) -> None:
     with uploader_of(disk.log_dir, store) as uploader:
         uploader.ask_leadership()
         assert uploader.sweep().files == 12
@@ -115,7 +117,7 @@ def test_what_is_held_is_shipped_although_the_broker_has_deleted_it(disk: Broker
     assert watermark_of(store).holes == ()
 
 
-def test_what_was_deleted_before_anybody_saw_it_is_a_hole_that_is_told(
+def test_a_segment_deleted_before_it_was_seen_is_reported_as_a_hole(
     disk: BrokerDisk, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_once(disk.log_dir, store)
@@ -149,7 +151,9 @@ def test_a_watermark_that_is_lost_or_damaged_is_made_again(disk: BrokerDisk, sto
     assert [start for start, _ in extents(store)] == list(range(0, disk.end - 10, 10))
 
 
-def test_it_begins_with_the_latest_where_the_settings_say_so(tmp_path: Path, store: MemoryObjectStore) -> None:
+def test_the_uploader_begins_with_the_latest_segment_if_the_settings_say_so(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
     disk = BrokerDisk(tmp_path, segments=4)
     assert run_once(tmp_path, store, start="latest") == []
     assert (extents(store), watermark_of(store).next_offset) == ([], 30)

@@ -205,7 +205,7 @@ def test_the_brokers_own_file_names_it(tmp_path: Path) -> None:
         broker_environment(uploader_settings_from(own))
 
 
-def test_what_is_no_list_of_hosts_is_a_wrong_setting() -> None:
+def test_a_setting_that_is_no_list_of_hosts_is_an_error() -> None:
     with leadership_of("a:b:c:d") as leadership, pytest.raises(ConfigError, match="not a list of hosts"):
         leadership.led()
 

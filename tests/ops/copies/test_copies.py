@@ -170,7 +170,7 @@ def test_transcoded_segments_have_the_same_records_and_indexes(case: str, name: 
     assert content(target) == stored
 
 
-def test_what_is_encrypted_is_written_plain_only_if_somebody_asks_for_it() -> None:
+def test_encrypted_segments_are_written_plain_only_on_request() -> None:
     case = "04-zstd-enc"
     source, target = bucket(golden_store(case), golden_texts(case)), MemoryObjectStore()
     plain = {name: text for name, text in golden_texts(case).items() if not name.startswith("encryption.")}
@@ -207,7 +207,7 @@ def test_segments_whose_pair_the_source_has_not_are_named_and_the_others_copied(
     assert all("'key1', which is not on the ring" in error for error in errors(steps))
 
 
-def test_what_is_rotated_in_the_target_is_there() -> None:
+def test_a_segment_that_was_rotated_in_the_target_exists_there() -> None:
     source, target = bucket(golden_store(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
     run(source, bucket(target, golden_texts(KEYRING, alone="key2")))
     both = bucket(target, golden_texts(KEYRING))
@@ -363,7 +363,7 @@ def test_killed_at_any_operation_a_second_run_completes_the_work(
     assert content(source) == content(made())
 
 
-def test_what_stands_and_is_equal_is_not_sent_again() -> None:
+def test_existing_equal_objects_are_not_sent_again() -> None:
     source, target = made(), MemoryObjectStore()
     target.put(MADE[0].key(Suffix.LOG), MADE[0].log)
     counted = CountingStore(target)

@@ -101,7 +101,7 @@ def test_each_segment_is_shipped_once_and_the_outcome_says_all(process: Process,
     assert len(stored_keys(process.store)) == 9
 
 
-def test_what_the_broker_has_deleted_is_left_to_it(process: Process, segments: list[FoundSegment]) -> None:
+def test_segments_that_the_broker_has_deleted_are_skipped(process: Process, segments: list[FoundSegment]) -> None:
     """``kafka-delete-records`` moves the start of the log, and the broker at once forgets the epochs before it."""
     (segments[0].directory / LEADER_EPOCH_CHECKPOINT).write_text("0\n1\n0 10\n")
     assert process.plan(segments[0]).outcome is Outcome.GONE
@@ -151,7 +151,7 @@ def test_the_active_segment_is_left_alone(process: Process, segments: list[Found
     assert stored_keys(process.store) == []
 
 
-def test_what_another_process_committed_before_is_skipped(
+def test_segments_that_another_process_committed_before_are_skipped(
     processes: Callable[..., Process], segments: list[FoundSegment]
 ) -> None:
     mine, other = processes(), processes()
@@ -161,7 +161,7 @@ def test_what_another_process_committed_before_is_skipped(
     assert mine.ship_all(segments) == [THERE] * 3
 
 
-def test_what_another_process_commits_while_a_log_is_described_is_skipped(
+def test_segments_that_another_process_commits_during_the_description_are_skipped(
     processes: Callable[..., Process], segments: list[FoundSegment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, other = processes(), processes()
@@ -177,7 +177,9 @@ def test_what_another_process_commits_while_a_log_is_described_is_skipped(
     assert len(stored_keys(mine.store, "manifest")) == 1
 
 
-def test_what_another_process_deleted_is_shipped_again(process: Process, segments: list[FoundSegment]) -> None:
+def test_segments_that_another_process_deleted_are_shipped_again(
+    process: Process, segments: list[FoundSegment]
+) -> None:
     assert process.ship_all(segments) == [COPIED] * 3
     process.store.delete(stored_keys(process.store)[3:6])
     assert process.ship_all(segments) == [THERE, COPIED, THERE]

@@ -82,9 +82,7 @@ def test_keys_that_fit_and_keys_that_others_may_read(settings: Path, tmp_path: P
     assert checks["store"][0].outcome is Verdict.WARN
 
 
-def test_what_is_named_as_a_manifest_is_not_read_whatever_its_size(
-    settings: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_object_named_like_a_manifest_is_not_read(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ScriptedStore(MemoryObjectStore())
     store.put("a.rsm-manifest", bytes(MAX_MANIFEST_SIZE + 1))
     patch_store(monkeypatch, store)
@@ -223,7 +221,7 @@ def test_rules_of_google_that_take_segments_away(fake_gcs: GcsServer) -> None:
     ]
 
 
-def test_it_says_whether_a_deleted_topic_would_come_back(
+def test_the_doctor_says_whether_a_deleted_topic_could_come_back(
     settings: Path, minio: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = minio.make_bucket()

@@ -90,7 +90,7 @@ def test_names_that_kafka_cannot_have_are_left_alone(world: AgingStore, topic: s
     assert [write.key for write in world.abandoned_writes()] == [strange.key(Suffix.LOG)]
 
 
-def test_what_has_no_manifest_goes_and_a_dry_run_says_exactly_that(world: AgingStore) -> None:
+def test_objects_without_a_manifest_are_deleted_and_a_dry_run_says_exactly_that(world: AgingStore) -> None:
     before = keys(world)
     planned = run(world, dry_run=True)
     assert keys(world) == before
@@ -128,7 +128,7 @@ def test_a_least_age_below_twice_that_of_an_attempt_is_refused(world: AgingStore
     assert LEFT.key(Suffix.LOG) in keys(world)
 
 
-def test_what_has_no_age_stays(world: AgingStore) -> None:
+def test_objects_without_an_age_stay(world: AgingStore) -> None:
     timeless = ScriptedStore(world).change("list", change=lambda infos: (replace(i, modified_ms=None) for i in infos))
     steps = run(timeless)
     assert [(step.outcome, step.reason) for step in steps] == [(Outcome.YOUNG, "its age is unknown")] * 2
@@ -136,7 +136,7 @@ def test_what_has_no_age_stays(world: AgingStore) -> None:
         run(ScriptedStore(world).change("now_ms", change=lambda _: None))
 
 
-def test_what_the_store_refuses_is_a_step_and_the_rest_goes(world: AgingStore) -> None:
+def test_a_refused_deletion_is_a_step_and_the_rest_is_deleted(world: AgingStore) -> None:
     steps = run(ScriptedStore(world).on("delete", "*events*", AccessDeniedError("the object is locked")))
     assert outcomes(steps) == DELETED | {LEFT.path: Outcome.REFUSED}
     assert "is locked" in str(steps[0].reason)
@@ -166,7 +166,7 @@ FOREIGN = (
 )
 
 
-def test_what_is_not_a_segment_s_stays(world: AgingStore) -> None:
+def test_objects_that_belong_to_no_segment_stay(world: AgingStore) -> None:
     for key in FOREIGN:
         world.inner.put(key, b"somebody's")
         world.times[key] = 0

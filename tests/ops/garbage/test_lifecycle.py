@@ -120,7 +120,7 @@ def add(store: ObjectStore, prefix: str = "kafka/", *, days: int = 7, dry_run: b
     return add_abort_rule(store, prefix, days=days, upload_max_age_ms=HALF_A_DAY_MS, dry_run=dry_run)
 
 
-def test_what_is_not_understood_stays_byte_for_byte() -> None:
+def test_unknown_rules_stay_byte_for_byte() -> None:
     service = S3Rules(STRANGE)
     with on(service) as store:
         report = add(store)

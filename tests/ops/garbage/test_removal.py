@@ -150,7 +150,7 @@ HOLDS = [
 
 
 @pytest.mark.parametrize(("hold", "held"), HOLDS)
-def test_what_is_held_stays(store: MemoryObjectStore, hold: LegalHold, held: set[int]) -> None:
+def test_segments_under_a_hold_stay(store: MemoryObjectStore, hold: LegalHold, held: set[int]) -> None:
     place_hold(store, "", hold)
     steps = run(store, scope=Scope("events", TOPIC_ID, 0))
     assert {start for _, start, outcome in rows_of(steps) if outcome == "held"} == held
@@ -226,7 +226,7 @@ def test_a_hold_s_name_is_plain(name: str) -> None:
         LegalHold("h", partition=1)
 
 
-def test_what_the_store_refuses_is_a_step_and_the_rest_goes(store: MemoryObjectStore) -> None:
+def test_a_refused_removal_is_a_step_and_the_rest_is_removed(store: MemoryObjectStore) -> None:
     locked = ScriptedStore(store).on("delete", "*/0/*", AccessDeniedError("locked"))
     assert {outcome for partition, _, outcome in rows_of(run(locked)) if partition == 0} == {"refused"}
     assert {partition for partition, _ in left(store)} == {0}
@@ -263,7 +263,7 @@ def test_the_manifest_goes_first_wherever_the_store_fails(number: int) -> None:
 
 
 @pytest.mark.parametrize("absent", list(Suffix))
-def test_what_is_left_of_a_segment_goes(absent: Suffix) -> None:
+def test_the_remains_of_a_segment_are_removed(absent: Suffix) -> None:
     segment, store = MadeSegment(FIRST, 0, 9), MemoryObjectStore()
     segment.put(store)
     store.delete([segment.key(absent)])

@@ -131,7 +131,7 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(store: ObjectStore)
     ],
     ids=["missing", "wrong", "damaged", "of another segment"],
 )
-def test_what_cannot_be_rotated_is_named_and_left_alone_and_the_rest_is_rotated(
+def test_segments_that_cannot_be_rotated_are_named_and_the_rest_is_rotated(
     store: ObjectStore, change: Callable[[bytes], bytes], outcome: Outcome | None, reason: str
 ) -> None:
     key = f"{OLD[0].main_path}.rsm-manifest"

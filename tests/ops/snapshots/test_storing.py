@@ -86,7 +86,7 @@ def stored_of(store: ObjectStore, ring: KeyRing | None = None) -> Snapshots:
 
 
 @pytest.mark.parametrize("ring", [None, RING], ids=["plain", "encrypted"])
-def test_what_was_written_is_read_back(ring: KeyRing | None) -> None:
+def test_a_written_snapshot_is_read_back(ring: KeyRing | None) -> None:
     store = MemoryObjectStore()
     assert stored_of(store, ring).write(FULL, is_hourly=True)
     assert stored_of(store, ring).find() == FULL

@@ -118,7 +118,7 @@ def test_numbers_that_the_brokers_have_otherwise(planted: PlantedBucket, field: 
     assert (finding.kind, finding.start_offset) == (K.BROKERS_DIFFER, 0)
 
 
-def test_what_is_copied_and_deleted_during_the_run_is_no_finding(planted: PlantedBucket) -> None:
+def test_segments_copied_and_deleted_during_the_run_are_no_finding(planted: PlantedBucket) -> None:
     first, *others, last = planted.segments
     finished = SegmentState.DELETE_SEGMENT_FINISHED
     planted.delete(*Suffix, number=0)

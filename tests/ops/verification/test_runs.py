@@ -61,7 +61,7 @@ def list_while_committing(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
             yield info
 
 
-def test_what_a_listing_shows_as_missing_or_short_is_asked_for_once_more(planted: PlantedBucket) -> None:
+def test_an_object_listed_as_missing_or_short_is_requested_once_more(planted: PlantedBucket) -> None:
     committing = ScriptedStore(planted.store).change("list", change=list_while_committing)
     assert kinds_in(Bucket(planted.settings, committing), Level.DATA) == []
 
@@ -96,7 +96,7 @@ def test_of_many_findings_of_a_segment_a_hundred_are_listed(tmp_path: Path) -> N
     assert kinds == [K.BATCH_CRC] * 100 + [K.MANY_MORE]
 
 
-def test_what_lies_behind_a_damaged_chunk_is_checked_too() -> None:
+def test_batches_after_a_damaged_chunk_are_checked_too() -> None:
     planted = PlantedBucket.of("enc")
     stored = CHUNK + 28
     for chunk in (0, 2):
@@ -107,7 +107,7 @@ def test_what_lies_behind_a_damaged_chunk_is_checked_too() -> None:
     assert extents == [(0, stored), (2 * stored, 3 * stored)]
 
 
-def test_what_lies_behind_a_damaged_length_is_checked_too(planted: PlantedBucket) -> None:
+def test_batches_after_a_damaged_length_are_checked_too(planted: PlantedBucket) -> None:
     headers = planted.headers()
     planted.patch(Suffix.LOG, headers[2].position + 8, b"\xff\xff\xff\xff")
     planted.flip(Suffix.LOG, headers[8].position + 300)

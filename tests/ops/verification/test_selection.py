@@ -93,7 +93,7 @@ def test_a_segment_of_which_any_object_was_written_again_is_checked_again(
         assert levels(run(planted, Selection(Level.DATA, state=state)))[:2] == [None, Level.DATA]
 
 
-def test_what_is_damaged_is_told_each_time_and_so_is_a_gap(planted: PlantedBucket, tmp_path: Path) -> None:
+def test_damage_and_gaps_are_reported_each_time(planted: PlantedBucket, tmp_path: Path) -> None:
     planted.flip(Suffix.LOG, planted.headers(0)[2].position + 100, number=0)
     planted.delete(*Suffix, number=2)
     for known in (Level.DATA, None):
@@ -141,7 +141,7 @@ def listed(segment: MadeSegment) -> SegmentObjects:
     return SegmentObjects(segment.metadata.remote_log_segment_id, segment.start, (), segment.path)
 
 
-def test_what_is_not_in_the_sample_is_checked_by_its_listing(planted: PlantedBucket) -> None:
+def test_segments_outside_the_sample_are_checked_by_their_listing(planted: PlantedBucket) -> None:
     sample = Sample(0.5, "seed")
     checked = run(planted, Selection(Level.INDEX, sample))
     expected = [Level.INDEX if sample.has(segment.objects) else Level.LISTING for segment in checked]
