@@ -91,11 +91,11 @@ sdist: $(VENV)/installed ## the source distribution of the last commit, the same
 	$(BIN)/python -m scripts.sdist $(DIST)
 
 # Out of the source distribution: in the working tree what earlier builds left would be packed too.
-wheel: $(VENV)/installed ## a wheel of it for this Python and machine, which installs without a compiler, in dist/
+wheel: $(VENV)/installed ## a wheel of it for this kind of machine, which installs without a compiler, in dist/
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(DIST) \
 		$$($(BIN)/python -m scripts.sdist $(DIST))
 
-wheels: $(VENV)/wheels/installed ## wheels for this Python on Linux (glibc and musl, x86-64 and arm64), cross-compiled, in dist/
+wheels: $(VENV)/wheels/installed ## wheels for Linux (glibc and musl, x86-64 and arm64), cross-compiled, in dist/
 	@$(BIN)/python -m scripts.cross_wheels $(DIST)
 
 sbom: $(VENV)/sbom/installed ## what requirements.lock pins as a software bill of materials (CycloneDX), in dist/

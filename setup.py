@@ -32,6 +32,10 @@ KERNELS: Final = {
 USING_RECORDS: Final = {"tieredstore/kafka", "tieredstore/remote/diskcache"}
 # Debug information is most of a module's size, and a quarter of the time.
 FLAGS: Final = ["-O3", "-Wno-unused-function", *([] if "CFLAGS" in os.environ else ["-g0"])]
+# A wheel's modules use Python's stable interface alone, so one wheel fits this version and all later ones, at no cost
+# (scripts/cross_wheels.py). Modules built in place use the full one.
+OLDEST: Final = (3, 11)
+STABLE: Final = [("Py_LIMITED_API", f"0x{OLDEST[0]:02x}{OLDEST[1]:02x}0000"), ("CYTHON_LIMITED_API", "1")]
 
 
 class BuildExtensions(build_ext):
@@ -43,6 +47,9 @@ class BuildExtensions(build_ext):
         self.parallel = self.parallel or os.cpu_count()
         self.force = True
         self.cython = threading.Lock()  # its compiler serves one thread
+        for ext in () if self.inplace else self.extensions:
+            ext.py_limited_api = True
+            ext.define_macros = STABLE
 
     def run(self) -> None:
         """Build; a source distribution has no scripts, and so no cache."""
@@ -100,5 +107,6 @@ def extension(folder: str, name: str) -> Extension:
 if __name__ == "__main__":
     setup(
         cmdclass={"build_ext": BuildExtensions},
+        options={"bdist_wheel": {"py_limited_api": "cp{}{}".format(*OLDEST)}},
         ext_modules=[extension(folder, name) for folder, names in KERNELS.items() for name in names],
     )

@@ -1,4 +1,4 @@
-"""Programs of Debian's packages, unpacked without being installed: no service starts, nothing else changes."""
+"""Debian's packages, unpacked without being installed: no service starts, nothing else changes."""
 
 from __future__ import annotations
 
@@ -25,3 +25,17 @@ def debian_package(name: str) -> Path:
         package.unlink()
 
     return cached(f"debian-{name}", unpack)
+
+
+def debian_tree(suite: str, architecture: str, *packages: str) -> Path:
+    """Return a folder of packages of this release and processor, and of all packages that they need."""
+    if shutil.which("mmdebstrap") is None:
+        raise ServerFailedError(f"mmdebstrap is missing: these tests take packages of {suite} for {architecture} by it")
+
+    def unpack(folder: Path) -> None:
+        options = ["--quiet", "--variant=extract", "--format=directory", f"--architectures={architecture}"]
+        # No program of the packages runs, so the processor of this machine does not matter.
+        options += ["--skip=check/qemu", f"--include={','.join(packages)}"]
+        subprocess.run(["mmdebstrap", *options, suite, folder], check=True, timeout=1200)
+
+    return cached(f"debian-{suite}-{architecture}-{'-'.join(packages)}", unpack)

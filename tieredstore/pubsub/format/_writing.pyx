@@ -8,7 +8,6 @@ records. In the caller's memory, the Message is written in place.
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
@@ -122,14 +121,14 @@ cdef class BodyWriter:
         """Return the Message of ``header`` and this body without a copy; nothing can be appended afterwards.
 
         The buffer then includes the header. In the caller's memory, the header must have the announced size."""
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(header)
+        cdef Py_ssize_t size = len(header)
         if size > self.head_room or (size < self.head_room and self.is_lent):
             raise InvalidRecordError(f"a header of {size} bytes does not fit the {self.head_room} bytes before the body")
         if self.head:
             raise BufferError("the Message already has its header")
         if self.body == NULL:
             self._make_room(1)
-        memcpy(self.body - size, PyBytes_AS_STRING(header), size)
+        memcpy(self.body - size, <const char*>header, size)
         self.head = size
         return memoryview(self)
 
@@ -156,9 +155,9 @@ cdef class BodyWriter:
         cdef int64_t timestamp
         cdef Py_ssize_t payload = 0
         if value is not None:
-            payload = PyBytes_GET_SIZE(value)
+            payload = len(value)
         if key is not None:
-            payload += PyBytes_GET_SIZE(key)
+            payload += len(key)
         if self.used + LENGTHS + payload > most_bytes:
             return -1
         try:
@@ -178,11 +177,11 @@ cdef class BodyWriter:
         """
         if value is None:
             raise InvalidRecordError("a record's value is None: MemQ has no null; an empty value is b''")
-        cdef Py_ssize_t key_size = 0 if key is None else PyBytes_GET_SIZE(key)
-        cdef Py_ssize_t id_size = 0 if message_id is None else PyBytes_GET_SIZE(message_id)
-        cdef Py_ssize_t value_size = PyBytes_GET_SIZE(value)
+        cdef Py_ssize_t key_size = 0 if key is None else len(key)
+        cdef Py_ssize_t id_size = 0 if message_id is None else len(message_id)
+        cdef Py_ssize_t value_size = len(value)
         cdef bytes packed = None if not headers else _packed(headers)
-        cdef Py_ssize_t headers_size = 0 if packed is None else PyBytes_GET_SIZE(packed)
+        cdef Py_ssize_t headers_size = 0 if packed is None else len(packed)
         cdef Py_ssize_t fields = FIELDS_WITHOUT_ID_AND_HEADERS + id_size + headers_size
         if id_size > MOST_ID:
             raise InvalidRecordError(f"a record's message id has {id_size} bytes; MemQ's format holds at most {MOST_ID}")
@@ -203,15 +202,15 @@ cdef class BodyWriter:
         at[0] = <uint8_t>id_size
         at += 1
         if id_size:
-            memcpy(at, PyBytes_AS_STRING(message_id), id_size)
+            memcpy(at, <const char*>message_id, id_size)
         at = write_16(at + id_size, <unsigned int>headers_size)
         if headers_size:
-            memcpy(at, PyBytes_AS_STRING(packed), headers_size)
+            memcpy(at, <const char*>packed, headers_size)
         at = write_32(at + headers_size, <unsigned int>key_size)
         if key_size:
-            memcpy(at, PyBytes_AS_STRING(key), key_size)
+            memcpy(at, <const char*>key, key_size)
         at = write_32(at + key_size, <unsigned int>value_size)
-        memcpy(at, PyBytes_AS_STRING(value), value_size)
+        memcpy(at, <const char*>value, value_size)
         self.used += size
         self.count += 1
         return True
