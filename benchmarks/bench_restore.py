@@ -1,6 +1,9 @@
-"""Restoring into log directories, compared with plain downloads of the same segments; JSON on stdout.
+"""Restores compared with the plain way of the same work; JSON on stdout.
 
-    python -m benchmarks.bench_restore [--mib 256] [--segments 2] [--runs 5] [--folder DIR]
+    python -m benchmarks.bench_restore [--mib 256] [--segments 2] [--records 500000] [--runs 5] [--folder DIR]
+
+``restore logdir`` is compared with plain downloads of the same segments, ``restore produce`` with a plain transactional
+producer (``bench_restore_produce``).
 
 Each round writes all segments of a folder store (zstd and encrypted) to the same disk twice, each file synced: by
 ``restore logdir``, and as ``fetch -o`` does. The ratio is the median of the rounds' ratios, and the target is 0.8.
@@ -16,6 +19,7 @@ import statistics
 from pathlib import Path
 
 import tieredstore as ts
+from benchmarks.bench_restore_produce import measure
 from benchmarks.bench_transform import CHUNK, key_settings
 from benchmarks.measuring import Job, home_in, interleaved, machine
 from tests.restore.logdir.log_dirs import ALL, make_log_dir, prepared, with_logs
@@ -85,12 +89,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=256, help="size of a segment in MiB")
     parser.add_argument("--segments", type=int, default=2, help="segments of the partition")
+    parser.add_argument("--records", type=int, default=500_000, help="records to produce")
+    parser.add_argument("--only", choices=("logdir", "produce"))
     parser.add_argument("--runs", type=int, default=5, help="counted rounds")
     parser.add_argument("--folder", type=Path, help="where files are written (default: the system's temporary folder)")
     arguments = parser.parse_args()
-    with home_in(arguments.folder) as folder:
-        figures = logdir(folder, arguments.mib, arguments.segments, arguments.runs)
-    print(json.dumps({"machine": machine(), "load": os.getloadavg(), "logdir": figures}, indent=2))
+    figures: dict[str, object] = {"machine": machine(), "load": os.getloadavg()}
+    if arguments.only != "produce":
+        with home_in(arguments.folder) as folder:
+            figures["logdir"] = logdir(folder, arguments.mib, arguments.segments, arguments.runs)
+    if arguments.only != "logdir":
+        figures["produce"] = {size: measure(arguments.records, size, arguments.runs) for size in (200, 1000)}
+    print(json.dumps(figures, indent=2))
 
 
 if __name__ == "__main__":

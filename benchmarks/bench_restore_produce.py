@@ -1,6 +1,6 @@
 """``restore produce`` compared with a plain transactional producer that is fed from memory.
 
-    python -m benchmarks.bench_restore_produce [--records N] [--runs N]
+    python -m benchmarks.bench_restore --only produce [--records N] [--runs N]
 
 Both write the same records into one partition of a local broker, in transactions of as many records, with the same
 properties of the client. The plain one has its records as Python objects in a list, takes a delivery report of each,
@@ -10,7 +10,6 @@ a new topic. ``by_cpu`` is the ratio of processor time, without the broker's: at
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
@@ -20,7 +19,7 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from benchmarks.measuring import interleaved, machine
+from benchmarks.measuring import interleaved
 from tests.support.kafka.kafka_topics import make_topic
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tieredstore.config import settings_from
@@ -128,17 +127,3 @@ def measure(count: int, size: int, runs: int) -> dict[str, Any]:
         "median_by_cpu": round(statistics.median(by_cpu), 2),
         "least_by_cpu": _LEAST,
     }
-
-
-def main() -> None:
-    """Measure, and print JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=500_000)
-    parser.add_argument("--runs", type=int, default=3)
-    asked = parser.parse_args()
-    sizes = {f"{size}_bytes": measure(asked.records, size, asked.runs) for size in (200, 1000)}
-    print(json.dumps({"machine": machine(), **sizes}, indent=2))
-
-
-if __name__ == "__main__":
-    main()

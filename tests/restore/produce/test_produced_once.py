@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -82,6 +83,33 @@ def test_runs_killed_two_hundred_times(tmp_path: Path) -> None:
             restore.check()
             if kills >= 200:
                 return
+
+
+@pytest.mark.soak
+@pytest.mark.broker
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_broker_restarted_during_a_run(
+    tmp_path: Path, is_killed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(producing, "_MOST_RECORDS", 1)
+    with start_kafka() as server:
+        process = server.process
+        assert process is not None
+        for step in ("begin", "flush", "commit", "map"):
+            folder, left = tmp_path / step, 2 if step != "map" else 1
+            restore = Restore.into(server, mixed_topics(folder, "orders", "payments"))
+
+            def restart(name: str, wanted: str = step) -> None:
+                nonlocal left
+                left -= name == wanted
+                if left == 0:
+                    left = -1
+                    (process.kill if is_killed else process.stop)()
+                    Thread(target=process.start).start()
+
+            list(restore.run(on_step=restart).outcomes())
+            assert left < 0
+            restore.check()
 
 
 def test_two_runs_of_one_name_fence_each_other(restore: Restore, monkeypatch: pytest.MonkeyPatch) -> None:
