@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from tieredstore.cli.app.options import Cluster, End, Json, Store
+from tieredstore.cli.app.options import Cluster, DryRun, End, Json, Store
 from tieredstore.cli.app.outcomes import Teller, Words, tell_all
 from tieredstore.cli.terminal.output import complain, human_count
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, Uuid
+from tieredstore.restore.cli.dry_run import prepare_target, show_dry_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,14 +55,20 @@ def produce(
     on_loss: Annotated[
         Literal["fail", "report"], typer.Option("--on-loss", help="What to do where offsets are in no segment.")
     ] = "fail",
+    create_with: Annotated[
+        Path | None,
+        typer.Option("--create-with", metavar="FILE", help="Create missing topics with the settings in FILE."),
+    ] = None,
     *,
+    dry_run: DryRun = False,
     output: Json,
 ) -> None:
     """Produce the bucket's committed records into topics of a running cluster, each exactly once.
 
-    The topics exist and are empty, and nothing else writes to them. If the run is stopped or killed, run it again: it
-    goes on after the last commit. Keys, values, headers, times and the order in each partition stay as they are. The
-    new offsets are in the bucket: see restore offsets. --to TIME cuts all topics at one time.
+    The topics are empty, and nothing else writes to them. --dry-run shows what the cluster would refuse, or delete. If
+    the run is stopped or killed, run it again: it goes on after the last commit. Keys, values, headers, times and the
+    order in each partition stay as they are. The new offsets are in the bucket: see restore offsets. --to TIME cuts
+    all topics at one time.
 
     Example: tieredstore restore produce orders=orders2 -c store.properties --bootstrap-server broker1:9092
     """
@@ -78,6 +85,10 @@ def produce(
     )  # fmt: skip
     with store.open() as bucket:
         options = replace(options, cut=_cut(bucket.manager, options, window, cut_file))
+        if dry_run:
+            show_dry_run(bucket.manager, client, options, create_with, as_json=output.as_json)
+            return
+        prepare_target(bucket.manager, client, options, create_with)
         teller = Teller(_RESTORED, output.as_json, is_plan=False)
         produced = ProduceRun(bucket.manager, client, options, on_progress=_telling(teller))
         tell_all(lambda tell: run(produced.outcomes(), tell), teller)

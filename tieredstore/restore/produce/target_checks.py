@@ -119,7 +119,7 @@ def _partitions(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool) 
     if is_rehashed:
         return Check("partitions", Verdict.GOOD, f"{name}, and keys are hashed anew")
     if needed > count:
-        detail = f"{name}, and the bucket {needed}: add partitions, or hash the keys anew (--partitioner)"
+        detail = f"{name} in the target, and {needed} in the bucket: add partitions, or hash keys anew (--partitioner)"
         return Check("partitions", Verdict.BAD, detail)
     if needed < count:
         return Check("partitions", Verdict.WARN, f"{name}, and the bucket {needed}: clients will place keys otherwise")

@@ -1,0 +1,68 @@
+"""``restore produce --dry-run``, and the refusal of a run that it would name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.restore.produce.restores import Restore, committed, mixed_topics
+from tests.support.cli.cli_process import tieredstore
+from tests.support.kafka.kafka_topics import make_topic
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.errors import ConfigError
+
+OLD: Final = {"retention.ms": "3600000"}
+RECORDS: Final = 2 * 3 * (19 + 10)
+
+
+@pytest.fixture
+def restore(kafka: KafkaServer, tmp_path: Path) -> Restore:
+    topics = {"orders": make_topic(kafka, OLD, partitions=2)}
+    return Restore(mixed_topics(tmp_path, "orders"), kafka, topics)
+
+
+def produce(restore: Restore, *words: str, code: int = 0) -> tuple[list[str], str]:
+    """Call the command; return its lines, and what it says beside them."""
+    target = f"orders={restore.topics['orders']}"
+    where = "--store", str(restore.source.bucket.root), "--bootstrap-server", restore.server.bootstrap_servers
+    done = tieredstore("restore", "produce", target, *where, *words)
+    assert done.code == code, done.stderr
+    return done.stdout.decode().splitlines(), done.stderr
+
+
+def test_a_plan_names_what_would_be_deleted(restore: Restore) -> None:
+    lines, _ = produce(restore, "--dry-run", code=ConfigError.exit_code)
+    topic = restore.topics["orders"]
+    assert f"ok      partitions   {topic} has 2 partitions, as the bucket" in lines
+    (bad,) = (line for line in lines if line.startswith("bad"))
+    assert bad.startswith(f"bad     retention    {topic} would delete ")
+    assert "partition 0 up to offset 184, partition 1 up to offset 184" in bad
+    assert any(line.startswith("skipped quotas") for line in lines)
+    assert lines[-1].startswith(f"{RECORDS} records (")
+    assert lines[-1].endswith("would be restored, in about 1 s at 100,000 records or 20.0 MiB a second")
+    _, said = produce(restore, code=ConfigError.exit_code)
+    assert f"{topic} would delete " in said
+    assert committed(restore.server, topic, 0) == []
+
+
+def test_a_plan_as_json(restore: Restore) -> None:
+    lines, _ = produce(restore, "--dry-run", "--json", code=ConfigError.exit_code)
+    *checks, last = map(json.loads, lines)
+    assert {check["check"] for check in checks if check["outcome"] == "bad"} == {"retention"}
+    assert last["summary"]["records"] == RECORDS
+    assert last["summary"].keys() == {"records", "size", "expected_s"}
+
+
+def test_a_topic_is_created_and_restored(restore: Restore, tmp_path: Path) -> None:
+    path = tmp_path / "topic.properties"
+    path.write_text("retention.ms=-1\nmessage.timestamp.type=LogAppendTime\n")
+    restore.topics = {"orders": f"{restore.topics['orders']}-new"}
+    planned, _ = produce(restore, "--create-with", str(path), "--dry-run")
+    assert f"warn    topic        {restore.topics['orders']} does not exist, and is created with" in "\n".join(planned)
+    _, said = produce(restore, "--create-with", str(path))
+    assert f"created {restore.topics['orders']}" in said
+    restore.check()
+    produce(restore, "--create-with", str(path))

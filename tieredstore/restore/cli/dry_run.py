@@ -1,0 +1,79 @@
+"""What ``restore produce --dry-run`` shows, and the refusal of a run that it would name.
+
+Separate from ``produce``, which is about runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from tieredstore.cli.terminal.output import complain, counted, human_count, print_json_line, print_lines
+from tieredstore.cli.terminal.rows import Row, attributes
+from tieredstore.errors import ConfigError
+from tieredstore.model import human_bytes
+from tieredstore.ops.doctor.checkup import Check, Verdict
+
+if TYPE_CHECKING:
+    from tieredstore.remote.source import SegmentSource
+    from tieredstore.restore.produce.runs import ProduceOptions
+
+_CHECK: Final[Row[Check]] = Row(attributes("check", "outcome", "detail"))
+
+
+def show_dry_run(
+    source: SegmentSource,
+    client: Mapping[str, str],
+    options: ProduceOptions,
+    create_with: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Read all records, compare them with the target, and print a line for each check. Exit with 2 if one is bad."""
+    from tieredstore.restore.produce.dry_run import BYTES_PER_S, RECORDS_PER_S, examine
+    from tieredstore.restore.produce.target import NewTopic
+
+    new = None if create_with is None else NewTopic.read(create_with)
+    found = examine(source, client, options, new=new, scan=True)
+    for check in found.checks:
+        if as_json:
+            print_json_line(_CHECK.json(check))
+        else:
+            print_lines([f"{check.outcome:<7} {check.check:<12} {check.detail}"])
+    if as_json:
+        figures = {"records": found.records, "size": found.size, "expected_s": round(found.expected_s, 1)}
+        print_json_line({"summary": figures})
+    else:
+        restored = f"{counted(found.records, 'record')} ({human_bytes(found.size)}) would be restored"
+        speed = f"{human_count(RECORDS_PER_S)} records or {human_bytes(BYTES_PER_S)} a second"
+        print_lines([f"{restored}, in about {_duration(found.expected_s)} at {speed}"])
+    if any(check.outcome is Verdict.BAD for check in found.checks):
+        raise typer.Exit(ConfigError.exit_code)
+
+
+def prepare_target(
+    source: SegmentSource, client: Mapping[str, str], options: ProduceOptions, create_with: Path | None
+) -> None:
+    """Raise ConfigError if the target would refuse records or delete them at once. Create missing topics before, if
+    ``create_with`` says how.
+    """
+    from tieredstore.restore.produce.dry_run import create_missing, examine
+    from tieredstore.restore.produce.target import NewTopic
+
+    new = None if create_with is None else NewTopic.read(create_with)
+    found = examine(source, client, options, new=new)
+    found.refuse()
+    if new is not None and found.missing:
+        create_missing(client, found.missing, new)
+        complain(f"created {', '.join(sorted(found.missing))}")
+        found = examine(source, client, options)
+        found.refuse()
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
