@@ -249,7 +249,7 @@ def served(port: int) -> Iterator[str]:
     stop()
 
 
-def test_what_is_served_is_what_was_counted(served: str) -> None:
+def test_served_metrics_are_those_counted(served: str) -> None:
     with metrics.store_call("served", "head"):
         pass
     with urllib.request.urlopen(served, timeout=60) as answer:

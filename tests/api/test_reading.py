@@ -115,7 +115,7 @@ def test_json_of_any_form_is_its_text_to_frames_and_what_it_says_to_programs(gro
         assert bucket.export("orders", tmp_path / "folder", value="json") == 0
 
 
-def test_what_is_no_json_is_an_error_that_names_it(growing: Bucket) -> None:
+def test_invalid_json_is_an_error_that_names_the_record(growing: Bucket) -> None:
     with (
         stored(growing, "orders", [b"{}", b"{"]) as bucket,
         pytest.raises(InvalidValueError, match=r"^the value at offset 1 of orders-0 is not JSON: .*\(value='bytes'\)"),

@@ -92,7 +92,7 @@ def test_a_range_needs_exactly_the_chunks_that_overlap_it(index: ChunkIndex, dat
 
 
 @given(small_indexes, st.integers(1, 1000))
-def test_what_lies_outside_of_the_file_is_refused(index: ChunkIndex, beyond: int) -> None:
+def test_positions_outside_the_file_are_refused(index: ChunkIndex, beyond: int) -> None:
     size, count = index.original_file_size, index.chunk_count
     for position in (-beyond, size + beyond - 1):
         with pytest.raises(InvalidRangeError):

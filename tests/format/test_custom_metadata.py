@@ -60,7 +60,7 @@ def test_any_fields_come_back(value: CustomMetadata) -> None:
     assert CustomMetadata.from_bytes(value.to_bytes()) == value
 
 
-def test_what_a_broker_stored_is_read_and_written_back_alike() -> None:
+def test_metadata_that_a_broker_stored_are_read_and_written_back_alike() -> None:
     case = "10-prefix-masked-custommeta"
     paths = {segment.main_path: segment for segment in segments(case)}
     accepted = 0

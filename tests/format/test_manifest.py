@@ -109,7 +109,7 @@ def test_an_empty_transaction_index_is_not_an_absent_one() -> None:
     assert SegmentManifest.from_bytes(empty.to_bytes()) == empty
 
 
-def test_what_is_not_there_is_not_written() -> None:
+def test_absent_fields_are_not_written() -> None:
     bare = json.loads(replace(PLAIN, metadata=None).to_bytes())
     assert list(bare) == ["version", "chunkIndex", "segmentIndexes", "compression"]
 
@@ -188,7 +188,7 @@ def test_order_and_white_space_carry_no_meaning(manifest: SegmentManifest) -> No
 
 @BOTH
 @pytest.mark.parametrize("tail", [b"\n", b" }", b"{}", b"junk", b"\xff\xfe\x00", b'{"compression":null}'])
-def test_what_follows_the_object_is_ignored(manifest: SegmentManifest, tail: bytes) -> None:
+def test_bytes_after_the_object_are_ignored(manifest: SegmentManifest, tail: bytes) -> None:
     assert SegmentManifest.from_bytes(manifest.to_bytes() + tail) == manifest
 
 

@@ -299,7 +299,7 @@ def test_a_similar_name_beside_the_known_one_is_an_unknown_field() -> None:
     ],
     ids=lambda raw: repr(raw[:20]),
 )
-def test_what_is_not_a_manifest_at_all_is_refused(raw: bytes) -> None:
+def test_text_that_is_no_manifest_is_refused(raw: bytes) -> None:
     with pytest.raises(ManifestCorruptError):
         SegmentManifest.from_bytes(raw)
 

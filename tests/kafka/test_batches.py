@@ -315,7 +315,7 @@ def test_a_first_batch_of_60_bytes_is_invalid_even_if_its_crc_holds() -> None:
     assert first_batch_compression(bytes(short)) is None
 
 
-def test_what_follows_the_first_batch_does_not_matter() -> None:
+def test_bytes_after_the_first_batch_do_not_matter() -> None:
     assert first_batch_compression(BATCH + b"anything") is CompressionType.NONE
     assert first_batch_compression(mapped_like(BATCH)) is CompressionType.NONE
 

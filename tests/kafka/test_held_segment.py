@@ -78,7 +78,7 @@ def test_an_open_segment_outlives_its_names(folder: Path, opened: Opener) -> Non
         )  # fmt: skip
 
 
-def test_what_is_marked_deleted_is_found_and_opened(folder: Path, opened: Opener) -> None:
+def test_a_segment_marked_deleted_is_found_and_opened(folder: Path, opened: Opener) -> None:
     mark_deleted(folder, 0, 4)
     assert [(s.base_offset, s.next_base_offset, s.is_deleted) for s in discover_deleted(folder)] == [
         (0, 4, True), (4, 8, False), (8, None, False),
@@ -115,7 +115,7 @@ def test_what_was_cut_off_behind_or_compacted_is_no_segment(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("missing", [f"{0:020d}.index", f"{0:020d}.timeindex", f"{4:020d}.snapshot", f"{0:020d}.log"])
-def test_what_is_not_there_yet_is_waited_for(folder: Path, missing: str) -> None:
+def test_files_that_do_not_exist_yet_are_awaited(folder: Path, missing: str) -> None:
     segment = discover_deleted(folder)[0]
     (folder / missing).unlink()
     before = open_below(folder)

@@ -49,7 +49,7 @@ def opened(text: bytes, *, pair: str = "key1", service: str = "memory", source: 
     return sealed_key.open_sealed(text, name="key1.sealed", pair=pair, service=service, source=source)
 
 
-def test_what_is_sealed_opens_and_neither_key_is_in_the_text() -> None:
+def test_a_sealed_key_opens_and_neither_key_is_in_the_text() -> None:
     assert opened(TEXT) == PRIVATE
     assert PRIVATE not in TEXT
     # Each text uses its own key.
@@ -112,7 +112,7 @@ def test_nobody_is_asked_about_a_text_of_another_pair() -> None:
     assert KMS.requests == before
 
 
-def test_what_the_service_refuses_stays_its_refusal() -> None:
+def test_a_refusal_of_the_service_stays_its_refusal() -> None:
     class Refusing(MemoryKms):
         def open(self, sealed: bytes) -> bytes:
             raise KeyServiceDeniedError("no")

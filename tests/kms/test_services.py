@@ -200,7 +200,7 @@ def test_who_may_not_is_told_so_and_not_tried_again(case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind", ["throttled", "broken", "html"])
-def test_what_passes_is_tried_again(case: Case, kind: str) -> None:
+def test_transient_errors_are_retried(case: Case, kind: str) -> None:
     sealed = case.first().seal(SECRET)
     answers = {
         "throttled": case.throttled,
@@ -266,9 +266,7 @@ def test_answers_that_say_nothing_are_errors_of_ours(case: Case) -> None:
         ("DependencyTimeoutException", KeyServiceUnavailableError),
     ],
 )
-def test_what_aws_says_is_of_the_right_class(
-    code: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_aws_have_the_right_class(code: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     with serving(KeyService()) as service:
@@ -332,7 +330,7 @@ def test_names_that_can_be_none_are_refused_before_anybody_is_asked(
 
 
 @pytest.mark.parametrize("status", [400, 403, 418, 500])
-def test_what_vault_echoes_is_not_repeated(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+def test_secrets_that_vault_echoes_are_not_repeated(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     sent = base64.b64encode(SECRET).decode()
     with vault(monkeypatch) as case:
         body = json.dumps({"errors": [f"cannot parse plaintext={sent} of token={'hvs.' + 'CAES-_x' * 12}"]}).encode()

@@ -15,7 +15,9 @@ SHOWN_BY = {
             "produce/test_producing::test_a_put_that_hangs_is_overtaken_and_makes_no_second_object",
             "produce/test_producing::test_a_full_buffer_waits_and_then_says_so",
         ],
-        "the queue is down": ["produce/test_producing::test_what_is_not_stored_or_not_notified_in_time_has_failed"],
+        "the queue is down": [
+            "produce/test_producing::test_records_that_are_not_stored_or_notified_in_time_have_failed"
+        ],
         "a producer is killed": [
             "produce/test_producing::test_a_producer_killed_at_any_operation_loses_no_ack_and_halves_nothing",
             "queue/test_kafka_queue_kills::test_a_killed_producer_loses_no_ack_and_doubles_nothing",
@@ -35,10 +37,10 @@ SHOWN_BY = {
             "consume/test_record_loops::test_a_member_that_is_killed_at_each_record_loses_none",
         ],
         "a consumer stood still for too long": [
-            "consume/test_record_loops::test_what_is_lost_at_each_record_is_given_no_more_and_the_rest_is_committed",
+            "consume/test_record_loops::test_a_partition_lost_at_any_record_returns_no_more_and_the_rest_is_committed",
             "consume/test_record_loops::test_a_rebalance_at_each_record_gives_each_record_to_its_owner_of_then",
             "consume/test_record_loops::test_a_deposed_consumer_reads_no_more_of_what_it_lost_and_commits_the_rest",
-            "consume/test_group_histories::test_what_is_committed_is_committed_once_and_in_order",
+            "consume/test_group_histories::test_positions_are_committed_once_and_in_order",
             "queue/test_groups::test_a_dead_members_partitions_are_taken_and_its_late_commit_is_fenced",
             "queue/test_kafka_queue::test_members_share_and_a_deposed_one_is_fenced",
         ],
@@ -48,9 +50,9 @@ SHOWN_BY = {
             "broker/test_broker::test_each_version_is_answered_in_itself_once_the_message_stands"
         ],
         "`acks=1` is answered": ["broker/test_broker::test_without_acknowledgement_the_answer_comes_on_receipt"],
-        "`acks=0`": ["produce/test_broker_producer::test_what_is_sent_arrives_with_dense_request_ids"],
+        "`acks=0`": ["produce/test_broker_producer::test_sent_messages_arrive_with_dense_request_ids"],
         "the connection is lost before the answer": [
-            "produce/test_broker_producer::test_what_was_not_answered_is_sent_again_byte_for_byte"
+            "produce/test_broker_producer::test_an_unanswered_message_is_sent_again_byte_for_byte"
         ],
         "a Message comes again to the same broker": [
             "broker/test_broker::test_a_message_that_comes_again_is_acknowledged_and_stored_once"
@@ -69,7 +71,7 @@ SHOWN_BY = {
             "broker/test_broker::test_a_full_buffer_stops_reading_and_drops_nothing"
         ],
         "a Message is damaged, or larger than a batch": [
-            "broker/test_broker::test_what_is_refused_is_answered_once_and_not_stored"
+            "broker/test_broker::test_a_refused_message_is_answered_once_and_not_stored"
         ],
         "a Message has no records": [
             "broker/test_broker::test_a_message_without_records_is_acknowledged_and_not_stored_and_none_hides_its_records"

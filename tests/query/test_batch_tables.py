@@ -100,7 +100,7 @@ def test_all_columns(topics: Topics) -> None:
         ("value = '2.1'", 4, 1),
     ],
 )
-def test_what_conditions_exclude_is_not_fetched(
+def test_batches_that_conditions_exclude_are_not_fetched(
     topics: Topics, store: Gets, condition: str, fetched: int, count: int
 ) -> None:
     assert rows(topics, f"SELECT count(*) FROM orders WHERE {condition}") == [(count,)]

@@ -85,7 +85,7 @@ def test_offsets_and_times_are_narrowed_as_far_as_they_can_be(
     ],
     ids=str,
 )
-def test_what_a_filter_excludes_is_not_possible(expression: ds.Expression) -> None:
+def test_spans_that_a_filter_excludes_are_not_possible(expression: ds.Expression) -> None:
     assert Condition(expression, SCHEMA).possible([PartitionSpan(("orders", 1), 0, 1000, 10_000)]) == []
 
 

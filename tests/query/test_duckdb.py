@@ -338,9 +338,7 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, topic: StoredTopic)
         ("", ConfigError, "a single statement"),
     ],
 )
-def test_what_is_wrong_with_a_query_is_one_sentence(
-    bucket: Bucket, sql: str, error: type[Exception], sentence: str
-) -> None:
+def test_an_error_in_a_query_is_one_sentence(bucket: Bucket, sql: str, error: type[Exception], sentence: str) -> None:
     with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(error, match=sentence) as caught:
         tables.run(sql)
     assert "\n" not in str(caught.value)

@@ -138,7 +138,7 @@ def test_one_file_gets_what_is_chosen(bucket: Bucket, tmp_path: Path) -> None:
     assert lines.read_text() == "1 0\n1 1\n"
 
 
-def test_what_cannot_be_exported_is_one_sentence_and_no_file(bucket: Bucket, tmp_path: Path) -> None:
+def test_an_export_that_cannot_work_is_one_sentence_and_no_file(bucket: Bucket, tmp_path: Path) -> None:
     done = export(bucket, "orders", "-o", tmp_path / "orders.parquet", "--format", "csv")
     assert (done.code, "a name for parquet" in done.stderr) == (2, True)
     assert not (tmp_path / "orders.parquet").exists()

@@ -125,7 +125,7 @@ def test_predicates_keep_what_they_exclude_from_being_fetched(topic: StoredTopic
     assert asked(col("timestamp") < datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), most_bytes=20_000_000) == (1000, 10)
 
 
-def test_what_is_not_understood_narrows_nothing() -> None:
+def test_unknown_expressions_narrow_nothing() -> None:
     assert arrow_condition(col("value") == b"x") is None
     assert arrow_condition((col("offset") > 3) | (col("value") == b"x")) is None
     assert str(arrow_condition((col("offset") > 3) & (col("value") == b"x"))) == "(offset > 3)"

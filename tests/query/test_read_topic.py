@@ -150,7 +150,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoredT
     topic.close()
 
 
-def test_what_a_filter_excludes_is_not_fetched(topic: StoredTopic) -> None:
+def test_segments_that_a_filter_excludes_are_not_fetched(topic: StoredTopic) -> None:
     for base in range(0, 10_000, 1000):
         topic.copy_plain(base, 1000, size=1000)
 

@@ -103,7 +103,7 @@ def test_segments_go_up_are_listed_come_back_and_are_deleted(case: str, store: O
 
 
 @pytest.mark.parametrize("case", [*CASES, "08-keyring"])
-def test_what_the_plugin_wrote_is_read_from_every_store(case: str, store: ObjectStore) -> None:
+def test_segments_that_the_plugin_wrote_are_read_from_every_store(case: str, store: ObjectStore) -> None:
     originals = segments(case)
     for segment in originals:
         for suffix in ("log", "indexes", "rsm-manifest"):

@@ -51,7 +51,7 @@ def test_data_become_structs() -> None:
     assert rows.to_pylist() == [{**ORDER, "counts": [("k", 1)]}, None]
 
 
-def test_what_is_not_a_datum_is_named_or_null() -> None:
+def test_an_invalid_datum_is_named_or_null() -> None:
     whole = written(SCHEMA, ORDER)
     for wrong in (b"", b"\xff" * 50, whole + b"x", whole[:-1]):
         with pytest.raises(InvalidValueError, match=r"^the value at offset 1 of orders-0 is not Avro of the schema"):

@@ -36,6 +36,6 @@ def test_a_schema_is_names_and_types() -> None:
     ],
     ids=lambda value: value[:20],
 )
-def test_what_is_no_schema_is_told(text: str, sentence: str) -> None:
+def test_text_that_is_no_schema_is_an_error(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parse_json_schema(text)

@@ -57,7 +57,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("message", WRONG, ids=lambda message: repr(message[:30]))
-def test_what_is_not_one_object_of_the_schema_is_named_or_null(message: bytes) -> None:
+def test_a_value_that_is_not_one_object_of_the_schema_is_named_or_null(message: bytes) -> None:
     messages = column(b'{"a": 7}', message, b'{"a": 8}')
     with pytest.raises(
         InvalidValueError, match=r"^the value at offset 1 of orders-0 is not JSON of the schema"
@@ -112,7 +112,7 @@ def test_without_a_schema_any_json_stays_its_text() -> None:
 
 
 @pytest.mark.parametrize("message", NO_JSON, ids=lambda message: repr(message[:30]))
-def test_what_is_no_json_is_named_or_null(message: bytes) -> None:
+def test_invalid_json_is_named_or_null(message: bytes) -> None:
     messages = column(b'{"a": 7}', message, b"[]")
     assert Json(on_invalid="null").convert(messages, place).to_pylist() == ['{"a": 7}', None, "[]"]
     with pytest.raises(InvalidValueError, match=r"^the value at offset 1 of orders-0 is not JSON: read it as binary"):

@@ -127,7 +127,7 @@ def test_rm_of_a_topic_asks_which_one_is_meant_and_leaves_leftovers_to_gc(root: 
     assert count(root) == 0
 
 
-def test_what_is_held_is_named_and_ends_with_6(root: Path) -> None:
+def test_segments_under_a_hold_are_named_with_exit_code_6(root: Path) -> None:
     placed = run(root, "holds", "place", "case", "events", "-p", 0, "--from", 15)
     assert placed.text == "held by case: events-0 offsets 15 to the end\n"
     done = run(root, "rm", "events", "--yes")

@@ -42,7 +42,7 @@ def test_a_range_takes_what_a_python_slice_takes(start: int | None, stop: int | 
 
 
 @pytest.mark.parametrize("text", ["", "5", "1:2:3", "a:b", "1-2", "1.5:", "0x1:", ":٣", "--1:", ":" + "9" * 41, "1_0:"])
-def test_what_is_not_a_range_is_refused(text: str) -> None:
+def test_an_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a range"):
         parse_range(text)
 

@@ -106,7 +106,7 @@ def test_rotate_then_check_then_retire(root: Path, both: Path, new_alone: Path) 
     assert "readers need" not in again.text
 
 
-def test_what_the_uploader_keeps_in_quarantine_counts(root: Path, both: Path) -> None:
+def test_segments_in_the_uploaders_quarantine_count(root: Path, both: Path) -> None:
     prefix = settings_text(CASE).get("key.prefix", "")
     old = OLD[0].stored("rsm-manifest")
     stem = old.name.removesuffix("rsm-manifest")

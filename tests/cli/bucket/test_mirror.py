@@ -126,7 +126,7 @@ def test_into_a_cloud_in_another_encoding_and_back(
     assert tieredstore("verify", "-c", cloud, "--level", "data").code == 0
 
 
-def test_it_says_what_it_does_and_what_stood_there(source: Path, target: Path) -> None:
+def test_mirror_reports_copied_and_existing_segments(source: Path, target: Path) -> None:
     planned = mirror(source, target, "--dry-run")
     assert "would be copied  verbatim" in planned.text
     assert "5 segments would be copied" in planned.text
@@ -154,7 +154,7 @@ def test_topics_and_partitions_are_chosen(source: Path, target: Path) -> None:
     assert mirror(source, target, "-p", 1).code == 2
 
 
-def test_what_fails_is_named_and_the_rest_copied(source: Path, target: Path) -> None:
+def test_a_failed_segment_is_named_and_the_rest_is_copied(source: Path, target: Path) -> None:
     (source / run_of(1, partition_of())[0].key()).write_bytes(b"{")
     done = mirror(source, target)
     assert done.code == 4

@@ -29,7 +29,7 @@ def test_one_segment_goes_and_its_objects_are_named(settings: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("left", [["log"], ["log", "indexes"], ["indexes"], ["rsm-manifest"], ["log", "rsm-manifest"]])
-def test_what_is_left_of_a_segment_goes_only_by_its_id(left: list[str], settings: Path, tmp_path: Path) -> None:
+def test_the_remains_of_a_segment_are_removed_only_by_its_id(left: list[str], settings: Path, tmp_path: Path) -> None:
     row = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0][1]
     for suffix in {"log", "indexes", "rsm-manifest"} - set(left):
         stored_files(tmp_path, suffix)[1].unlink()

@@ -152,7 +152,7 @@ def test_the_active_segment_is_left_alone(settings: Path, log_dir: Path) -> None
     assert "1 active" in tieredstore("upload", "-c", settings, log_dir / SINGLE).text
 
 
-def test_what_kafka_marked_for_deletion_is_named_and_left_alone(settings: Path, log_dir: Path) -> None:
+def test_segments_that_kafka_marked_for_deletion_are_named_and_left_alone(settings: Path, log_dir: Path) -> None:
     (log_dir / SINGLE).rename(log_dir / f"{SINGLE}.0123456789abcdef0123456789abcdef-delete")
     done = tieredstore("upload", "-c", settings, log_dir)
     assert done.code == 0

@@ -172,7 +172,7 @@ def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
         ("ls txn -p 0-2", 3, "topic 'txn' has no partitions 1 to 2 in the bucket: it has 0"),
     ],
 )
-def test_what_cannot_be_shown_is_said_in_a_sentence(line: str, code: int, words: str) -> None:
+def test_records_that_cannot_be_shown_are_one_sentence(line: str, code: int, words: str) -> None:
     command, *arguments = line.split()
     tieredstore(command, "-c", TXN[1], *arguments).fails(code, words)
 

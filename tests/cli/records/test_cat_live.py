@@ -102,7 +102,7 @@ def test_a_hole_at_the_seam_by_the_policy(tiered: TieredTopic, settings: Path) -
     assert f"offsets {end} to {end + 4}" in reported.stderr
 
 
-def test_what_comes_is_followed_until_interrupted(tiered: TieredTopic, settings: Path) -> None:
+def test_new_records_are_followed_until_interrupted(tiered: TieredTopic, settings: Path) -> None:
     tiered.tier(but_last=1)
     live = ("--bootstrap-server", tiered.server.bootstrap_servers)
     asked = ("cat", "-c", settings, tiered.topic, "-p", 0, "--from", COUNT - 2, "--json", "-f", *live)
@@ -143,7 +143,7 @@ def test_what_cannot_be_is_one_sentence(tiered: TieredTopic, settings: Path) -> 
     assert unreachable.text == ""
 
 
-def test_what_an_open_transaction_holds_back_is_said(tiered: TieredTopic, settings: Path) -> None:
+def test_records_that_an_open_transaction_holds_back_are_reported(tiered: TieredTopic, settings: Path) -> None:
     asked = ("cat", "-c", settings, tiered.topic, "-p", 0, "--last", 1, "--json")
     live = ("--bootstrap-server", tiered.server.bootstrap_servers)
     tiered.tier(but_last=1)

@@ -100,7 +100,7 @@ def test_any_text_is_a_format_or_one_error(text: str) -> None:
         (r"\xg", r"\x means nothing"),
     ],
 )
-def test_what_means_nothing_is_refused(text: str, words: str) -> None:
+def test_an_unknown_token_is_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_format(text)
     assert words in str(caught.value)

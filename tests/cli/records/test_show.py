@@ -139,7 +139,7 @@ def test_an_empty_file_has_no_entries_and_a_damaged_index_is_an_error(name: str,
         ("missing.log", ("--store", "."), "cannot be shown: it is none of Kafka's .log files"),
     ],
 )
-def test_what_cannot_be_shown_is_said_in_a_sentence(
+def test_a_file_that_cannot_be_shown_is_one_sentence(
     name: str, more: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").touch()

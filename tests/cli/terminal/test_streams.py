@@ -23,7 +23,7 @@ def pipe() -> Iterator[tuple[int, int]]:
             continue
 
 
-def test_what_is_written_arrives(pipe: tuple[int, int]) -> None:
+def test_written_text_arrives(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     output = StandardOutput(writer, lambda error: pytest.fail(str(error)))
     assert (output.writable(), output.fileno(), output.isatty()) == (True, writer, False)

@@ -322,7 +322,7 @@ def test_secors_classes_stand_for_a_format_and_its_columns() -> None:
         ({"json.schema.t": "a INT)"}, "no DDL"),
     ],
 )
-def test_what_cannot_be_columns_is_refused_at_the_start(properties: dict[str, str], words: str) -> None:
+def test_values_that_cannot_be_columns_are_refused_at_the_start(properties: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         pipeline_of(**texts(properties))
 

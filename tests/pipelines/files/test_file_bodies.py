@@ -55,7 +55,7 @@ def filled(body: FileBody, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 1001, 50_000])
-def test_what_is_written_is_what_is_published(any_store: ObjectStore, size: int) -> None:
+def test_the_written_bytes_are_published(any_store: ObjectStore, size: int) -> None:
     bodies = bodies_of(any_store)
     with bodies:
         body = bodies.begin("folder/object", writes_forward=True)

@@ -60,7 +60,7 @@ def data_of(files: dict[str, bytes]) -> tuple[bytes, bytes | None]:
 
 
 @pytest.mark.parametrize("how", ALL, ids=named)
-def test_what_is_written_is_read_whole(how: Format) -> None:
+def test_a_written_file_is_read_whole(how: Format) -> None:
     rows = read(*data_of(write(how, batch())))
     assert [{name: row[name] for name in ("key", "value", "headers")} for row in rows] == list(ROWS)
     assert [(row["offset"], row["timestamp"]) for row in rows] == [(at, 1_000 + at) for at in range(5)]
@@ -135,7 +135,7 @@ def test_markers_stand_in_long_files_and_blocks_end_by_bytes() -> None:
 @pytest.mark.parametrize(
     "how", [SequenceFile("none"), SequenceFile("gzip"), AvroContainer("none"), Orc("none")], ids=named
 )
-def test_what_is_damaged_is_told_and_never_hangs(how: Format) -> None:
+def test_a_damaged_file_is_reported_and_never_hangs(how: Format) -> None:
     rows = [{"key": b"k", "value": b"v" * 100, "headers": None} for _ in range(20)]
     data, _ = data_of(write(how, batch(rows=rows)))
     whole = read(data)

@@ -150,7 +150,7 @@ def test_a_batch_is_as_large_as_its_records(rows: list[tuple[bytes | None, ...]]
 
 
 @pytest.mark.parametrize("validity", [0b1101, 0b1111])
-def test_what_lies_below_a_null_counts_for_nothing(validity: int) -> None:
+def test_bytes_below_a_null_do_not_count(validity: int) -> None:
     buffers = [pa.py_buffer(bytes([validity])), pa.array([0, 3, 5, 5, 9], pa.int32()).buffers()[1]]
     column = pa.Array.from_buffers(pa.binary(), 4, [*buffers, pa.py_buffer(b"123456789")])
     records = pa.RecordBatch.from_arrays([column, column], ["key", "value"])

@@ -133,12 +133,12 @@ def test_a_transformer_that_does_not_keep_to_its_contract_ends_the_run(name: str
 @pytest.mark.parametrize(
     ("name", "words"), [("none", "imported"), *[(name, "not a function") for name in ("HERE", "Message")]]
 )
-def test_what_is_no_transformer_is_refused_when_the_pipeline_starts(name: str, words: str) -> None:
+def test_a_function_that_is_no_transformer_is_refused_when_the_pipeline_starts(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         recipe_of(pipeline_of(**texts({NAMED: f"{HERE}:{name}"})))
 
 
-def test_what_a_parser_refuses_behind_a_transformer_is_aside_as_it_came() -> None:
+def test_a_transformed_message_that_the_parser_refuses_is_quarantined_unchanged() -> None:
     properties = {NAMED: f"{HERE}:Third", "secor.message.parser.class": "json"}
     window, reasons, store = written(plain(8), **properties)
     assert (window.records, window.filtered, sorted(reasons)) == (0, 2, [1, 2, 3, 5, 6, 7])

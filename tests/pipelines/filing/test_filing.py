@@ -126,7 +126,7 @@ def test_times_are_where_the_settings_say(properties: dict[str, str], content: b
 
 
 @pytest.mark.parametrize("name", ["json", "iso8601", "date", "regex", "split-by-field"])
-def test_what_has_no_usable_time_is_bad_and_never_1970(name: str) -> None:
+def test_a_message_without_a_usable_time_is_bad_and_never_of_1970(name: str) -> None:
     pattern = r"^(\d+)$" if name == "regex" else "yyyy-MM-dd"
     how = parser(**{
         "secor.message.parser.class": name, "message.timestamp.input.pattern": pattern, "message.split.field.name": "k",
@@ -495,6 +495,6 @@ def test_odd_messages_are_filed_as_the_table_says(case: SecorCase) -> None:
     assert case.strict in (case.ours, None)
 
 
-def test_what_differs_from_secor_has_a_reason() -> None:
+def test_each_difference_from_secor_has_a_reason() -> None:
     assert all(bool(case.why) == (case.ours != case.secor) for case in CASES)
     assert sum(not case.why and case.ours is not None for case in CASES) > 70

@@ -91,7 +91,7 @@ def test_offsets_that_compaction_took_are_no_loss_and_windows_of_nothing_else_ar
         assert list(verify_output(pipeline, store)) == []
 
 
-def test_what_retention_takes_before_it_is_written_is_a_loss_that_names_it(topic: StoredTopic) -> None:
+def test_offsets_that_retention_deletes_before_they_are_written_are_a_named_loss(topic: StoredTopic) -> None:
     store, pipeline = MemoryObjectStore(), pipeline_of()
     run_once(topic, store, pipeline)
     topic.copy_plain(300, 100, size=100)
@@ -141,7 +141,7 @@ def test_what_is_to_be_written_again_and_ends_behind_the_log_by_now_is_a_loss_th
     assert listed(store) == []
 
 
-def test_what_retention_takes_once_it_is_written_is_no_loss(topic: StoredTopic) -> None:
+def test_offsets_that_retention_deletes_after_they_are_written_are_no_loss(topic: StoredTopic) -> None:
     store, pipeline = MemoryObjectStore(), pipeline_of()
     run_once(topic, store, pipeline)
     topic.copy_plain(300, 100, size=100)

@@ -35,7 +35,7 @@ def sample(registry: CollectorRegistry, name: str) -> float | None:
     return registry.get_sample_value(f"tieredstore_pipeline_{name}", labels)
 
 
-def test_what_was_done_and_what_waits_is_counted(topic: StoredTopic) -> None:
+def test_written_and_waiting_records_are_counted(topic: StoredTopic) -> None:
     registry = CollectorRegistry()
     clock = itertools.count(0, 100).__next__
     with Runner(STRICT, Parts(MemoryObjectStore(), topic.manager), threads=1, clock=clock) as runner:
@@ -110,7 +110,7 @@ def test_an_outage_is_waited_for_with_longer_and_longer_pauses_and_then_ends_it(
         outage.note_failure(AWAY)
 
 
-def test_what_no_waiting_mends_is_raised_at_once() -> None:
+def test_an_error_that_is_not_retryable_is_raised_at_once() -> None:
     with pytest.raises(AccessDeniedError):
         Outage(100).note_failure(AccessDeniedError("no"))
 

@@ -68,7 +68,7 @@ def kinds(store: ObjectStore, pipeline: Pipeline = HOURLY) -> list[str]:
     return [entry.kind for entry in commit_log_of(pipeline, store).entries()]
 
 
-def test_what_is_over_is_finalized_oldest_first_and_late_records_are_told(
+def test_past_directories_are_finalized_oldest_first_and_late_records_are_reported(
     topic: StoredTopic, store: ObjectStore
 ) -> None:
     run(topic, store)

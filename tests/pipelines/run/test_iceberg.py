@@ -342,7 +342,7 @@ def test_a_dropped_generation_leaves_the_table(
     drop(folder)
 
 
-def test_what_cannot_be_a_table_is_refused(topic: StoredTopic, folder: Folder) -> None:
+def test_an_output_that_cannot_be_a_table_is_refused(topic: StoredTopic, folder: Folder) -> None:
     for changes, words in (
         ({"secor.file.reader.writer.factory": "json", "secor.compression.codec": "none"}, "needs parquet files"),
         ({"output.storage.backend.class": "memory"}, "in a folder or on S3"),

@@ -199,7 +199,7 @@ def test_one_is_committed_and_nothing_of_the_other_is_seen(
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
 
 
-def test_what_is_written_is_seen_once_look_by_look(topic: StoredTopic, store: ObjectStore) -> None:
+def test_written_records_appear_once_at_every_look(topic: StoredTopic, store: ObjectStore) -> None:
     seen = SeenOutput(SMALL, store, "out/")
     seen.look()
     for stop in (300, 350):

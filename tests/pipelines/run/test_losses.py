@@ -165,7 +165,7 @@ def test_where_a_partition_begins_that_comes_later_is_committed_when_it_is_first
             run_once(topic, store, SMALL)
 
 
-def test_what_lies_before_a_hole_is_written(topic: StoredTopic, store: ObjectStore) -> None:
+def test_records_before_a_hole_are_written(topic: StoredTopic, store: ObjectStore) -> None:
     lose(topic, 1)
     for _ in range(2):
         with pytest.raises(DataLossError, match="offsets 100 to 199"):
@@ -176,7 +176,7 @@ def test_what_lies_before_a_hole_is_written(topic: StoredTopic, store: ObjectSto
         assert list(verify_output(SMALL, store)) == []
 
 
-def test_what_lies_before_a_manifest_that_nobody_can_read_is_written(topic: StoredTopic, store: ObjectStore) -> None:
+def test_records_before_an_unreadable_manifest_are_written(topic: StoredTopic, store: ObjectStore) -> None:
     (key,) = (key for key in objects_of(topic, 2) if key.endswith(".rsm-manifest"))
     topic.store.put(key, b"{")
     for _ in range(2):
@@ -191,7 +191,7 @@ PLACES = [(0, 0), (0, 50_000), (1, 20), (1, 99_000), (2, 40_000)]
 
 @pytest.mark.parametrize(("segment", "at"), PLACES)
 @pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.soak), 3])
-def test_what_lies_before_a_damaged_chunk_is_written(
+def test_records_before_a_damaged_chunk_are_written(
     topic: StoredTopic, store: ObjectStore, segment: int, at: int, threads: int
 ) -> None:
     whole = damage(topic, segment, at)

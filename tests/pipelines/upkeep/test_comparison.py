@@ -63,7 +63,7 @@ def test_what_was_written_of_a_log_is_all_of_it(topic: StoredTopic, changes: dic
     assert against(topic, store, pipeline) == ([], 300, 0)
 
 
-def test_what_is_aside_left_out_redriven_or_replaced_is_no_fault(topic: StoredTopic) -> None:
+def test_quarantined_omitted_redriven_or_replaced_records_are_no_fault(topic: StoredTopic) -> None:
     store = MemoryObjectStore()
     run_once(topic, store, STRICT)
     assert against(topic, store, STRICT) == ([], 300, 0)
@@ -149,7 +149,7 @@ def test_runs_of_offsets_are_shown_the_first_of_them(topic: StoredTopic) -> None
     assert problem.words == "has offsets 101, 103, 105, 107, 109 and 45 more in no file"
 
 
-def test_what_the_source_has_no_more_is_counted(topic: StoredTopic, tmp_path: Path) -> None:
+def test_records_that_the_source_no_longer_has_are_counted(topic: StoredTopic, tmp_path: Path) -> None:
     store = MemoryObjectStore()
     run_once(topic, store, SMALL)
     with closing(StoredTopic(tmp_path / "later")) as later:

@@ -98,7 +98,9 @@ def test_bad_messages_are_filed_once_by_settings_that_know_them(topic: StoredTop
     assert listed_offsets(store) == list(range(350))
 
 
-def test_what_is_still_bad_stays_aside_with_its_reason(topic: StoredTopic, store: ObjectStore) -> None:
+def test_messages_that_are_still_bad_stay_in_quarantine_with_their_reason(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
     run_once(topic, store, STRICT)
     (before,) = aside(store)
     (same,) = redrive(topic, store, STRICT)

@@ -148,7 +148,7 @@ def test_messages_of_many_clients_go_into_one_batch(compression: str) -> None:
     ids=["crc", "body", "tail", "noise", "large", "topic", "name"],
 )
 @pytest.mark.parametrize("no_acks", [False, True])
-def test_what_is_refused_is_answered_once_and_not_stored(
+def test_a_refused_message_is_answered_once_and_not_stored(
     write: WriteRequest, code: Code, why: str, *, no_acks: bool
 ) -> None:
     topics = fresh(batch_bytes="4096", message_bytes="1024")

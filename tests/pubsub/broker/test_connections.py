@@ -47,7 +47,7 @@ fresh = partial(orders_on, batch_ms="20")
     ],
     ids=["short", "huge", "negative", "http", "version", "type", "large metadata"],
 )
-def test_what_is_no_packet_ends_its_connection_alone(packet: bytes) -> None:
+def test_bytes_that_are_no_packet_end_only_their_connection(packet: bytes) -> None:
     topics = fresh()
     with running_broker(topics) as running, PacketClient(running.place) as good:
         with PacketClient(running.place) as bad:
@@ -94,7 +94,7 @@ def test_more_connections_than_may_be_are_closed() -> None:
 
 
 @pytest.mark.parametrize("buffer", ["268435456", "5242880"])
-def test_what_many_connections_send_in_pieces_stays_apart(buffer: str) -> None:
+def test_requests_sent_in_pieces_by_many_connections_stay_apart(buffer: str) -> None:
     """All connections read into one buffer, and their pieces alternate."""
     topics = fresh()
     dice = random.Random(7)

@@ -84,7 +84,7 @@ def published(topics: Topics, place: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("coordinator", ["none", "store"])
-def test_it_serves_until_it_is_stopped_and_is_ready_once_it_knows_its_topics(coordinator: str) -> None:
+def test_the_broker_serves_until_it_is_stopped_and_is_ready_once_it_knows_its_topics(coordinator: str) -> None:
     topics = orders_on(batch_ms="10", broker_coordinator=coordinator)
     with served(listening_anywhere(topics)) as broker:
         broker.until(lambda: broker.is_ready)

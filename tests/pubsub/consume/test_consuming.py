@@ -240,7 +240,7 @@ def test_objects_that_are_read_at_once_do_not_get_into_each_other() -> None:
 
 
 @pytest.mark.usefixtures("inline_threads")
-def test_what_is_ahead_is_given_before_a_loss_behind_it_is_told() -> None:
+def test_records_before_a_loss_are_returned_before_the_loss_is_raised() -> None:
     """Retention has freed the entry that a read-ahead asks for. Objects that are being fetched are still read."""
     topics = fresh_topics()
     for number in range(6):
@@ -284,7 +284,7 @@ def test_a_backlog_is_asked_for_ahead_more_and_more_at_a_time_and_its_end_once()
 
 
 @pytest.mark.parametrize("size", [100_000, 2000])
-def test_what_is_fetched_is_read_once_where_messages_are_large(size: int) -> None:
+def test_large_messages_are_fetched_once(size: int) -> None:
     topics = fresh_topics(compression="none", message_bytes=str(size + 21), batch_ms="60000")
     values = [bytes([number]) * size for number in range(12)]
     publish(topics, values)

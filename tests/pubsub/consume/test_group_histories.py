@@ -223,7 +223,7 @@ def play(seed: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_committed_is_committed_once_and_in_order(seed: int) -> None:
+def test_positions_are_committed_once_and_in_order(seed: int) -> None:
     play(seed, 120)
 
 

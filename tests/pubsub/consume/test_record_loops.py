@@ -181,7 +181,7 @@ def with_member(topics: Topics) -> tuple[BatchConsumer, Told]:
 
 
 @pytest.mark.parametrize("heard", ["by a tick", "by its commit"])
-def test_what_is_lost_at_each_record_is_given_no_more_and_the_rest_is_committed(heard: str) -> None:
+def test_a_partition_lost_at_any_record_returns_no_more_and_the_rest_is_committed(heard: str) -> None:
     topics, places = published(2)
     for count in range(1, 2 * RECORDS):
         consumer, member = with_member(topics)
@@ -214,7 +214,7 @@ def test_what_is_lost_at_each_record_is_given_no_more_and_the_rest_is_committed(
         consumer.close()
 
 
-def test_what_was_lost_and_taken_again_between_two_records_is_read_from_the_groups_commit() -> None:
+def test_a_partition_lost_and_taken_again_between_two_records_is_read_from_the_groups_commit() -> None:
     topics, places = published()
     for count in range(1, RECORDS):
         consumer, member = with_member(topics)

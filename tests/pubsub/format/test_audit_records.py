@@ -45,7 +45,7 @@ def test_the_bytes_are_those_of_memq() -> None:
     assert parse_audit_record(record.to_bytes(), "here") == record
 
 
-def test_what_is_cut_or_changed_is_another_record_or_refused() -> None:
+def test_a_truncated_or_changed_record_is_another_record_or_refused() -> None:
     source, raw = random.Random(7), audit_record(1, by_producer=True).to_bytes()
     for size in range(len(raw)):
         with pytest.raises(CorruptDataError, match=r"^here: "):
@@ -110,7 +110,7 @@ def test_planted_faults_are_all_that_is_found() -> None:
     )
 
 
-def test_what_was_lost_and_is_read_after_all_is_late_and_no_more_lost() -> None:
+def test_a_lost_message_that_is_read_after_all_is_late_and_no_longer_lost() -> None:
     pairs = AuditPairs(settle_ms=1000, late_ms=500)
     assert not list(pairs.add(audit_record(1, by_producer=True), NOW_MS, 0, 0))
     (finding,) = pairs.overdue(NOW_MS + 2000)
@@ -126,7 +126,7 @@ def test_what_was_read_near_the_beginning_may_have_been_sent_before_it() -> None
     assert paired((audit_record(1, by_producer=False), NOW_MS - 3500), begin_ms=NOW_MS - 5000) == [("unannounced", 1)]
 
 
-def test_what_is_held_is_bounded_in_time_and_number() -> None:
+def test_remembered_messages_are_bounded_in_time_and_number() -> None:
     pairs = AuditPairs(settle_ms=1000, most=10)
     for number in range(40):
         list(pairs.add(audit_record(number, by_producer=True), NOW_MS, 0, number))
@@ -150,7 +150,7 @@ def read_log(topics: Topics, *, settle_ms: int = 0) -> tuple[list[AuditFinding],
         return list(log.read(lambda: time.time_ns() // 1_000_000 + 10)), pairs
 
 
-def test_what_was_sent_and_read_is_told_of_by_both_sides(kafka: KafkaServer) -> None:
+def test_sent_and_read_messages_are_reported_by_both_sides(kafka: KafkaServer) -> None:
     topics = audited(kafka)
     with BatchProducer(topics, "orders") as producer:
         for number in range(50):
@@ -175,7 +175,9 @@ def test_what_was_sent_and_read_is_told_of_by_both_sides(kafka: KafkaServer) -> 
     assert (findings, pairs.counts.repeated) == ([], pairs.counts.paired)
 
 
-def test_what_nobody_has_read_is_lost_and_another_topic_is_no_part_of_it(kafka: KafkaServer, tmp_path: Path) -> None:
+def test_messages_that_nobody_has_read_are_lost_and_other_topics_do_not_count(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
     topics = audited(kafka, tmp_path)
     topics.create("others")
     with BatchProducer(topics, "orders") as producer, BatchProducer(topics, "others") as other:

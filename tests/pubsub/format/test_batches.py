@@ -220,7 +220,7 @@ def test_a_record_without_its_fields_has_no_timestamp() -> None:
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_what_expands_beyond_the_limit_is_refused(compression: Compression) -> None:
+def test_messages_that_expand_beyond_the_limit_are_refused(compression: Compression) -> None:
     records: list[RecordFields] = [(bytes(100_000), None, None, None, 0)] * 20
     batch = build_batch([message_of(records, compression)])
     with pytest.raises(MessageCorruptError, match=r"max\.expanded\.bytes"):

@@ -70,7 +70,7 @@ def test_fields_that_are_not_known_are_passed_over() -> None:
         ({"batchId": "0" * 32, "records": -1}, "records is -1"),
     ],
 )
-def test_what_is_no_batch_is_refused(change: dict[str, Any], sentence: str) -> None:
+def test_a_notification_without_a_batch_is_refused(change: dict[str, Any], sentence: str) -> None:
     raw = json.dumps(json.loads(MEMQS) | change).encode()
     with pytest.raises(NotificationCorruptError, match=f"queue/3: the notification's {sentence}"):
         parse_notification(raw, "queue/3")

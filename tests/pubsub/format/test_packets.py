@@ -149,7 +149,7 @@ def test_an_older_brokers_ack_leaves_the_server_version_out() -> None:
     ],
     ids=["empty", "size", "large", "version", "type", "length", "text"],
 )
-def test_what_is_no_request_is_refused(packet: bytes, sentence: str) -> None:
+def test_bytes_that_are_no_request_are_refused(packet: bytes, sentence: str) -> None:
     with pytest.raises(PacketCorruptError, match=sentence):
         parse_request(packet)
 

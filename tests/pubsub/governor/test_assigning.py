@@ -89,7 +89,7 @@ def test_brokers_that_are_started_one_after_the_other_share_the_topics_at_once()
     assert assign(topics, seats("a", "a", "a", "a"), third, FORMING_MS + 6000) == third
 
 
-def test_what_a_lost_broker_had_is_elsewhere_and_all_else_stays() -> None:
+def test_topics_of_a_lost_broker_move_and_all_others_stay() -> None:
     topics = [TopicLoad(f"t{number}", 16 * MIB) for number in range(9)]
     brokers = seats("a", "a", "a")
     before = assign(topics, brokers)

@@ -52,7 +52,7 @@ fresh = partial(orders_on, batch_ms="20")
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
-def test_what_is_sent_arrives_with_dense_request_ids(acks: Acks) -> None:
+def test_sent_messages_arrive_with_dense_request_ids(acks: Acks) -> None:
     topics = fresh(message_bytes="1024")
     values = [b"%04d" % number + os.urandom(300) for number in range(50)]
     with running_broker(topics) as running:
@@ -221,7 +221,7 @@ def fake(behave: Callable[[FakeBroker, Request, int], bytes | None]) -> Generato
     broker.close()
 
 
-def test_what_was_not_answered_is_sent_again_byte_for_byte() -> None:
+def test_an_unanswered_message_is_sent_again_byte_for_byte() -> None:
     topics = fresh()
 
     def behave(_: FakeBroker, request: Request, number: int) -> bytes | None:

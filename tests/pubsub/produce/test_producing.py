@@ -88,7 +88,7 @@ def test_ids_of_two_lengths_are_never_in_one_message_of_a_sink() -> None:
         check_ids(records_of(consumer, at_least=len(IDS)))
 
 
-def test_what_is_sent_is_read_in_its_order_with_all_that_it_has() -> None:
+def test_sent_records_are_read_in_order_with_all_their_fields() -> None:
     topics = fresh_topics()
     with BatchProducer(topics, "orders") as producer:
         future = producer.send(b"v", b"k", [("h", b"1")], 1_700_000_000_000, b"\0\0\0\0\0\0\0\7")
@@ -241,7 +241,7 @@ def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
 
 # A write that runs at its timeout may still succeed.
 @pytest.mark.parametrize(("word", "orphans"), [("/topics/orders/", {0, 1}), ("/queues/", {1})])
-def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphans: set[int]) -> None:
+def test_records_that_are_not_stored_or_notified_in_time_have_failed(word: str, orphans: set[int]) -> None:
     away = threading.Event()
     store = refusing_store(word, away)
     topics = orders_on(store, delivery_timeout_ms="1000")
@@ -424,7 +424,7 @@ def test_a_loop_can_wait_for_one() -> None:
     assert asyncio.run(waited()) == RecordPlace(1, 2, 3, 0)
 
 
-def test_what_was_sent_cannot_be_taken_back_and_is_stored_with_the_others() -> None:
+def test_sent_records_cannot_be_cancelled_and_are_stored_with_the_others() -> None:
     topics = orders_on()
     with BatchProducer(topics, "orders") as producer:
         futures = [producer.send(b"value") for _ in range(3)]
@@ -438,7 +438,7 @@ def test_a_future_has_no_other_attribute() -> None:
     assert not hasattr(future, "place")
 
 
-def test_what_the_caller_drops_is_gone_at_once() -> None:
+def test_futures_that_the_caller_drops_are_freed_at_once() -> None:
     topics = orders_on()
     with BatchProducer(topics, "orders") as producer:
         dropped = weakref.ref(producer.send(b"value"))

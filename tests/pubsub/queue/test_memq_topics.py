@@ -59,7 +59,7 @@ def test_all_of_it_is_as_the_file_says(tmp_path: Path) -> None:
     assert [text.get_secret_value() for _, text in applied.kafka] == ["mine:9092"]
 
 
-def test_what_it_does_not_say_is_as_memq_has_it() -> None:
+def test_absent_fields_have_memqs_defaults() -> None:
     least = {
         "topic": "orders", "outputHandler": "customs3aync2",
         "outputHandlerConfig": {"bucket": "logs", "notificationTopic": "told", "enableHashing": "false"},
@@ -85,7 +85,7 @@ def test_what_it_does_not_say_is_as_memq_has_it() -> None:
         ({**WHOLE, "batchMilliSeconds": -1}, "expected a number"),
     ],
 )
-def test_what_is_no_topic_of_memqs_is_refused(document: object, why: str) -> None:
+def test_a_file_that_is_no_topic_of_memqs_is_refused(document: object, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         parse_topic_config(json.dumps(document).encode(), "orders.json", Path())
 

@@ -96,7 +96,7 @@ def plant_faults(topics: Topics, clock: Clock) -> None:
     store_messages(topics, "orders", sent(A, 14), 1)
 
 
-def test_it_finds_twelve_planted_faults_and_no_other(clock: Clock) -> None:
+def test_the_audit_finds_twelve_planted_faults_and_no_other(clock: Clock) -> None:
     topics = orders_on(None, 2, compression="none")
     plant_faults(topics, clock)
     findings, audit = audited(topics)
@@ -128,7 +128,7 @@ def test_where_nothing_is_wrong_it_finds_nothing(*, large: bool) -> None:
     assert audit.messages > 4
 
 
-def test_what_is_young_may_still_come_and_what_retention_freed_is_no_loss(clock: Clock) -> None:
+def test_young_requests_may_still_come_and_freed_ones_are_no_loss(clock: Clock) -> None:
     topics = orders_on()
     first = store_messages(topics, "orders", sent(A, 0, 1))
     store_messages(topics, "orders", sent(A, 4))

@@ -99,7 +99,7 @@ def collect(topics: Topics, *, adopt: bool = False, dry_run: bool = False) -> di
     return outcomes
 
 
-def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
+def test_batches_that_are_too_old_are_freed_first_and_deleted_later(clock: Clock) -> None:
     topics = fresh(retention_ms=str(5 * DAY_MS // 2))
     writing = Writing(topics)
     keys = [writing.put() for _ in range(4)]
@@ -155,7 +155,7 @@ def test_a_store_that_does_not_tell_its_time_is_refused(clock: Clock) -> None:
     assert clock.ms
 
 
-def test_what_is_too_much_is_freed(clock: Clock) -> None:
+def test_batches_beyond_the_size_limit_are_freed(clock: Clock) -> None:
     topics = fresh(retention_bytes="5000")
     writing = Writing(topics)
     keys = [writing.put(1000) for _ in range(8)]

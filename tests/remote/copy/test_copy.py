@@ -134,7 +134,7 @@ def too_large(size: int, chunk_size: int, mode: str, says: str) -> Refused:
     ],
     ids=lambda case: f"{case.size} {case.mode}: {case.says}",
 )
-def test_what_cannot_be_copied_is_refused_and_leaves_nothing(
+def test_a_segment_that_cannot_be_copied_is_refused_and_leaves_nothing(
     store: MemoryObjectStore, tmp_path: Path, case: Refused
 ) -> None:
     files = write_segment(tmp_path, case.log)

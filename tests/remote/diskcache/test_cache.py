@@ -210,7 +210,7 @@ def leave_orphans(path: Path) -> list[Path]:
     return orphans
 
 
-def test_what_a_killed_process_left_is_removed_after_a_while(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_removed_after_a_while(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(KEY, b"chunk")
     os.utime(value_files(tmp_path)[0], (0, 0))

@@ -62,7 +62,7 @@ def test_a_chunk_comes_back_as_it_was_put(make: Caches) -> None:
         assert got(cache, KEY, len(data)) == data
 
 
-def test_what_was_not_put_is_a_miss(make: Caches) -> None:
+def test_an_absent_chunk_is_a_miss(make: Caches) -> None:
     assert got(make(), KEY, 5) is None
 
 

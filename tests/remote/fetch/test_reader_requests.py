@@ -308,7 +308,7 @@ def test_reading_ahead_crosses_into_the_next_segment(tmp_path: Path) -> None:
     assert len(slow.store.operations) == 130
 
 
-def test_what_was_prepared_and_is_not_wanted_is_dropped(tmp_path: Path) -> None:
+def test_a_prepared_segment_that_is_not_wanted_is_dropped(tmp_path: Path) -> None:
     slow = Slow(tmp_path, 16 * KIB)
     with slow.manager as manager:
         stream = manager.fetch_log_segment(slow.segments[0], 60 * KIB, next_segment=lambda: slow.segments[1])
