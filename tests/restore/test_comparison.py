@@ -246,6 +246,12 @@ def test_the_command_names_the_first_difference(plain: Bucket, kafka: KafkaServe
     assert verify(*line, "--from", 8, kafka=kafka, store=plain.root).code == 0
 
 
+def test_the_command_compares_a_run_by_its_name(restore: Restore, kafka: KafkaServer) -> None:
+    run = ProduceOptions(topics=dict(restore.topics)).run
+    done = verify(run, kafka=kafka, store=restore.source.bucket.root)
+    assert (done.code, done.text.splitlines()[-1]) == (0, "4 partitions: 4 equal, 0 different")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
