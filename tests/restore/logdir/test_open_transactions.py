@@ -12,7 +12,7 @@ import tieredstore as ts
 from tests.restore.logdir.log_dirs import fresh_bucket, make_log_dir, prepared, restore, tree
 from tests.restore.logdir.test_real_broker import records
 from tests.support.cli.cli_process import tieredstore
-from tests.support.servers.kafka import start_kafka
+from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, start_kafka_cluster
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
@@ -91,28 +91,27 @@ def test_a_cut_by_hand_is_aborted_too(bucket: ts.Bucket, tmp_path: Path) -> None
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("knows", ["snapshots", "batches"])
-def test_a_broker_skips_the_aborted_records(bucket: ts.Bucket, tmp_path: Path, knows: str) -> None:
+@pytest.mark.parametrize(("libs", "knows"), [(KAFKA, "snapshots"), (KAFKA, "batches"), (KAFKA_39, "batches")])
+def test_a_broker_skips_the_aborted_records(bucket: ts.Bucket, tmp_path: Path, libs: str, knows: str) -> None:
     """It starts with the snapshots, or after a crash that leaves only the batches."""
     options = ["--store", str(tmp_path / "store"), "--plan", str(tmp_path / "restore.json")]
-    with start_kafka() as server:
-        servers = {"bootstrap.servers": server.bootstrap_servers}
+    with start_kafka_cluster(1, libs=libs) as server:
+        servers, node = {"bootstrap.servers": server.bootstrap_servers}, server.brokers[1]
         tieredstore("restore", "prepare", "orders", *options, "--bootstrap-server", server.bootstrap_servers).clean()
-        assert server.process is not None
-        server.process.stop()
+        node.stop()
         words = ["--open-transactions", "abort", "--producer-state", "keep", "--json"]
-        rows, summary = tieredstore("restore", "logdir", str(server.log_dir), *options, *words).clean().rows
+        rows, summary = tieredstore("restore", "logdir", str(node.log_dir), *options, *words).clean().rows
         assert [row["reason"] for row in rows if row["code"] == "aborted"] == [
             "abort marker of producer 1002, in a transaction since offset 3",
             "abort marker of producer 1001, in a transaction since offset 4",
         ]
         assert summary["codes"] == {"aborted": 2, "restored": 2}
         if knows == "batches":
-            (server.log_dir / ".kafka_cleanshutdown").unlink()
-            (server.log_dir / "recovery-point-offset-checkpoint").unlink()
-            for path in server.folder("orders").glob("*.snapshot"):
+            (node.log_dir / ".kafka_cleanshutdown").unlink()
+            (node.log_dir / "recovery-point-offset-checkpoint").unlink()
+            for path in (node.log_dir / "orders-0").glob("*.snapshot"):
                 path.unlink()
-        server.process.start()
+        node.start()
         with LiveCluster(servers, isolation="read_committed") as cluster:
             assert cluster.end_offsets([("orders", 0)]) == {("orders", 0): 9}
         assert [offset for offset, *_ in records(server, "orders", 0, "read_uncommitted")] == [0, 1, 3, 4, 5, 6]
