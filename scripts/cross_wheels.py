@@ -7,8 +7,9 @@ own headers serve all platforms: what they say of x86-64 Linux holds for arm64 a
 
 Each wheel fits Python 3.11 and later, because setup.py compiles its modules for the stable interface alone (abi3). One
 per version would be no faster. Processor time with abi3 as a share of that without, least of 7 processes each, in turn
-on a busy machine: 0.93 to 1.02 for bench_decode's jobs, 0.90 to 1.03 for bench_transform's without compression; with it
-0.99 to 1.12, where 8 copies in each of 3 processes gave 0.98 and 1.03 at the median. A copy of memory gave 1.02.
+on a busy machine: 0.93 to 1.02 for bench_decode's jobs, 0.90 to 1.03 for bench_transform's without compression. With
+compression 1.00 to 1.19, where 8 copies in each of 3 processes gave 0.98 and 1.03 at the median: the time is zstd's,
+which is the same in both. A copy of memory gave 1.02.
 """
 
 from __future__ import annotations
