@@ -43,13 +43,16 @@ class BuildExtensions(build_ext):
 
     def finalize_options(self) -> None:
         """Use all cores, and no file times: they say nothing about a checkout, or about the compiler."""
+        # First, because the names of files depend on it. Set both ways: an editable installation asks for the sources
+        # as of a wheel before.
+        in_place = bool(self.inplace or self.editable_mode)
+        for ext in self.distribution.ext_modules:
+            ext.py_limited_api = not in_place
+            ext.define_macros = [] if in_place else STABLE
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
         self.force = True
         self.cython = threading.Lock()  # its compiler serves one thread
-        for ext in () if self.inplace else self.extensions:
-            ext.py_limited_api = True
-            ext.define_macros = STABLE
 
     def run(self) -> None:
         """Build; a source distribution has no scripts, and so no cache."""

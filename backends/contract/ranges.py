@@ -33,8 +33,8 @@ def is_empty_request(start: int, stop: int | None) -> bool:
 def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRange:
     """Return ``start:stop`` of an object of ``size`` bytes; raise RangeNotSatisfiableError if it is not wholly inside.
 
-    Without ``stop``, the range ends with the object. ``start`` must then be before the end, except 0 of an empty
-    object.
+    Without ``stop``, the range goes to the end of the object, and ``start`` must be less than ``size``; for an empty
+    object, 0 is accepted too.
     """
     if stop is None and (start < size or start == size == 0):
         return ByteRange(start, size)

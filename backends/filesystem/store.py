@@ -240,11 +240,11 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         self.discard(prepared)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Yield the drafts of killed writers, and prepared writes. Drafts of live writers, in any process, are locked
-        and skipped.
+        """Yield the drafts (temporary files) of killed writers, and those that were prepared and never published. A
+        live writer, in any process, holds a lock on its draft; locked drafts are skipped.
 
-        ``key`` is the draft's own path, because the object's is not recorded. ``started_ms`` is the time of the last
-        write.
+        ``key`` is the path of the draft, because the key of its future object is not recorded. ``started_ms`` is the
+        time of the last write.
         """
         root = os.fsencode(self._root)
         # Use only the names that ``os.walk`` finds: each folder is opened again below without following links.

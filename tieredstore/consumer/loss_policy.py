@@ -44,7 +44,8 @@ class LossPolicy:
         retry.tries += 1
         if retry.since is None:
             retry.since = now
-        # Count a missing segment as transient: retention may have deleted it since the listing.
+        # Treat a missing segment as a transient error: retention may have deleted it since the listing, and the next
+        # listing will not have it.
         is_passing = isinstance(error, TieredStoreError) and (
             error.retryable or isinstance(error, SegmentNotFoundError)
         )

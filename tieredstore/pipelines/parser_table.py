@@ -260,7 +260,7 @@ def _own_parser(name: str, options: Mapping[str, str]) -> Parser:
 
 
 def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
-    """Make the parser of the settings. Without ``schemas`` it can only handle directories, not records."""
+    """Make the parser that the settings name. Without ``schemas`` it can only name output directories."""
     return kind_of(own).make(own, schemas or Schemas())
 
 

@@ -69,7 +69,7 @@ class TopicTable:
         return self._failure or next((read.error for read in self.reads if read.error is not None), None)
 
     def check_interruption(self) -> None:
-        """If a signal interrupted a scan, raise that interruption: query engines turn it into errors of their own."""
+        """Raise the interruption again if a signal interrupted a scan: query engines turn it into their own errors."""
         for interruption in (self._interruption, *(read.interruption for read in self.reads)):
             if interruption is not None:
                 raise interruption

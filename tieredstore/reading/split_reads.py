@@ -83,7 +83,8 @@ class QuerySources:
     live: LiveReader | None = None
 
     def read_record_split(self, split: RecordSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a planned split. The query's policy applies to segments deleted since."""
+        """Yield the records of a planned split. The query's loss policy applies to segments that were deleted after
+        planning."""
         query = self.query
         settings = replace(self.settings, on_data_loss=query.on_data_loss, accept_loss=query.words.accept_loss)
         losses = Losses(query)

@@ -290,7 +290,9 @@ class LogTail(Closing):
             self._follower = None
 
     def _next_records(self) -> TailRecords | None:
-        """Return records that are available without waiting. Bucket and broker take turns, so that neither blocks."""
+        """Return records that are available without waiting. Bucket and broker take turns, so that neither delays the
+        other.
+        """
         if self._followed.within[_ToLook] and self._clock() >= self._looks.next_at:
             self._look()
         self._check_identity(_IDENTITY_S)

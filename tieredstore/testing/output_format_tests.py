@@ -63,7 +63,7 @@ class OutputFormatTests:
         raise NotImplementedError
 
     def values_of(self, data: bytes, sidecar: bytes | None) -> list[bytes | None]:
-        """Return the values in a file, read without the format's own code."""
+        """Return the values in a file, read by a library other than the code under test."""
         raise NotImplementedError
 
     def written(self, output: Format, *cuts: int) -> tuple[bytes, bytes | None]:

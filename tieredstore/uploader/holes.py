@@ -130,7 +130,7 @@ class _Filling:
             self.partition.forget(segment)
 
     def _ship_missing(self, watermark: Watermark, gaps: Sequence[Hole]) -> Iterator[LogSegment]:
-        """Upload local segments with offsets in these holes; yield each one uploaded."""
+        """Upload local segments with offsets that the store lacks (``gaps``); yield each after its upload."""
         partition, filler = self.partition, self.filler
         high = self._high_watermark()
         for segment in self._candidates(gaps):

@@ -71,7 +71,7 @@ class Step(enum.Enum):
 
 
 MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
-"""The results of steps that moved a watermark."""
+"""The results after which the partition's watermark, the offset up to which all is stored, has moved."""
 
 
 class DeposedError(StoreUnavailableError):

@@ -1,8 +1,8 @@
 /* Decompress batches in LZ4 and snappy, as Kafka clients write them, without the interpreter.
 
    Anything unusual is left to the codec's library: a damaged stream, one larger than the limit here, and features that
-   few clients use (checksums of LZ4's blocks, several frames). So errors and exceptions have one place. This code must
-   not accept a stream that the libraries would refuse, nor return other bytes than they do. */
+   few clients use (checksums of LZ4's blocks, several frames). So only the library reports errors and treats special
+   cases. This code must not accept a stream that the libraries would refuse, nor return other bytes than they do. */
 
 #ifndef TIEREDSTORE_EXPAND_H
 #define TIEREDSTORE_EXPAND_H

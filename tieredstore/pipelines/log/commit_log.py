@@ -215,7 +215,7 @@ class LogState:
         )
 
     def _count(self, window: WrittenWindow, sign: int) -> None:
-        """Add or subtract the files and records of a window."""
+        """Add a window's numbers of files and records to the totals (``sign`` 1), or subtract them (-1)."""
         before = self.positions.get(window.where)
         if before is None:
             raise CommitLogCorruptError(

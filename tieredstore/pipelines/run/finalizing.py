@@ -167,10 +167,10 @@ class Finalizer:
             raise
 
     def _unsay(self, paths: Sequence[str]) -> None:
-        """Delete marks that this process wrote too late, after another process had dropped the generation or begun to
-        replace its files.
+        """Delete the ``_SUCCESS`` marks that this process created too late: another process had dropped this generation
+        of the pipeline's output by then, or had begun to replace its files.
 
-        The store could not refuse the late create: its only condition is that no object exists.
+        The store could not refuse them: a conditional create checks only that the key has no object.
         """
         log, family = self._fresh()
         for path in paths:

@@ -122,7 +122,7 @@ def schemas(
     """Register a snapshot's schemas in a registry, with the same subjects, versions and ids, in the mode IMPORT.
 
     Values in Kafka have the ids of their schemas. A registry that has another schema under one of the ids is refused.
-    Run it before the cluster is used: it changes only what is missing.
+    Run it before clients use the cluster. It registers only what is missing, and may be repeated.
 
     Example: tieredstore restore schemas -c store.properties --registry http://registry:8081
     """

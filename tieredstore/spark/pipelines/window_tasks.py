@@ -1,7 +1,8 @@
-"""A Spark task of a pipeline: reads windows, writes their records into files and prepares the uploads.
+"""A Spark task of a pipeline: reads windows (ranges of a partition's offsets), writes their records into files and
+prepares the uploads.
 
-Records never pass through the JVM. The driver gets a report for each window: its result, or one of our errors, about
-which the driver decides. Spark retries any other error.
+Records never pass through the JVM. The task reports each window's result, or its :class:`TieredStoreError`, to the
+driver, which decides what happens next. Spark itself retries a task that raises any other exception.
 """
 
 from __future__ import annotations
