@@ -100,6 +100,12 @@ def test_groups_of_a_file_go_on_at_the_exact_record(kafka: KafkaServer, tmp_path
         assert (row["reason"] is None) == (max(beyond) == 0)
     again = groups(topic, tmp_path, "--from-file", file, "--yes").clean()
     assert again.text.splitlines()[-2:] == ["no offsets moved", "left alone: 30 there already"]
+    # A group that has read on in the target would go back, and the plan says so.
+    group = next(iter(commits))
+    moved = committed(kafka, group, topic.target, 1)[0][0]
+    commit(kafka, group, topic.target, {0: (moved + 1, "")})
+    back = groups(topic, tmp_path, "--from-file", file).clean()
+    assert f"→ {topic.target}-0 {moved}, instead of {moved + 1}" in back.text
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
