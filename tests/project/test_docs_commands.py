@@ -24,8 +24,8 @@ from tests.support.paths import REPOSITORY
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.segments import build_segment
 
-ELSEWHERE = ("s3://", "gs://", "az://", "--kms", "broker")
-"""Words of commands that need more than a folder."""
+ELSEWHERE = ("s3://", "gs://", "az://", "--kms", "broker", "tieredstore restore ")
+"""Words of commands that need more than a folder and its segments."""
 
 PARTITIONS = [*(("orders", number) for number in (0, 4, 5, 6, 7)), ("events", 3)]
 FIRST_OFFSET = 249_950  # a little before the offset up to which the pages remove
@@ -98,7 +98,10 @@ def test_the_commands_of_a_page_run_in_their_order(path: Path, copied: Path) -> 
 # Pages on the sample.
 
 SAMPLE_PAGES = [page for page in DOCUMENTS if is_sample_page(page)]
-NEEDS_MORE = ("://", ":9092", "pip install", "git clone", "cd examples", "--follow", "--kms", "make ")
+NEEDS_MORE = (
+    "://", ":9092", "pip install", "git clone", "cd examples", "--follow", "--kms", "make ", "restore undelete",
+    "gcloud ", "az storage",
+)  # fmt: skip
 _FENCE = re.compile(r"^ *```(console|python|properties)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 

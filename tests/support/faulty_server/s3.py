@@ -144,6 +144,10 @@ class S3Service(Service):
         return Reply(206 if content_range else 200, data, {**headers, "Content-Range": content_range})
 
     def _listed(self, query: dict[str, str]) -> Reply:
+        if "versioning" in query:  # never switched on
+            return Reply(200, document("VersioningConfiguration", ""))
+        if "versions" in query:
+            return Reply(200, document("ListVersionsResult", elements(IsTruncated="false")))
         prefix, most = query.get("prefix", ""), int(query.get("max-keys", "1000"))
         after = query.get("continuation-token") or query.get("start-after", "")
         keys = [key for key in self.objects.keys_below(prefix) if key > after]

@@ -45,7 +45,7 @@ For users of the command line who restore, upload, run pipelines, or publish and
 page from the help of the commands.
 
 ```console
-$ tieredstore pipeline status backup.properties
+$ tieredstore restore --help
 ```
 
 [Commands](commands.md) has what holds for all of them, the [shared options](commands.md#shared-options), and the
