@@ -119,11 +119,7 @@ def add_records(before: ScannedRecords, records: Any) -> ScannedRecords:
     sizes = _compute.add(*(_compute.fill_null(_compute.binary_length(each), 0) for each in (keys, values)))
     headers = header_lists(records.column("headers"))
     if any(headers):
-        of_headers = [
-            sum(_HEADER_BYTES + len(name.encode()) + len(value or b"") for name, value in each or ())
-            for each in headers
-        ]
-        sizes = _compute.add(sizes, pyarrow.array(of_headers, sizes.type))
+        sizes = _compute.add(sizes, pyarrow.array([_size_of(each) for each in headers], sizes.type))
     times = int64_values(records, "timestamp")
     earliest, latest = min(times), max(times)
     return ScannedRecords(
