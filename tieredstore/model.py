@@ -314,6 +314,11 @@ GivenProperties: TypeAlias = Mapping[str, SettingValue]
 """Settings as a program gives them."""
 
 
+def name_of(where: TopicPartition) -> str:
+    """Return a partition's name for a sentence."""
+    return f"{where[0]}-{where[1]}"
+
+
 def human_bytes(count: int) -> str:
     """Format ``count`` bytes for a person: ``1.5 MiB``."""
     # GiB is the largest unit, so that two lines compare without conversion.

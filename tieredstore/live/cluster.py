@@ -131,7 +131,7 @@ class LiveCluster(Closing):
         client, collection = self._clients.get(), TopicCollection(names)
         answers = self._answers(
             client,
-            lambda timeout_s: _untyped(client).describe_topics(collection, request_timeout=timeout_s),
+            lambda timeout_s: self._untyped.describe_topics(collection, request_timeout=timeout_s),
             doing,
             absent_too=True,
         )
@@ -218,7 +218,7 @@ class LiveCluster(Closing):
         wanted = ConsumerGroupTopicPartitions(group, places)
 
         def ask(timeout_s: float) -> Mapping[str, Future[Any]]:
-            futures: Mapping[str, Future[Any]] = _untyped(client).alter_consumer_group_offsets(
+            futures: Mapping[str, Future[Any]] = self._untyped.alter_consumer_group_offsets(
                 [wanted], request_timeout=timeout_s
             )
             return futures
@@ -244,12 +244,22 @@ class LiveCluster(Closing):
 
         def ask(timeout_s: float) -> dict[TopicPartition, Future[Any]]:
             wanted = {KafkaPartition(*where): spec for where, spec in specs.items()}
-            futures = _untyped(client).list_offsets(wanted, isolation_level=level, request_timeout=timeout_s)
+            futures = self._untyped.list_offsets(wanted, isolation_level=level, request_timeout=timeout_s)
             return {(theirs.topic, theirs.partition): future for theirs, future in futures.items()}
 
         watch = TopicWatch(client, self._timeout_s)
         answers = self._answers(client, ask, f"offsets of {self._servers} cannot be looked up", watch=watch)
         return {where: answers[where] for where in specs}
+
+    def _one(self, ask: Callable[[float], Future[Any]], doing: str, *, absent_too: bool = False) -> Any:
+        """Return the answer to a single request; see :meth:`_answers`."""
+        client = self._clients.get()
+        return self._answers(client, lambda timeout_s: {"it": ask(timeout_s)}, doing, absent_too=absent_too)["it"]
+
+    @property
+    def _untyped(self) -> Any:
+        """The client as Any, because the library does not type its futures."""
+        return self._clients.get()
 
     def _answers(
         self,
@@ -362,11 +372,6 @@ def _epoch(theirs: int | None) -> int | None:
     return None if theirs is None or theirs < 0 else theirs
 
 
-def _untyped(client: LiveAdmin) -> Any:
-    """Return the client as Any, because the library does not type its futures."""
-    return client
-
-
 def _live_topic(name: str, described: Any, doing: str) -> LiveTopic:
     topic_id = uuid_of(described.topic_id)
     if topic_id.bytes == bytes(16):
@@ -380,6 +385,22 @@ def uuid_of(theirs: Any) -> Uuid:
         return Uuid(bytes(16))
     high, low = theirs.get_most_significant_bits(), theirs.get_least_significant_bits()
     return Uuid(high.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big", signed=True))
+
+
+def is_of_topic(entry: Any) -> bool:
+    """Return True for a setting (``ConfigEntry``, or one of its synonyms) that the topic itself sets."""
+    # The library gives a number or a member of the enumeration.
+    return bool(getattr(entry.source, "value", entry.source) == _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+
+
+def changed_settings(topic: str, settings: Mapping[str, str | None]) -> Any:
+    """Return the resource of a topic that sets these, or drops those that are None, and leaves the others."""
+    kinds = _admin.AlterConfigOpType
+    changes = [
+        _admin.ConfigEntry(name, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
+        for name, value in sorted(settings.items())
+    ]
+    return _admin.ConfigResource(_admin.ResourceType.TOPIC, topic, incremental_configs=changes)
 
 
 _FIRST_COMMITS_S: Final = 1.0

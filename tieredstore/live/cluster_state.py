@@ -14,7 +14,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaExceptio
 from tieredstore.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError, ResourceNotFoundError
 from tieredstore.format.cluster_snapshot import AclEntry, CommittedOffset, GroupOffsets, NotHeld, TopicSettings
 from tieredstore.live.clients import LiveAdmin
-from tieredstore.live.cluster import GroupClient, LiveCluster, uuid_of
+from tieredstore.live.cluster import GroupClient, LiveCluster, is_of_topic, uuid_of
 from tieredstore.live.faults import fault
 from tieredstore.model import TopicPartition
 from tieredstore.process.retry import RetryPolicy
@@ -158,17 +158,10 @@ class ClusterState(LiveCluster):
             f"the cluster {self._servers} cannot be described",
         )
 
-    @property
-    def _untyped(self) -> Any:
-        return self._clients.get()
-
-    def _one(self, ask: Callable[[float], Future[Any]], doing: str) -> Any:
-        return self._answers(self._clients.get(), lambda timeout_s: {"": ask(timeout_s)}, doing)[""]
-
     def _each(
         self, ask: Callable[[float], Mapping[_Asked, Future[Any]]], doing: str
     ) -> tuple[dict[_Asked, Any], dict[_Asked, BrokerDeniedError]]:
-        """Return the answers, and the refusals. What has disappeared meanwhile is in neither."""
+        """Return the answers, and the refusals. What was deleted after it had been listed is in neither."""
         client: LiveAdmin = self._clients.get()
         end = time.monotonic() + self._timeout_s
         answers: dict[_Asked, Any] = {}
@@ -195,9 +188,7 @@ def _by_name(futures: Mapping[Any, Future[Any]]) -> dict[str, Future[Any]]:
 
 
 def _topic_settings(name: str, described: Any, entries: Mapping[str, Any]) -> TopicSettings:
-    own = _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    # The library gives a number or a member of the enumeration.
-    mine = {key: entry for key, entry in entries.items() if int(getattr(entry.source, "value", entry.source)) == own}
+    mine = {key: entry for key, entry in entries.items() if is_of_topic(entry)}
     return TopicSettings(
         name,
         str(uuid_of(described.topic_id)),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from tieredstore.catalog.problems import Problem, unreadable_between
 from tieredstore.errors import DataLossError
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
+from tieredstore.model import TopicIdPartition, TopicPartition, Uuid, name_of
 from tieredstore.partitions.selections import is_selected
 from tieredstore.records.report import LostOffsets, lost_offsets
 
@@ -365,11 +365,6 @@ def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOff
     ):
         if first < last:
             yield LostOffsets(log.topic_id_partition, first, last)
-
-
-def name_of(where: TopicPartition) -> str:
-    """Return the partition's name for a sentence."""
-    return f"{where[0]}-{where[1]}"
 
 
 def _readable(log: PartitionLog) -> list[OffsetWindow]:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 import pyarrow as pa
 
 from tieredstore.errors import AlreadyClosedError
-from tieredstore.model import TopicPartition, Uuid
+from tieredstore.model import TopicPartition, Uuid, name_of
 from tieredstore.partitions.life import contradict
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.position import Position, Standing, stand
 from tieredstore.partitions.selections import Assign
 from tieredstore.process.closing import Closing
-from tieredstore.reading.losses import CreatedAgain, Gone, Losses, Moved, losses_between, name_of
+from tieredstore.reading.losses import CreatedAgain, Gone, Losses, Moved, losses_between
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.split_reads import QuerySources, StoredRead
 from tieredstore.records.report import LostOffsets

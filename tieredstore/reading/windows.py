@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import AtTime, Earliest, Last, Latest, Place, Places, TopicPartition, check_offset
+from tieredstore.model import AtTime, Earliest, Last, Latest, Place, Places, TopicPartition, check_offset, name_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.reading.losses import Losses, StartsBeyond, name_of
+from tieredstore.reading.losses import Losses, StartsBeyond
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.topic_records import offset_at
 

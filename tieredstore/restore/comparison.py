@@ -22,6 +22,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.live import LiveReader
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.model import Earliest, Latest, TopicPartition, Uuid
+from tieredstore.ops.offsets import without as offsets_without
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -269,7 +270,7 @@ def _compare_partition(
 ) -> ComparedPartition:
     pair = _Pair()
     lost = [(loss.start, loss.stop) for loss in losses_between(work.log, work.start, work.stop)]
-    for start, stop in _between(lost, work.start, work.stop):
+    for start, stop in offsets_without(lost, (work.start, work.stop)):
         first, end = work.rule.span(start, stop)
         # The target may have lost records at both ends. They are then missing in the comparison.
         first, end = max(first, starts[work.target]), min(end, ends[work.target])
@@ -295,16 +296,6 @@ def _compare_partition(
         left_out=[(start, stop - 1) for start, stop in work.left_out],
         difference=pair.difference,
     )
-
-
-def _between(lost: Iterable[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of ``[start, stop)`` outside of the spans, which ascend."""
-    for first, end in lost:
-        if start < first:
-            yield start, first
-        start = max(start, end)
-    if start < stop:
-        yield start, stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,13 @@ class Cluster(Group):
         typer.Option("-X", "--kafka-property", metavar="NAME=VALUE", help="One of them; may be given several times."),
     ] = None
 
+    def needed(self) -> Mapping[str, str]:
+        """Return the client's properties; raise ConfigError without any broker option. See :meth:`client`."""
+        client = self.client()
+        if client is None:
+            raise ConfigError("a running cluster is needed: give --bootstrap-server HOST:PORT")
+        return client
+
     def client(self) -> Mapping[str, str] | None:
         """Return the client's properties: the file's, overridden by ``-X``; None without any broker option.
 

@@ -154,10 +154,7 @@ def _logs_of(topic: Topic, asked: int | None) -> list[tuple[int, int]]:
 def _cluster_of(cluster: Cluster) -> RestoreCluster:
     from tieredstore.restore.logdir.cluster import RestoreCluster
 
-    client = cluster.client()
-    if client is None:
-        raise ConfigError("a running cluster is needed: give --bootstrap-server HOST:PORT")
-    return RestoreCluster(client)
+    return RestoreCluster(cluster.needed())
 
 
 def _parse_setting(text: str) -> tuple[str, str]:

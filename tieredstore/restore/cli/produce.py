@@ -76,13 +76,11 @@ def produce(
     from tieredstore.restore.produce.producing import ProduceRun
     from tieredstore.restore.produce.runs import ProduceOptions
 
-    client = cluster.client()
-    if client is None:
-        raise ConfigError("a running cluster is needed: give --bootstrap-server HOST:PORT")
+    client = cluster.needed()
+    renamed = _parse_topics(topics)
     options = ProduceOptions(
-        topics=_parse_topics(topics), topic_ids=_ids(topics, topic_id), name=name, partitioner=partitioner,
-        on_data_loss=on_loss,
-    )  # fmt: skip
+        topics=renamed, topic_ids=_ids(renamed, topic_id), name=name, partitioner=partitioner, on_data_loss=on_loss
+    )
     with store.open() as bucket:
         options = replace(options, cut=_cut(bucket.manager, options, window, cut_file))
         if dry_run:
@@ -122,12 +120,12 @@ def _parse_topics(texts: list[str]) -> Mapping[str, str]:
     return topics
 
 
-def _ids(texts: list[str], topic_id: str | None) -> Mapping[str, Uuid]:
+def _ids(topics: Mapping[str, str], topic_id: str | None) -> Mapping[str, Uuid]:
     if topic_id is None:
         return {}
-    if len(texts) > 1:
+    if len(topics) > 1:
         raise ConfigError("--topic-id is of one topic: restore the others by a run of their own")
-    return {name: Uuid.parse(topic_id) for name in _parse_topics(texts)}
+    return {name: Uuid.parse(topic_id) for name in topics}
 
 
 def _cut(source: SegmentSource, options: ProduceOptions, window: End, file: Path | None) -> TimeCut | None:

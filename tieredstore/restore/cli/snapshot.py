@@ -97,9 +97,7 @@ def snapshot(
     from tieredstore.live.cluster_state import ClusterState
     from tieredstore.ops.snapshots.taking import take_snapshot
 
-    client = cluster.client()
-    if client is None:
-        raise ConfigError("a running cluster is needed: give --bootstrap-server HOST:PORT")
+    client = cluster.needed()
     with store.open() as bucket, ClusterState(client) as state, registry.open() as schemas:
         snapshots = Snapshots.of(bucket.manager)
         taken = take_snapshot(snapshots.store, state, schemas)

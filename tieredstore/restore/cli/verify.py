@@ -46,9 +46,7 @@ def verify(
     from tieredstore.restore.comparison import Comparison
     from tieredstore.restore.produce.offset_map import load_map
 
-    client = cluster.client()
-    if client is None:
-        raise ConfigError("a running cluster is needed: give --bootstrap-server HOST:PORT")
+    client = cluster.needed()
     window.check_order()
     if not same_offsets and (len(names) > 1 or window.first is not None or window.end is not None):
         raise ConfigError("several topics, --from and --to need --same-offsets; a run is compared whole")

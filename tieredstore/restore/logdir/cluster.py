@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, admin
 
 from tieredstore.errors import BrokerError, ConfigError
 from tieredstore.live.clients import LiveAdmin, await_answer
-from tieredstore.live.cluster import LiveCluster, uuid_of
+from tieredstore.live.cluster import LiveCluster, changed_settings, is_of_topic, uuid_of
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import client_configuration
 from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic
@@ -99,9 +99,7 @@ class RestoreCluster:
 
     def release(self, topic: str, settings: Mapping[str, str]) -> None:
         """Drop the settings of the restore, and set these."""
-        names = sorted(PREPARED.keys() | settings.keys())
-        entries = [_change(name, settings.get(name)) for name in names]
-        resource = _resource(topic, incremental_configs=entries)
+        resource = changed_settings(topic, {**dict.fromkeys(PREPARED), **settings})
         doing = f"the settings of {topic} cannot be changed at {self._servers}"
         self._ask(lambda: self._untyped.incremental_alter_configs([resource])[resource], doing)
 
@@ -123,7 +121,8 @@ class RestoreCluster:
             )
 
     def _settings(self, topic: str) -> Mapping[str, Any]:
-        resource, doing = _resource(topic), f"the settings of {topic} cannot be read at {self._servers}"
+        resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic)
+        doing = f"the settings of {topic} cannot be read at {self._servers}"
         return self._ask(lambda: self._untyped.describe_configs([resource])[resource], doing)
 
     def _describe(self, topic: str, partitions: int) -> tuple[str, tuple[tuple[int, ...], ...]]:
@@ -156,22 +155,8 @@ class RestoreCluster:
             time.sleep(_PAUSE_S)
 
 
-def _resource(topic: str, **more: Any) -> Any:
-    return _admin.ConfigResource(_admin.ResourceType.TOPIC, topic, **more)
-
-
-def _change(name: str, value: str | None) -> Any:
-    kinds = _admin.AlterConfigOpType
-    return _admin.ConfigEntry(name, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
-
-
 def _without_own(entry: Any) -> str:
     """Return the value of a setting's first source that is not the topic itself."""
     sources: Sequence[Any] = list(entry.synonyms.values())
-    own = _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    others = [each.value for each in sources if _number(each.source) != own]
+    others = [each.value for each in sources if not is_of_topic(each)]
     return str(others[0] if others else entry.value)
-
-
-def _number(source: Any) -> int:
-    return int(getattr(source, "value", source))

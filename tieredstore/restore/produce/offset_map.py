@@ -25,7 +25,7 @@ from pydantic import Field, TypeAdapter, ValidationError, with_config
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ConfigError, CorruptDataError, ObjectNotFoundError, ResourceNotFoundError
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
-from tieredstore.model import TopicPartition
+from tieredstore.model import TopicPartition, name_of
 from tieredstore.restore.produce.runs import OffsetRun, check_run
 from tieredstore.versions import OFFSET_MAP, fault_in, version_in
 
@@ -217,13 +217,13 @@ class OffsetMap:
         self.advance(where, mapped.source_end)
         if not topic.is_rehashed and any(partition != target_partition for partition in pairs):
             raise CorruptDataError(
-                f"the run {self.run} has {_name(where)} in another partition than {target_partition}"
+                f"the run {self.run} has {name_of(where)} in another partition than {target_partition}"
             )
         if not _is_valid(mapped) or not (topic.is_rehashed or _is_dense(mapped)):
-            raise CorruptDataError(f"{mapped} of {_name(where)} is not valid")
+            raise CorruptDataError(f"{mapped} of {name_of(where)} is not valid")
         known = pairs.setdefault(target_partition, _MappedRuns())
         if not known.add(mapped) and not known.has(mapped):
-            raise CorruptDataError(f"{mapped} of {_name(where)} contradicts the offset map of the run {self.run}")
+            raise CorruptDataError(f"{mapped} of {name_of(where)} contradicts the offset map of the run {self.run}")
 
     def partitions(self, topic: str) -> dict[int, range]:
         """Return the restored offsets of a source topic's partitions, ascending; empty for an unknown topic."""
@@ -291,7 +291,7 @@ class OffsetMap:
     def _find(self, where: TopicPartition) -> tuple[MappedTopic, _Restored]:
         topic, known = self.topics.get(where[0]), self._restored.get(where)
         if topic is None or known is None:
-            raise ResourceNotFoundError(f"the run {self.run} did not restore {_name(where)}")
+            raise ResourceNotFoundError(f"the run {self.run} did not restore {name_of(where)}")
         return topic, known
 
     def to_bytes(self) -> bytes:
@@ -356,7 +356,7 @@ class OffsetMap:
 
 
 class OffsetMapFile:
-    """The map of a run in the bucket, and the etag that its next save requires. For one thread."""
+    """The map of a run in the bucket, and the etag that its next save requires. Not thread-safe."""
 
     def __init__(self, store: ObjectStore, prefix: str, run: str) -> None:
         """Load the map, or make an empty one."""
@@ -411,10 +411,6 @@ def list_runs(store: ObjectStore, prefix: str) -> list[str]:
 
 def _key(prefix: str, run: str) -> str:
     return f"{prefix}{_FOLDER}{run}/offsets"
-
-
-def _name(where: TopicPartition) -> str:
-    return f"{where[0]}-{where[1]}"
 
 
 def _is_dense(run: MappedRun) -> bool:

@@ -5,8 +5,7 @@ Separate from ``target_checks``, which judges these facts and asks nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,12 +15,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tieredstore.config.properties import read_properties
 from tieredstore.errors import BrokerDeniedError, ConfigError
-from tieredstore.live.cluster import LiveCluster
+from tieredstore.live.cluster import LiveCluster, changed_settings, is_of_topic
 from tieredstore.versions import fault_in
 
 # confluent-kafka does not type this module.
 _admin: Final[Any] = admin
-_OWN: Final[int] = _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
 _TYPE: Final = "message.timestamp.type"
 
 
@@ -95,7 +93,7 @@ class TargetCluster(LiveCluster):
             len(described.partitions),
             min(len(each.isr) if each.leader else 0 for each in described.partitions),
             settings,
-            {name: value for name, value in settings.items() if _source(entries[name]) == _OWN},
+            {name: value for name, value in settings.items() if is_of_topic(entries[name])},
             None if operations is None else frozenset(each.name for each in operations),
         )
 
@@ -136,10 +134,7 @@ class TargetCluster(LiveCluster):
             self._set(topic, own)
 
     def _set(self, topic: str, value: str | None) -> None:
-        kinds = _admin.AlterConfigOpType
-        kind = kinds.DELETE if value is None else kinds.SET
-        entry = _admin.ConfigEntry(_TYPE, value, incremental_operation=kind)
-        resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic, incremental_configs=[entry])
+        resource = changed_settings(topic, {_TYPE: value})
         doing = f"{_TYPE} of {topic} cannot be changed at {self._servers}"
         self._one(
             lambda timeout_s: self._untyped.incremental_alter_configs([resource], request_timeout=timeout_s)[resource],
@@ -153,17 +148,3 @@ class TargetCluster(LiveCluster):
             lambda timeout_s: self._untyped.describe_configs([resource], request_timeout=timeout_s)[resource], doing
         )
         return found
-
-    def _one(self, ask: Callable[[float], Future[Any]], doing: str, *, absent_too: bool = False) -> Any:
-        """Return the answer to one request; with ``absent_too``, None for an unknown topic."""
-        client = self._clients.get()
-        return self._answers(client, lambda timeout_s: {"it": ask(timeout_s)}, doing, absent_too=absent_too)["it"]
-
-    @property
-    def _untyped(self) -> Any:
-        return self._clients.get()
-
-
-def _source(entry: Any) -> int:
-    """Return where a setting comes from: the library gives a number or a member of the enumeration."""
-    return int(getattr(entry.source, "value", entry.source))

@@ -23,7 +23,7 @@ from tieredstore.errors import BrokerError, BrokerUnavailableError, FencedError,
 from tieredstore.live.clients import LiveProducer
 from tieredstore.live.faults import fault, kind_of
 from tieredstore.live.properties import client_configuration
-from tieredstore.model import TopicPartition
+from tieredstore.model import TopicPartition, name_of
 from tieredstore.process.closing import Closing
 
 Headers: TypeAlias = list[tuple[str, bytes | None]]
@@ -57,7 +57,7 @@ _DEFAULTS: Final = {
 
 
 class Transactions(Closing):
-    """A producer with the transactional id of a run. For one thread.
+    """A producer with the transactional id of a run. Not thread-safe.
 
     ``most_batch_bytes`` is the smallest ``max.message.bytes`` of the target topics. Every call ends within
     ``timeout_s``, unless it makes progress.
@@ -129,7 +129,7 @@ class Transactions(Closing):
             first, last = self._acknowledged.get(where, (-1, -1))
             if first < 0 or last - first + 1 != count:
                 raise BrokerUnavailableError(
-                    f"{doing} as expected: {_name(where)} has {count} of them at the offsets {first} to {last}"
+                    f"{doing} as expected: {name_of(where)} has {count} of them at the offsets {first} to {last}"
                 )
             firsts[where] = first
         return firsts
@@ -160,7 +160,7 @@ class Transactions(Closing):
                 except BufferError:
                     self._send_with_patience(where, (key, value, timestamp, headers), report)
         except KafkaException as error:
-            raise self._error(error.args[0], f"{_name(where)} cannot be written") from error
+            raise self._error(error.args[0], f"{name_of(where)} cannot be written") from error
         # The client keeps acknowledged records until it is polled.
         self._producer.poll(0)
         self._check()
@@ -174,7 +174,7 @@ class Transactions(Closing):
             if (waiting := len(self._producer)) != left:
                 left, end = waiting, time.monotonic() + self._timeout_s
             elif time.monotonic() > end:
-                raise self._producer.trouble.unavailable(f"{_name(where)} cannot be written", self._timeout_s)
+                raise self._producer.trouble.unavailable(f"{name_of(where)} cannot be written", self._timeout_s)
             self._producer.poll(_ROOM_S)
             with suppress(BufferError):
                 produce(where[0], value, key, where[1], report, None, timestamp, headers)
@@ -260,7 +260,3 @@ def _configuration(properties: Mapping[str, str], run: str, most_batch_bytes: in
     own = {name: value for name, value in given.items() if not name.startswith(_OF_CONSUMERS)}
     batches = {"batch.size": str(min(1_000_000, most_batch_bytes))}
     return {**_DEFAULTS, **batches, **own, "transactional.id": f"tieredstore-restore-{run}"}
-
-
-def _name(where: TopicPartition) -> str:
-    return f"{where[0]}-{where[1]}"

@@ -41,7 +41,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
-from tieredstore.model import TopicId, TopicPartition, Uuid
+from tieredstore.model import TopicId, TopicPartition, Uuid, name_of
 from tieredstore.partitions.position import LogBounds, Position, stand
 from tieredstore.partitions.selections import Assign, Selection, Subscribe
 from tieredstore.reading.losses import (
@@ -53,7 +53,6 @@ from tieredstore.reading.losses import (
     Losses,
     Moved,
     NotReadable,
-    name_of,
 )
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.windows import with_offsets
