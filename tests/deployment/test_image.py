@@ -72,15 +72,20 @@ def works(image: Image, volumes: dict[Path, str]) -> None:
     assert "Traceback" not in doctor.stderr
 
 
+def uploads(image: Image, volumes: dict[Path, str]) -> None:
+    """Check that the image works, and that its uploader ships the sample's segments."""
+    works(image, volumes)
+    once = image.run("uploader", "-c", "/settings/uploader.properties", "--once", volumes=volumes)
+    assert once.returncode == 0, once
+
+
 @pytest.mark.soak
 @pytest.mark.slow
 def test_the_small_image_has_the_command_line(replay: Replay, volumes: dict[Path, str]) -> None:
     image = replay.image("tieredstore", "s3")
     print(f"s3: {image.size / 1e6:.0f} MB")
     assert image.size <= 250e6
-    works(image, volumes)
-    once = image.run("uploader", "-c", "/settings/uploader.properties", "--once", volumes=volumes)
-    assert once.returncode == 0, once
+    uploads(image, volumes)
 
 
 @pytest.mark.soak
@@ -90,9 +95,7 @@ def test_the_image_uploads_and_answers_sql(replay: Replay, volumes: dict[Path, s
     print(f"s3,uploader,query: {image.size / 1e6:.0f} MB")
     assert image.size <= 500e6
     assert not list(image.root.glob("opt/tieredstore/lib/*/site-packages/polars"))
-    works(image, volumes)
-    once = image.run("uploader", "-c", "/settings/uploader.properties", "--once", volumes=volumes)
-    assert once.returncode == 0, once
+    uploads(image, volumes)
     counted = image.run(
         "query", "-c", "/settings/uploader.properties", "SELECT count(*) AS records FROM orders", volumes=volumes
     )

@@ -1,4 +1,4 @@
-"""``restore offsets`` on maps of two runs: lists, runs of offsets, translations, and what is not there."""
+"""``restore offsets`` lists runs, shows a run's map, translates offsets, and refuses names that do not exist."""
 
 from __future__ import annotations
 

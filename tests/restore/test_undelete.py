@@ -389,7 +389,7 @@ def test_servers_list_versions_page_by_page(bucket: tuple[S3Server, str]) -> Non
 
 
 def test_a_marker_of_a_suspended_bucket_is_refused(bucket: tuple[S3Server, str], s3_store: S3ObjectStore) -> None:
-    """Its id, null, would be that of an object written meanwhile."""
+    """It has the id ``null``. A writer that comes first would store an object under the same id."""
     server, name = bucket
     for segment in SEGMENTS:
         segment.put(s3_store)

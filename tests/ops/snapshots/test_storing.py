@@ -1,4 +1,4 @@
-"""Snapshots in the bucket: one an hour whoever writes, read back whole or refused, and expired but for the newest."""
+"""Snapshots in the bucket: writers together make one an hour, damaged ones are refused, and the newest stays."""
 
 from __future__ import annotations
 

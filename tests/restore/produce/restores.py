@@ -22,7 +22,6 @@ from tests.support.servers.kafka_cluster import KafkaCluster
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.restore.produce import producing
 from tieredstore.restore.produce.offset_map import OffsetMap, load_map
 from tieredstore.restore.produce.producing import ProduceRun
 from tieredstore.restore.produce.runs import ProduceOptions
@@ -173,12 +172,11 @@ def _restore(store: str, servers: str, topics: dict[str, str], step: str, number
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    # A transaction for each batch, of which each segment has one.
-    producing._MOST_RECORDS = 1  # type: ignore[misc]
     with ts.open(store) as bucket:
         options = ProduceOptions(topics=topics)
         properties = {"bootstrap.servers": servers}
-        for _ in ProduceRun(bucket.manager, properties, options, on_step=on_step).outcomes():
+        # A transaction for each batch, of which each segment has one.
+        for _ in ProduceRun(bucket.manager, properties, options, on_step=on_step, most_records=1).outcomes():
             pass
 
 

@@ -23,6 +23,7 @@ from tieredstore.restore.produce.offset_map import (
     OffsetMap,
     OffsetMapFile,
     Translation,
+    Where,
     list_runs,
     load_map,
 )
@@ -78,12 +79,13 @@ def test_ten_thousand_offsets_are_as_by_brute_force() -> None:
         for _ in range(1000):
             asked = source.randrange(max(0, start - 20), end + 20)
             target = next((target for offset, target in records if offset >= asked), records[-1][1] + 1)
-            where, difference = "at" if asked in by_source or asked == end else "gap", 0
+            where: Where = "at" if asked in by_source or asked == end else "gap"
+            difference = 0
             if asked < start:
                 where, difference = "before", start - asked
             elif asked > end:
                 where, difference = "beyond", asked - end
-            assert offsets.translate(WHERE, asked) == Translation("orders.new", 3, target, where, difference)  # type: ignore[arg-type]
+            assert offsets.translate(WHERE, asked) == Translation("orders.new", 3, target, where, difference)
 
 
 def test_a_partition_without_records_has_one_offset() -> None:

@@ -12,7 +12,6 @@ from tests.support.kafka.kafka_topics import add_partitions, make_topic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import BrokerUnavailableError, ConfigError
-from tieredstore.restore.produce import producing
 from tieredstore.restore.produce.offset_map import load_map
 from tieredstore.restore.produce.partitioning import Partitioning
 from tieredstore.restore.produce.runs import ProduceOptions
@@ -27,13 +26,13 @@ def content(records: list[Kept]) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("count", [3, 1])
-def test_keys_are_hashed_anew(kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(producing, "_MOST_RECORDS", 40)
+def test_keys_are_hashed_anew(kafka: KafkaServer, tmp_path: Path, count: int) -> None:
+    options = {"partitioner": "java"}
     source = mixed_topics(tmp_path, "orders")
     restore = Restore(source, kafka, {"orders": make_topic(kafka, partitions=count)})
     with pytest.raises(InterruptedError):
-        list(restore.run(options={"partitioner": "java"}, on_step=interrupt_at("commit", 3)).outcomes())
-    list(restore.run(options={"partitioner": "java"}).outcomes())
+        list(restore.run(options=options, on_step=interrupt_at("commit", 3), most_records=40).outcomes())
+    list(restore.run(options=options, most_records=40).outcomes())
     found = {number: committed(kafka, restore.topics["orders"], number) for number in range(count)}
     partitioning = Partitioning("java", count)
     for (_, number), records in source.committed.items():
@@ -76,8 +75,7 @@ def test_a_smaller_target_is_refused(kafka: KafkaServer, tmp_path: Path) -> None
         list(restore.run().outcomes())
 
 
-def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producing, "_MOST_RECORDS", 20)
+def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path) -> None:
     source = mixed_topics(tmp_path, "orders")
     topic_id = str(load_catalog(source.bucket.manager).incarnation("orders").topic_id)
     left_out = ((0, 30), (33, 36), (60, 90), (119, 125))
@@ -86,9 +84,9 @@ def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path, monk
     )  # fmt: skip
     restore = Restore.into(kafka, source)
     with pytest.raises(InterruptedError):
-        list(restore.run(options={"cut": cut}, on_step=interrupt_at("committed", 2)).outcomes())
+        list(restore.run(options={"cut": cut}, on_step=interrupt_at("committed", 2), most_records=20).outcomes())
     # The run keeps the cut that it began with.
-    list(restore.run().outcomes())
+    list(restore.run(most_records=20).outcomes())
     expected = [
         record
         for record in source.committed["orders", 0]

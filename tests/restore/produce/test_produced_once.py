@@ -15,7 +15,6 @@ from tests.restore.produce.restores import TIMEOUT_S, Restore, committed, mixed_
 from tests.support.kafka.kafka_topics import Produced, Transaction, end_offset, make_topic, produce
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tieredstore.errors import ConfigError, FencedError
-from tieredstore.restore.produce import producing
 from tieredstore.restore.produce.runs import CONTROL_TOPIC
 
 STEPS = ("begin", "produce", "flush", "positions", "commit", "committed", "map", "tombstone")
@@ -87,8 +86,7 @@ def test_runs_killed_two_hundred_times(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.broker
-def test_a_broker_restarted_during_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producing, "_MOST_RECORDS", 1)
+def test_a_broker_restarted_during_a_run(tmp_path: Path) -> None:
     with start_kafka() as server:
         process = server.process
         assert process is not None
@@ -104,13 +102,12 @@ def test_a_broker_restarted_during_a_run(tmp_path: Path, monkeypatch: pytest.Mon
                     process.stop()
                     Thread(target=process.start).start()
 
-            list(restore.run(on_step=restart).outcomes())
+            list(restore.run(on_step=restart, most_records=1).outcomes())
             assert left < 0
             restore.check()
 
 
-def test_two_runs_of_one_name_fence_each_other(restore: Restore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producing, "_MOST_RECORDS", 1)
+def test_two_runs_of_one_name_fence_each_other(restore: Restore) -> None:
     begun = 0
 
     def interrupt(step: str) -> None:
@@ -118,10 +115,10 @@ def test_two_runs_of_one_name_fence_each_other(restore: Restore, monkeypatch: py
         begun += step == "flush"
         if begun == 2:
             begun = 10
-            list(restore.run().outcomes())
+            list(restore.run(most_records=1).outcomes())
 
     with pytest.raises(FencedError, match="another process has begun the run orders="):
-        list(restore.run(on_step=interrupt).outcomes())
+        list(restore.run(on_step=interrupt, most_records=1).outcomes())
     assert begun == 10
     restore.check()
 
@@ -144,11 +141,8 @@ def test_a_foreign_record_is_named_when_a_run_goes_on(restore: Restore, kafka: K
 
 
 @pytest.mark.parametrize(("step", "number"), [("produce", 5), ("positions", 2), ("commit", 2), ("committed", 3)])
-def test_a_foreign_record_during_the_run_is_named(
-    restore: Restore, kafka: KafkaServer, step: str, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if step != "produce":
-        monkeypatch.setattr(producing, "_MOST_RECORDS", 1)
+def test_a_foreign_record_during_the_run_is_named(restore: Restore, kafka: KafkaServer, step: str, number: int) -> None:
+    smaller = {} if step == "produce" else {"most_records": 1}
     topic, left = restore.topics["orders"], number
 
     def interfere(name: str) -> None:
@@ -161,7 +155,7 @@ def test_a_foreign_record_during_the_run_is_named(
             produce(kafka, topic, [Produced(b"k", b"foreign")])
 
     with pytest.raises(ConfigError, match=rf"^{topic}-0 has a record at offset \d+ that this run has not written"):
-        list(restore.run(on_step=interfere).outcomes())
+        list(restore.run(on_step=interfere, **smaller).outcomes())
     assert committed(kafka, topic, 0)[-1][3] == b"foreign"
 
 

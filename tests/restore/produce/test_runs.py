@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tieredstore.errors import ConfigError, CorruptDataError, NewerVersionError
@@ -62,6 +64,6 @@ def test_a_run_is_named_after_its_topics() -> None:
         ({"topics": {"a": "a"}, "name": ""}, "the run's name"),
     ],
 )
-def test_bad_options_are_named(given: dict[str, object], sentence: str) -> None:
+def test_bad_options_are_named(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        ProduceOptions(**given)  # type: ignore[arg-type]
+        ProduceOptions(**given)

@@ -86,10 +86,9 @@ class _Transaction:
         self.sent.setdefault(target, []).extend((where, start, length) for start, length in consecutive(offsets))
         self.records += len(offsets)
 
-    @property
-    def is_full(self) -> bool:
+    def is_full(self, most_records: int) -> bool:
         return (
-            self.records >= _MOST_RECORDS
+            self.records >= most_records
             or self.size >= _MOST_BYTES
             or (self.records > 0 and time.monotonic() - self.since > _MOST_S)
         )
@@ -98,7 +97,8 @@ class _Transaction:
 class ProduceRun:
     """One run of ``restore produce`` in this process. ``properties`` are those of the target cluster's clients.
 
-    ``timeout_s`` is the longest time that a call waits for the brokers without progress.
+    ``timeout_s`` is the longest time that a call waits for the brokers without progress. A transaction ends with the
+    batch that brings it to ``most_records``, or earlier.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class ProduceRun:
         on_step: OnStep | None = None,
         timeout_s: float = _CALL_S,
         give_up_s: float = _GIVE_UP_S,
+        most_records: int = _MOST_RECORDS,
     ) -> None:
         self._source = source
         self._properties = properties
@@ -119,6 +120,7 @@ class ProduceRun:
         self._on_step: OnStep = on_step or (lambda _: None)
         self._timeout_s = timeout_s
         self._give_up_s = give_up_s
+        self._most_records = most_records
         self._committed_at = time.monotonic()
         self._partitionings: dict[str, Partitioning] = {}
         """How the records of each source topic are placed."""
@@ -268,7 +270,7 @@ class ProduceRun:
                     open_one = _Transaction(time.monotonic())
                 self._on_step("produce")
                 self._send(transactions, open_one, batch)
-                if open_one.is_full:
+                if open_one.is_full(self._most_records):
                     position, open_one = self._end(transactions, open_one, position), None
                     if position.offset_records - position.mapped >= _UNMAPPED:
                         position = self._map(transactions, control, position)
@@ -394,8 +396,8 @@ class ProduceRun:
         """Return the smallest ``max.message.bytes`` of the topics to write; raise ResourceNotFoundError without one."""
         targets = sorted(self._options.topics.values())
         with LiveCluster(self._properties, isolation="read_committed", timeout_s=self._timeout_s) as cluster:
-            missing = [name for name in targets if name not in cluster.describe(targets)]
-        if missing:
+            there = cluster.describe(targets)
+        if missing := [name for name in targets if name not in there]:
             raise ResourceNotFoundError(f"there is no topic {missing[0]} in the cluster: create it, empty")
         with BrokerState(self._properties, timeout_s=self._timeout_s) as state:
             settings = state.topic_settings([*targets, CONTROL_TOPIC])
