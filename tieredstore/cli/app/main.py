@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tieredstore.cli.app.entry import VERSION, show_version, version_text
-from tieredstore.cli.app.options import expand
+from tieredstore.cli.app.groups import expand
 from tieredstore.cli.app.table import Entry, all_entries, entry_of
 from tieredstore.cli.terminal.output import complain
 from tieredstore.cli.terminal.streams import StandardOutputFailedError

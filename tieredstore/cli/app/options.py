@@ -1,30 +1,18 @@
-"""Option groups that commands share: each option is declared once, and means the same everywhere.
-
-A command takes a group as one parameter. :func:`expand` turns that into a signature that the parser understands::
-
-    def du(topics: Topics, store: Store, work: Work, output: Output) -> None:
-        with store.open() as bucket:
-            usage = bucket.usage(*topics.names, **topics.which(work))
-
-The name of a group is its heading in the help.
-"""
+"""Groups of options that commands share: each option is declared once, and means the same everywhere."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import functools
-import inspect
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeAlias
 
 import typer
-from typer.models import OptionInfo
 
 from tieredstore.cli.app.completion import complete_offset, complete_partition, complete_topic
+from tieredstore.cli.app.groups import Group
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
@@ -43,13 +31,6 @@ ALL: Final = "all"
 """Value of ``-p`` for all partitions."""
 _DIGITS: Final = len(str(MAX_OFFSET))
 _SERVERS: Final = "bootstrap.servers"
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Options that go together; ``PANEL`` is their heading in the help."""
-
-    PANEL: ClassVar[str] = "Options"
 
 
 _Settings: TypeAlias = Annotated[
@@ -513,33 +494,6 @@ JsonLogs: TypeAlias = Annotated[
 """For services."""
 
 
-def expand(command: Callable[..., None]) -> Callable[..., None]:
-    """Return ``command`` with the fields of its groups as separate parameters, in order."""
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, type[Group]] = {
-        name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Group)
-    }
-    if not groups:
-        return command
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        group = groups.get(name)
-        own = parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        parameters += [own] if group is None else _parameters_of(group)
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        arguments = {
-            name: group(**{each.name: given.pop(each.name) for each in fields(group)}) for name, group in groups.items()
-        }
-        command(**arguments, **given)
-
-    parser_view: Any = run
-    parser_view.__signature__ = inspect.Signature(parameters)
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
-
-
 def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
     """Parse partitions such as ``3``, ``0,2`` and ``4-7``; return them in ascending order, each once, or None for
     all.
@@ -572,19 +526,6 @@ def parse_segment(text: str, name: str = "OFFSET|ID") -> int | Uuid:
     except ConfigError as error:
         problem = f"{name} is {excerpt(text)!r}, not an offset or the id of a segment"
         raise ConfigError(problem) from error
-
-
-def _parameters_of(group: type[Group]) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    for each in fields(group):
-        kind, info, *_ = get_args(hints[each.name])
-        shown: Any = copy.copy(info)
-        if isinstance(info, OptionInfo):
-            shown.rich_help_panel = group.PANEL
-        default = inspect.Parameter.empty if each.default is MISSING else each.default
-        yield inspect.Parameter(
-            each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown]
-        )
 
 
 def _which(partitions: Sequence[str] | None, topic_id: str | None, work: Work | None) -> Which:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 import typer
 
 from tieredstore.api.outcomes import Outcome, Plan
-from tieredstore.cli.app.options import Group, Json, JsonLogs, Once, Output, Work
+from tieredstore.cli.app.groups import Group
+from tieredstore.cli.app.options import Json, JsonLogs, Once, Output, Work
 from tieredstore.cli.app.outcomes import tell_all
 from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.cli.terminal.output import complain, counted, iso_utc, print_json_line, print_lines, print_table

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
 import typer
 
-from tieredstore.cli.app.options import Group, Store
+from tieredstore.cli.app.groups import Group
+from tieredstore.cli.app.options import Store
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
