@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -80,12 +81,13 @@ def types_in(path: Path) -> list[str]:
     return [name for name in names if re.fullmatch(r"_?(?:[A-Z][a-z0-9]+)+", name)]
 
 
-TYPES: Final = [
-    (f"{module}.{name}", name)
-    for module, path in product_sources().items()
-    if path.suffix == ".py"
-    for name in types_in(path)
-]
+@functools.cache
+def types_of_product() -> list[tuple[str, str]]:
+    """Return the types of all modules, with and without their module's name."""
+    sources = {module: path for module, path in product_sources().items() if path.suffix == ".py"}
+    return [(f"{module}.{name}", name) for module, path in sources.items() for name in types_in(path)]
+
+
 WORDS: Final = glossary()
 
 
@@ -93,14 +95,16 @@ def against_the_glossary() -> set[str]:
     """Return names of types with a replaced word, and meaningless names of modules."""
     replaced = {word for _, words in WORDS.values() for word in words}
     modules = {name for name in product_sources() if name.rpartition(".")[2] in SAYS_NOTHING}
-    return modules | {name for name, own in TYPES if replaced.intersection(re.findall("[A-Z][a-z0-9]+", own))}
+    return modules | {
+        name for name, own in types_of_product() if replaced.intersection(re.findall("[A-Z][a-z0-9]+", own))
+    }
 
 
 def with_a_second_meaning() -> set[str]:
     """Return types whose whole name is a word of the glossary with another meaning."""
     bare = {word.title() for word in WORDS}
     meant = {own for named, _ in WORDS.values() for own in named}
-    alone = [(name, own) for name, own in TYPES if own in bare]
+    alone = [(name, own) for name, own in types_of_product() if own in bare]
     homes = Counter(own for name, own in alone if name not in NOT_YET)
     return {name for name, own in alone if own not in meant or homes[own] > 1 or name in NOT_YET}
 
@@ -112,4 +116,4 @@ def test_names_have_the_words_of_the_glossary() -> None:
 @pytest.mark.parametrize("word", WORDS)
 def test_the_glossary_names_types_that_there_are(word: str) -> None:
     assert WORDS[word][0]
-    assert set(WORDS[word][0]) <= {own for _, own in TYPES}
+    assert set(WORDS[word][0]) <= {own for _, own in types_of_product()}

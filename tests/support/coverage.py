@@ -22,9 +22,11 @@ from tests.support.paths import COVERAGE_VARIABLE
 from tests.support.probes import SETTINGS, probes, slipcover
 
 _WORKER_OUTPUT: Final = "coverage"
-_SUITES: Final = re.compile(r"tieredstore/testing/\w+_(tests|reads|writes)\.py")
-"""The contract's test suites: not product code. pytest loads them itself to rewrite their assertions, without
-probes.
+_UNMEASURED: Final = re.compile(
+    r"tieredstore/testing/\w+_(tests|reads|writes)\.py|tieredstore/cli/__main__\.py|pyspark_\w+/__init__\.py"
+)
+"""The contract's test suites, which pytest loads itself to rewrite their assertions, and modules that only start a
+process.
 """
 
 
@@ -32,12 +34,7 @@ class Coverage:
     """Coverage of all processes of the run, and the check against the limit."""
 
     def __init__(self) -> None:
-        # Modules that are never imported count too.
-        everything = slipcover.Slipcover(branch=True, source=SETTINGS["source"], exclude_also=SETTINGS["exclude-also"])
-        self._reached: dict[str, Any] = everything.get_coverage()
-        files = self._reached["files"]
-        for path in [path for path in files if _SUITES.fullmatch(path)]:
-            del files[path]
+        self._reached: dict[str, Any] = probes.get_coverage()
 
     def add(self, reached: dict[str, Any]) -> None:
         """Add the coverage of one process."""
@@ -45,9 +42,14 @@ class Coverage:
 
     @property
     def percent(self) -> float:
-        """Covered lines and branches, in percent."""
+        """Covered lines and branches of all imported modules, in percent."""
         percent: float = self._reached["summary"]["percent_covered"]
         return percent
+
+    def never_imported(self) -> list[str]:
+        """Return the modules that no test imports; their lines are in no percentage."""
+        product = {str(path) for folder in SETTINGS["source"] for path in Path(folder).rglob("*.py")}
+        return sorted(path for path in product - self._reached["files"].keys() if not _UNMEASURED.fullmatch(path))
 
     def write_table(self, file: object) -> None:
         """Write the uncovered lines and branches of each file."""
@@ -62,9 +64,6 @@ class CoverageOfRun:
         # Before the workers start: they inherit this process's variable.
         self._folder = tempfile.TemporaryDirectory()
         os.environ[COVERAGE_VARIABLE] = self._folder.name
-
-    @pytest.hookimpl(tryfirst=True)  # with workers this process collects nothing, so this runs alongside theirs
-    def pytest_collection(self) -> None:
         self._coverage = Coverage()
 
     @pytest.hookimpl(optionalhook=True)
@@ -79,7 +78,8 @@ class CoverageOfRun:
         for path in Path(self._folder.name).glob("*.json"):
             self._coverage.add(json.loads(path.read_text()))
         self._folder.cleanup()
-        if self._judged and not exitstatus and self._coverage.percent < SETTINGS["fail-under"]:
+        enough = self._coverage.percent >= SETTINGS["fail-under"] and not self._coverage.never_imported()
+        if self._judged and not exitstatus and not enough:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -87,6 +87,8 @@ class CoverageOfRun:
         terminalreporter.section("coverage by line and branch")
         self._coverage.write_table(terminalreporter)
         if self._judged:
+            for path in self._coverage.never_imported():
+                terminalreporter.write_line(f"FAIL: no test imports {path}")
             verdict = "FAIL" if self._coverage.percent < floor else "reached"
             terminalreporter.write_line(f"{self._coverage.percent:.2f} % of lines and branches; {floor} %: {verdict}")
 

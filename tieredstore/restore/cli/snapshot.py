@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 
 import typer
 
+from tieredstore.cli.app.groups import Group
 from tieredstore.cli.app.options import (
     Apply,
     Cluster,
     DryRun,
-    Group,
     Json,
     RegistryConfig,
     RegistryUrl,
