@@ -215,6 +215,17 @@ def test_one_by_hand_has_a_name_of_its_own_and_the_latest_of_an_hour_is_found() 
     assert snapshots.find(has_schemas=True).taken_ms == NOON_MS + 60_000
 
 
+def test_a_topic_is_found_by_its_id_and_else_by_its_name() -> None:
+    snapshots = stored_of(MemoryObjectStore())
+    ids = [("c1", "A"), ("c2", "B"), ("c1", "B"), ("c1", None)]
+    for hour, (cluster, topic_id) in enumerate(ids):
+        topics = [] if topic_id is None else [TopicSettings("orders", topic_id, hour + 1, 1, {})]
+        taken = dataclasses.replace(at(NOON_MS + hour * HOUR_MS, cluster), topics=tuple(topics))
+        snapshots.write(taken, is_hourly=True)
+    found = [snapshots.find_topic(*each) for each in (("orders", "A"), ("orders", "B"), ("orders", "C"), ("x", "A"))]
+    assert [each and each.partition_count for each in found] == [1, 3, 3, None]
+
+
 def test_a_key_pair_is_needed_by_the_snapshots_that_it_encrypts_and_by_damaged_ones() -> None:
     store = MemoryObjectStore()
     snapshots = stored_of(store, RING)

@@ -12,7 +12,11 @@ from tests.restore.produce.restores import Restore, committed, mixed_topics
 from tests.support.cli.cli_process import tieredstore
 from tests.support.kafka.kafka_topics import make_topic
 from tests.support.servers.kafka import KafkaServer
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, ResourceNotFoundError
+from tieredstore.format.cluster_snapshot import ClusterSnapshot, TopicSettings
+from tieredstore.live.cluster_state import ClusterState
+from tieredstore.model import Uuid
+from tieredstore.ops.snapshots.storing import Snapshots
 
 OLD: Final = {"retention.ms": "3600000"}
 RECORDS: Final = 2 * 3 * (19 + 10)
@@ -66,3 +70,24 @@ def test_a_topic_is_created_and_restored(restore: Restore, tmp_path: Path) -> No
     assert f"created {restore.topics['orders']}" in said
     restore.check()
     produce(restore, "--create-with", str(path))
+
+
+def test_a_topic_is_created_as_the_bucket_has_it_in_a_snapshot(restore: Restore) -> None:
+    new = f"{restore.topics['orders']}-new"
+    restore.topics = {"orders": new}
+    snapshots, topic_id = Snapshots.of(restore.source.bucket.manager), str(Uuid(b"orders".ljust(16)))
+    _, said = produce(restore, "--create-with", "snapshot", code=ResourceNotFoundError.exit_code)
+    assert "no snapshot in the bucket has the topic orders: give --create-with FILE" in said
+    for taken_ms, count in ((1, 1), (2000, 3)):
+        held = TopicSettings("orders", topic_id, count, 1, {"retention.ms": "-1", "segment.ms": "7200000"})
+        snapshots.write(ClusterSnapshot("c1", taken_ms, (held,)), is_hourly=False)
+        planned = f"{new} does not exist, and is created with {count} partitions: retention.ms=-1, segment.ms=7200000"
+        lines, said = produce(restore, "--create-with", "snapshot", "--dry-run", code=2 if count == 1 else 0)
+        assert (planned in "\n".join(lines)) is (count == 3)
+        assert (f"{new} would get 1 partitions, and the bucket has 2" in "\n".join(lines)) is (count == 1)
+    _, said = produce(restore, "--create-with", "snapshot")
+    assert f"created {new}" in said
+    restore.check()
+    with ClusterState({"bootstrap.servers": restore.server.bootstrap_servers}) as state:
+        (made,) = (each for each in state.topic_settings()[0] if each.topic == new)
+    assert (made.partition_count, made.replication_factor, made.settings) == (3, 1, held.settings)

@@ -126,9 +126,9 @@ def source(tmp_path: Path) -> SourceBucket:
     return mixed_topics(tmp_path, "orders")
 
 
-def bad_checks(servers: str, source: SourceBucket, topic: str, *, new: NewTopic | None = None) -> set[str]:
+def bad_checks(servers: str, source: SourceBucket, topic: str) -> set[str]:
     properties = {"bootstrap.servers": servers}
-    found = examine(source.bucket.manager, properties, ProduceOptions(topics={"orders": topic}), new=new, scan=True)
+    found = examine(source.bucket.manager, properties, ProduceOptions(topics={"orders": topic}), scan=True)
     assert found.records == 2 * 3 * (19 + 10)
     with_errors = {check.check for check in found.checks if check.outcome is Verdict.BAD}
     if with_errors:
@@ -174,7 +174,7 @@ def test_the_faults_are_those_of_kafka_39(source: SourceBucket) -> None:
         for number, (settings, expected) in enumerate([*FAULTS, (older, {"times"})]):
             topic = f"orders-{number}"
             with TargetCluster({"bootstrap.servers": cluster.bootstrap_servers}) as target:
-                target.create(topic, NewTopic({"message.timestamp.before.max.ms": LONGEST, **settings}), 2)
+                target.create(topic, NewTopic({"message.timestamp.before.max.ms": LONGEST, **settings}, 2))
             assert bad_checks(cluster.bootstrap_servers, source, topic) == expected, settings
 
 
@@ -186,9 +186,9 @@ def test_a_missing_topic_is_created_as_a_file_says(kafka: KafkaServer, source: S
     assert bad_checks(kafka.bootstrap_servers, source, name) == {"topic"}
     new, properties = NewTopic.read(path), {"bootstrap.servers": kafka.bootstrap_servers}
     options = ProduceOptions(topics={"orders": name})
-    found = examine(source.bucket.manager, properties, options, new=new)
+    found = examine(source.bucket.manager, properties, options, new=lambda _topic, _topic_id: new)
     found.refuse()
-    create_missing(properties, found.missing, new)
+    create_missing(properties, found.missing)
     with TargetCluster(properties) as cluster:
         topic = cluster.target(name)
     assert topic is not None

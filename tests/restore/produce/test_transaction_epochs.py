@@ -21,7 +21,7 @@ from tieredstore.restore.produce.target import NewTopic, TargetCluster
 def test_each_transaction_of_protocol_v2_has_its_epoch(tmp_path: Path, libs: str, *, has_own_epochs: bool) -> None:
     with start_kafka_cluster(1, libs=libs) as cluster:
         with TargetCluster({"bootstrap.servers": cluster.bootstrap_servers}) as target:
-            target.create("orders", NewTopic({}), 3)
+            target.create("orders", NewTopic({}, 3))
         command = [
             *java_command(tmp_path, 'exec "$@"'), "org.apache.kafka.tools.ProducerPerformance",
             "--topic", "orders", "--num-records", "600", "--record-size", "10", "--throughput", "300",

@@ -30,7 +30,7 @@ from tieredstore.errors import (
     ResourceNotFoundError,
     UnknownKeyError,
 )
-from tieredstore.format.cluster_snapshot import ClusterSnapshot
+from tieredstore.format.cluster_snapshot import ClusterSnapshot, TopicSettings
 from tieredstore.format.json_object import decode_base64
 from tieredstore.format.manifest import WrappedDataKey
 from tieredstore.format.sizes import IV_SIZE
@@ -152,6 +152,20 @@ class Snapshots:
         of = "" if cluster_id is None else f" of the cluster {cluster_id}"
         until = "" if at_ms is None else f" at or before {_text(at_ms, _MOMENT)}"
         raise ResourceNotFoundError(f"the bucket has no {what}{of}{until}: `tieredstore restore snapshot` writes one")
+
+    def find_topic(self, topic: str, topic_id: str) -> TopicSettings | None:
+        """Return a topic as the newest snapshot of it has it; None if no snapshot has one of this name.
+
+        Without a snapshot of this id, it is the newest topic of the name: topics of the raw layout have no ids of
+        Kafka's, and a restored topic got a new one. See also :meth:`read`.
+        """
+        of_name: TopicSettings | None = None
+        for stored in sorted(self.find_all(), key=lambda each: each.moment_ms, reverse=True):
+            found = next((each for each in self.read(stored).topics if each.topic == topic), None)
+            if found is not None and found.topic_id == topic_id:
+                return found
+            of_name = of_name or found
+        return of_name
 
     def may_need(self, stored: StoredSnapshot, key_id: str) -> bool:
         """Return True if a snapshot is encrypted by this key pair, or is damaged; False if it has expired."""

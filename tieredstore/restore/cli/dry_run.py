@@ -13,14 +13,17 @@ import typer
 
 from tieredstore.cli.terminal.output import complain, counted, human_count, print_json_line, print_lines
 from tieredstore.cli.terminal.rows import Row, attributes
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.model import human_bytes
 from tieredstore.ops.doctor.checkup import Check, Verdict
 
 if TYPE_CHECKING:
+    from tieredstore.remote.manager import RemoteStorageManager
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.produce.runs import ProduceOptions
+    from tieredstore.restore.produce.target import NewTopic, NewTopics
 
+_SNAPSHOT: Final = "snapshot"
 _CHECK: Final[Row[Check]] = Row(attributes("check", "outcome", "detail"))
 
 
@@ -28,15 +31,13 @@ def show_dry_run(
     source: SegmentSource,
     client: Mapping[str, str],
     options: ProduceOptions,
-    create_with: Path | None,
+    new: NewTopics | None,
     *,
     as_json: bool,
 ) -> None:
     """Read all records, compare them with the target, and print a line for each check. Exit with 2 if one is bad."""
     from tieredstore.restore.produce.dry_run import BYTES_PER_S, RECORDS_PER_S, examine
-    from tieredstore.restore.produce.target import NewTopic
 
-    new = None if create_with is None else NewTopic.read(create_with)
     found = examine(source, client, options, new=new, scan=True)
     for check in found.checks:
         if as_json:
@@ -55,22 +56,44 @@ def show_dry_run(
 
 
 def prepare_target(
-    source: SegmentSource, client: Mapping[str, str], options: ProduceOptions, create_with: Path | None
+    source: SegmentSource, client: Mapping[str, str], options: ProduceOptions, new: NewTopics | None
 ) -> None:
     """Raise ConfigError if the target would refuse records or delete them at once. Create missing topics before, if
-    ``create_with`` says how.
+    ``new`` says how.
     """
     from tieredstore.restore.produce.dry_run import create_missing, examine
-    from tieredstore.restore.produce.target import NewTopic
 
-    new = None if create_with is None else NewTopic.read(create_with)
     found = examine(source, client, options, new=new)
     found.refuse()
-    if new is not None and found.missing:
-        create_missing(client, found.missing, new)
+    if found.missing:
+        create_missing(client, found.missing)
         complain(f"created {', '.join(sorted(found.missing))}")
         found = examine(source, client, options)
         found.refuse()
+
+
+def new_topics(manager: RemoteStorageManager, create_with: str | None) -> NewTopics | None:
+    """Return how ``--create-with`` has missing topics created: as a file says, or as the bucket's snapshots show them.
+
+    Raise ConfigError for another file.
+    """
+    from tieredstore.ops.snapshots.storing import Snapshots
+    from tieredstore.restore.produce.target import NewTopic
+
+    if create_with is None:
+        return None
+    if create_with != _SNAPSHOT:
+        given = NewTopic.read(Path(create_with))
+        return lambda _topic, _topic_id: given
+    snapshots = Snapshots.of(manager)
+
+    def of_snapshot(topic: str, topic_id: str) -> NewTopic:
+        held = snapshots.find_topic(topic, topic_id)
+        if held is None:
+            raise ResourceNotFoundError(f"no snapshot in the bucket has the topic {topic}: give --create-with FILE")
+        return NewTopic(held.settings, held.partition_count, held.replication_factor)
+
+    return of_snapshot
 
 
 def _duration(seconds: float) -> str:

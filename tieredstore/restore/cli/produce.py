@@ -18,7 +18,7 @@ from tieredstore.cli.app.outcomes import Teller, Words, tell_all
 from tieredstore.cli.terminal.output import complain, human_count
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, Uuid
-from tieredstore.restore.cli.dry_run import prepare_target, show_dry_run
+from tieredstore.restore.cli.dry_run import new_topics, prepare_target, show_dry_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,8 +56,12 @@ def produce(
         Literal["fail", "report"], typer.Option("--on-loss", help="What to do where offsets are in no segment.")
     ] = "fail",
     create_with: Annotated[
-        Path | None,
-        typer.Option("--create-with", metavar="FILE", help="Create missing topics with the settings in FILE."),
+        str | None,
+        typer.Option(
+            "--create-with",
+            metavar="FILE|snapshot",
+            help="Create missing topics by FILE, or by the bucket's snapshots.",
+        ),
     ] = None,
     *,
     dry_run: DryRun = False,
@@ -83,10 +87,11 @@ def produce(
     )
     with store.open() as bucket:
         options = replace(options, cut=_cut(bucket.manager, options, window, cut_file))
+        new = new_topics(bucket.manager, create_with)
         if dry_run:
-            show_dry_run(bucket.manager, client, options, create_with, as_json=output.as_json)
+            show_dry_run(bucket.manager, client, options, new, as_json=output.as_json)
             return
-        prepare_target(bucket.manager, client, options, create_with)
+        prepare_target(bucket.manager, client, options, new)
         teller = Teller(_RESTORED, output.as_json, is_plan=False)
         produced = ProduceRun(bucket.manager, client, options, on_progress=_telling(teller))
         tell_all(lambda tell: run(produced.outcomes(), tell), teller)

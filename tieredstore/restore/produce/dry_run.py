@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute
@@ -26,7 +26,7 @@ from tieredstore.restore.produce.transactions import TRANSACTION_MS
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.produce.runs import ProduceOptions
-    from tieredstore.restore.produce.target import NewTopic, TargetTopic
+    from tieredstore.restore.produce.target import NewTopic, NewTopics, TargetTopic
     from tieredstore.restore.produce.transactions import Headers
 
 _compute: Final[Any] = pyarrow.compute
@@ -52,8 +52,8 @@ class DryRun:
     records: int
     size: int
     is_exact: bool
-    missing: Mapping[str, int]
-    """Target topics that do not exist, with the number of the bucket's partitions."""
+    missing: Mapping[str, NewTopic]
+    """Target topics that do not exist, and how to create them."""
 
     @property
     def expected_s(self) -> float:
@@ -76,7 +76,7 @@ def examine(
     properties: Mapping[str, str],
     options: ProduceOptions,
     *,
-    new: NewTopic | None = None,
+    new: NewTopics | None = None,
     scan: bool = False,
 ) -> DryRun:
     """Compare what a run would restore with the target's topics. ``scan`` reads all records.
@@ -96,21 +96,31 @@ def examine(
             own = {number: each for (name, number), each in spans.items() if name == topic}
             sources.append(SourceTopic(topic, own, scanned.get(topic)))
         targets = {topic: cluster.target(target) for topic, target in options.topics.items()}
-        checks = tuple(_checks(cluster, properties, options, sources, targets, new))
+        missing = {
+            each.topic: _with_count(new(each.topic, topics.topic_ids[each.topic]), each) if new is not None else None
+            for each in sources
+            if targets[each.topic] is None
+        }
+        checks = tuple(_checks(cluster, properties, options, sources, targets, missing))
     return DryRun(
         checks,
         sum(each.most_records if each.scanned is None else each.scanned.records for each in sources),
         sum(each.size if each.scanned is None else each.scanned.size for each in sources),
         scan,
-        {options.topics[each.topic]: each.partition_count for each in sources if targets[each.topic] is None},
+        {options.topics[topic]: created for topic, created in missing.items() if created is not None},
     )
 
 
-def create_missing(properties: Mapping[str, str], missing: Mapping[str, int], new: NewTopic) -> None:
-    """Create topics, given with the bucket's number of partitions; raise BrokerError for a refusal."""
+def create_missing(properties: Mapping[str, str], missing: Mapping[str, NewTopic]) -> None:
+    """Create topics; raise BrokerError for a refusal."""
     with TargetCluster(properties) as cluster:
-        for topic, count in missing.items():
-            cluster.create(topic, new, count)
+        for topic, new in missing.items():
+            cluster.create(topic, new)
+
+
+def _with_count(new: NewTopic | None, source: SourceTopic) -> NewTopic | None:
+    """Return the topic with the number of the bucket's partitions, unless it has a number of its own."""
+    return None if new is None else replace(new, partition_count=new.partition_count or source.partition_count)
 
 
 def add_records(before: ScannedRecords, records: Any) -> ScannedRecords:
@@ -143,19 +153,26 @@ def _checks(
     options: ProduceOptions,
     sources: Iterable[SourceTopic],
     targets: Mapping[str, TargetTopic | None],
-    new: NewTopic | None,
+    missing: Mapping[str, NewTopic | None],
 ) -> Iterator[Check]:
-    now_ms = int(time.time() * 1000)
+    now_ms, is_rehashed = int(time.time() * 1000), options.partitioner != "keep"
     for source in sources:
         name, target = options.topics[source.topic], targets[source.topic]
         if target is not None:
-            yield from check_target(source, target, is_rehashed=options.partitioner != "keep", now_ms=now_ms)
-        elif new is None:
-            yield Check(
-                "topic", Verdict.BAD, f"there is no topic {name} in the cluster: create it, or give --create-with"
-            )
+            yield from check_target(source, target, is_rehashed=is_rehashed, now_ms=now_ms)
         else:
-            yield Check("topic", Verdict.WARN, f"{name} does not exist, and is created with the given settings")
+            yield _check_missing(name, missing[source.topic], source.partition_count, is_rehashed=is_rehashed)
     needed_ms = int(properties.get("transaction.timeout.ms", TRANSACTION_MS))
     yield check_transactions(needed_ms, cluster.longest_transaction_ms())
     yield from unknown_to_clients(options.run)
+
+
+def _check_missing(name: str, new: NewTopic | None, needed: int, *, is_rehashed: bool) -> Check:
+    if new is None:
+        detail = f"there is no topic {name} in the cluster: create it, or give --create-with"
+        return Check("topic", Verdict.BAD, detail)
+    count = new.partition_count or needed
+    if count < needed and not is_rehashed:
+        return Check("partitions", Verdict.BAD, f"{name} would get {count} partitions, and the bucket has {needed}")
+    settings = ", ".join(f"{name}={value}" for name, value in new.settings.items()) or "no settings of its own"
+    return Check("topic", Verdict.WARN, f"{name} does not exist, and is created with {count} partitions: {settings}")

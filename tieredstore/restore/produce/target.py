@@ -5,10 +5,10 @@ Separate from ``target_checks``, which judges these facts and asks nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from confluent_kafka import TopicCollection, admin
 from pydantic import Field, TypeAdapter, ValidationError
@@ -63,6 +63,9 @@ class NewTopic:
             raise ConfigError(f"{path} has no settings of a topic: {fault_in(error)}") from None
 
 
+NewTopics: TypeAlias = Callable[[str, str], NewTopic | None]
+"""Returns how to create a topic, given by its name and id in the bucket; None if that is not known."""
+
 _NEW_TOPIC: Final = TypeAdapter(NewTopic)
 
 
@@ -107,12 +110,10 @@ class TargetCluster(LiveCluster):
             return None
         return int(entries["transaction.max.timeout.ms"].value)
 
-    def create(self, topic: str, new: NewTopic, partition_count: int) -> None:
-        """Create a topic with ``new``'s number of partitions, or else ``partition_count``; raise BrokerError for a
-        refusal.
-        """
+    def create(self, topic: str, new: NewTopic) -> None:
+        """Create a topic; raise BrokerError for a refusal."""
         created = _admin.NewTopic(
-            topic, new.partition_count or partition_count, new.replication_factor or -1, config=dict(new.settings)
+            topic, new.partition_count or -1, new.replication_factor or -1, config=dict(new.settings)
         )
         doing = f"topic {topic} cannot be created at {self._servers}"
         self._one(lambda timeout_s: self._untyped.create_topics([created], request_timeout=timeout_s)[topic], doing)
