@@ -88,6 +88,22 @@ class LiveProducer(Producer):
         _construct(super().__init__, configuration, self.trouble, {"error_cb": self._note})
         _family.add(self)
 
+    def poll(self, timeout: float = -1) -> int:
+        """Serve callbacks. Note a fatal error: the library raises it here, and does not call ``error_cb``."""
+        try:
+            return super().poll(timeout)
+        except KafkaException as error:
+            self._note(error.args[0])
+            return 0
+
+    def flush(self, timeout: float = -1) -> int:
+        """Wait for reports, and note a fatal error, as :meth:`poll`; return the number of waiting records."""
+        try:
+            return super().flush(timeout)
+        except KafkaException as error:
+            self._note(error.args[0])
+            return len(self)
+
     def _note(self, error: KafkaError) -> None:
         """Note an error. Some errors are fatal, for example if an idempotent producer no longer knows the broker's
         state.

@@ -21,7 +21,13 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.errors import BrokerError, BrokerUnavailableError, ResourceNotFoundError, TieredStoreError
+from tieredstore.errors import (
+    BrokerDeniedError,
+    BrokerError,
+    BrokerUnavailableError,
+    ResourceNotFoundError,
+    TieredStoreError,
+)
 from tieredstore.live.clients import LiveAdmin, LiveConsumer, await_answer, check_configuration, reading_configuration
 from tieredstore.live.epochs import EpochEnd, EpochInquiry
 from tieredstore.live.faults import fault, kind_of, unknown_s
@@ -456,8 +462,12 @@ class GroupClient(Closing):
                 [KafkaPartition(*where) for where in partitions], timeout=wait_s
             )
         except KafkaException as error:
-            # Poll: the client reports denied access by a callback, which runs only within poll().
-            self._client.poll(0)
+            # Poll: the client reports denied access by a callback, which runs only within poll(), and a group that
+            # it may not use as a message.
+            message = self._client.poll(0)
+            refusal = None if message is None else message.error()
+            if refusal is not None and kind_of(refusal) is BrokerDeniedError:
+                raise fault(refusal, doing) from error
             final = trouble.final(doing)
             if final is not None:
                 raise final from error
