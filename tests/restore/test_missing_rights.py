@@ -12,7 +12,7 @@ from confluent_kafka import admin
 
 from tests.restore.produce.restores import Restore, committed, mixed_topics
 from tests.support.cli.cli_process import Result, tieredstore
-from tests.support.kafka.kafka_topics import TIMEOUT_S, make_topic
+from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer, start_kafka
 from tieredstore.restore.produce.runs import CONTROL_TOPIC, ProduceOptions
 

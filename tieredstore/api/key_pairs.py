@@ -6,17 +6,19 @@ A separate module, imported by the bucket on first use, because it needs the key
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tieredstore.api.outcomes import Outcome, of_rotation
+from tieredstore.api.outcomes import Outcome, status_of
 from tieredstore.api.rows import KeyUse, time_of
 from tieredstore.api.tables import Table, told
 from tieredstore.catalog.listing import Scope
 from tieredstore.errors import ConfigError
 from tieredstore.ops import steps
-from tieredstore.ops.keys.rotation import Rotation
+from tieredstore.ops.keys.rotation import Rotation, RotationStep
 from tieredstore.ops.keys.use import KeyNeed, NeedReason, each_counted, needs_of, note_rotated
 from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted, load_stream
+from tieredstore.ops.snapshots.storing import Snapshots, StoredSnapshot
 from tieredstore.remote.key_ring import key_ring_of
 
 if TYPE_CHECKING:
@@ -71,17 +73,33 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         noted, opened = set[str](), bucket.opened()
         rotation = Rotation(opened.store, ring, rules=opened.manifest_rules, dry_run=dry_run, parallel=parallel)
-        for scope in chosen:
-            listed = list_encrypted(opened.store, opened.prefix, scope)
-            for step in rotation.run(listed):
+        found = [rotation.run(list_encrypted(opened.store, opened.prefix, scope)) for scope in chosen]
+        if not scopes.topics:
+            # Snapshots are of no topic. Those that are written meanwhile have the active pair of their writer.
+            found.append(rotation.run_snapshots(Snapshots(opened.store, opened.prefix, ring)))
+        for steps_of in found:
+            for step in steps_of:
                 is_first = step.outcome is steps.Outcome.ROTATED and step.key_id not in noted
                 if is_first and step.key_id is not None and not dry_run:
                     noted.add(step.key_id)
                     note_rotated(
                         opened.store, opened.prefix, step.key_id
                     )  # record it now, in case this process is killed later
-                yield of_rotation(step, dry_run=dry_run)
+                yield _outcome(step, dry_run=dry_run)
         for key_id in noted:
             note_rotated(opened.store, opened.prefix, key_id)  # readers' caches start to expire now
 
     return outcomes
+
+
+def _outcome(step: RotationStep, *, dry_run: bool) -> Outcome:
+    """Return the outcome of rewrapping the data key of a segment, or of a snapshot with its key as ``name``."""
+    item = step.item
+    outcome = Outcome(
+        action="rotate_keys", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
+        key_id=step.key_id, reason=step.reason,
+    )  # fmt: skip
+    if isinstance(item, StoredSnapshot):
+        return replace(outcome, name=item.key, kind="snapshot")
+    segment = item.segment_id
+    return replace(outcome, base_offset=item.start_offset, segment_id=segment.id).of(segment.topic_id_partition)

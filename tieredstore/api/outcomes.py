@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket as OpenBucket
     from tieredstore.ops.copies.copying import CopyStep
     from tieredstore.ops.garbage.collection import Garbage
-    from tieredstore.ops.keys.rotation import RotationStep
     from tieredstore.ops.listing import ListedSegment
 
 Status: TypeAlias = Literal["planned", "done", "kept", "failed"]
@@ -199,15 +198,6 @@ def of_garbage(step: steps.Step[Garbage], opened: OpenBucket, *, dry_run: bool) 
 def _age(modified_ms: int | None) -> str | None:
     moment = None if modified_ms is None else datetime.fromtimestamp(modified_ms // 1000, UTC)
     return None if moment is None else f"of {moment:%Y-%m-%d %H:%M:%S}"
-
-
-def of_rotation(step: RotationStep, *, dry_run: bool) -> Outcome:
-    """Return the outcome of rewrapping a segment's data key."""
-    objects = step.item
-    return Outcome(
-        action="rotate_keys", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
-        base_offset=objects.start_offset, segment_id=objects.segment_id.id, key_id=step.key_id, reason=step.reason,
-    ).of(objects.segment_id.topic_id_partition)  # fmt: skip
 
 
 def of_copy(step: CopyStep, *, dry_run: bool) -> Outcome:

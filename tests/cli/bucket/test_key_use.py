@@ -16,8 +16,13 @@ from tests.support.cli.cli_process import tieredstore
 from tests.support.golden.segments import segments, settings_text
 from tests.support.paths import GOLDEN
 from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.config import settings_from
+from tieredstore.config.properties import read_properties
+from tieredstore.format.cluster_snapshot import ClusterSnapshot, TopicSettings
 from tieredstore.ops.keys.rotation import Rotation, RotationStep
 from tieredstore.ops.listing import QUARANTINE
+from tieredstore.ops.snapshots.storing import Snapshots
+from tieredstore.remote import RemoteStorageManager
 
 CASE = "08-keyring"
 SEGMENTS = segments(CASE)
@@ -81,11 +86,11 @@ def test_rotate_then_check_then_retire(root: Path, both: Path, new_alone: Path) 
     assert f"{len(OLD)} segments are encrypted by it" in needed.stderr
 
     dry = tieredstore("keys", "rotate", "-c", both).clean()
-    assert f"{len(OLD)} segments would be rotated to key pair 'key2'" in dry.text
+    assert f"{len(OLD)} data keys would be rotated to key pair 'key2'" in dry.text
     assert counted(both) == before
 
     done = tieredstore("keys", "rotate", "--yes", "-c", both).clean()
-    assert f"{len(OLD)} segments rotated to key pair 'key2'" in done.text
+    assert f"{len(OLD)} data keys rotated to key pair 'key2'" in done.text
     until = re.search(r"readers need 'key1' until (20[\d:.TZ-]+), when", done.text)
     assert until is not None
     assert counted(both) == {"key2": len(SEGMENTS)}
@@ -101,9 +106,36 @@ def test_rotate_then_check_then_retire(root: Path, both: Path, new_alone: Path) 
         assert read.stdout == segment.original("log").read_bytes()
 
     again = tieredstore("keys", "rotate", "--yes", "-c", both)
-    assert "no segments rotated" in again.text
+    assert "no data keys rotated" in again.text
     assert f"left alone: {len(SEGMENTS)} under it already" in again.text
     assert "readers need" not in again.text
+
+
+def test_snapshots_open_by_the_new_pair_alone_after_a_rotation(root: Path, both: Path, new_alone: Path) -> None:
+    snapshot = ClusterSnapshot("c1", 3_600_000, (TopicSettings("orders", "A", 3, 1, {"retention.ms": "5"}),))
+    with RemoteStorageManager(settings_from(read_properties(both) | {"encryption.key.pair.id": "key1"})) as manager:
+        snapshots = Snapshots.of(manager)
+        for is_hourly in (True, False):
+            assert snapshots.write(snapshot, is_hourly=is_hourly)
+        hourly, damaged = snapshots.find_all()
+    path = root / damaged.key
+    kept = path.read_bytes()
+    assert tieredstore("keys", "rotate", SEGMENTS[0].topic, "--yes", "-c", both).code == 0
+    needed = tieredstore("keys", "list", "key1", "-c", both)
+    assert needed.code == 5
+    assert "2 snapshots of the cluster are encrypted by it, or damaged" in needed.stderr
+
+    path.write_bytes(kept.replace(b'"sha256"', b'"sha257"'))
+    named = tieredstore("keys", "rotate", "--yes", "-c", both)
+    assert named.code == 4
+    assert "1 data key rotated" in named.text
+    assert "is not a valid cluster snapshot" in named.stderr
+    path.write_bytes(kept)
+    assert "1 data key rotated" in tieredstore("keys", "rotate", "--yes", "-c", both).clean().text
+    let_caches_forget(root)
+    assert tieredstore("keys", "list", "key1", "-c", new_alone).code == 0
+    with RemoteStorageManager(new_alone) as manager:
+        assert [Snapshots.of(manager).read(stored) for stored in (hourly, damaged)] == [snapshot, snapshot]
 
 
 def test_segments_in_the_uploaders_quarantine_count(root: Path, both: Path) -> None:
@@ -183,7 +215,7 @@ def test_only_a_topic_is_rotated_and_a_partition_needs_one(both: Path) -> None:
     assert tieredstore("keys", "rotate", "--yes", "-c", both, "-p", 0).code == 2
     assert tieredstore("keys", "rotate", "other", "--yes", "-c", both).code == 3
     rotated = tieredstore("keys", "rotate", SEGMENTS[0].topic, "-p", 0, "--yes", "-c", both)
-    assert rotated.text.startswith(f"{len(OLD)} segments rotated")
+    assert rotated.text.startswith(f"{len(OLD)} data keys rotated")
 
 
 def test_the_table_names_the_active_pair_and_a_misspelt_one_is_told(both: Path) -> None:

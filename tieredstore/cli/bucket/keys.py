@@ -54,7 +54,7 @@ _LEFT: Final = {
     "plain": "not encrypted",
     "unknown_key": "that need a pair that is not on the ring",
     "wrong_key": "not opened by the pair of their id",
-    "damaged": "with a damaged manifest",
+    "damaged": "in a damaged manifest or snapshot",
     "changed": "being changed by another process: run it again",
     "gone": "already deleted",
 }
@@ -65,7 +65,7 @@ _NEEDS: Final = {
     NeedReason.WRAPPED: "segments are encrypted by it",
     NeedReason.DAMAGED: "manifests are damaged",
     NeedReason.UNCOMMITTED: "segments have no manifest",
-    NeedReason.SNAPSHOT: "snapshots of the cluster are encrypted by it, until they expire",
+    NeedReason.SNAPSHOT: "snapshots of the cluster are encrypted by it, or damaged",
     NeedReason.UNFINISHED: "writes have not ended",
     NeedReason.CACHED: "rotation from it, whose old manifests readers may hold",
 }
@@ -168,9 +168,10 @@ def list_keys(
 
 @app.command()
 def rotate(topics: Topics, store: Store, work: Work, apply: Apply, output: Json) -> None:
-    """Wrap every segment's data key again, under the active key pair (encryption.key.pair.id).
+    """Wrap every data key again, of segments and snapshots, under the active key pair (encryption.key.pair.id).
 
-    Without --yes, only show the plan. Data and indexes stay unchanged; one text in each manifest changes. Every writer
+    Without --yes, only show the plan. Data and indexes stay unchanged; one text in each manifest changes. Topics limit
+    it to their segments. Every writer
     and reader must have the new pair on its ring first. If it is stopped or killed, run it again. A segment whose pair
     is not on the ring, or does not open its data key, is named and skipped; the exit code is then 4.
 
@@ -188,7 +189,7 @@ def rotate(topics: Topics, store: Store, work: Work, apply: Apply, output: Json)
         plan = bucket.rotate_keys(*topics.names, **topics.which(work))
         encryption = bucket.settings.encryption
         words = Words(
-            noun="segment",
+            noun="data key",
             done=f"rotated to key pair {encryption and encryption.key_pair_id!r}",
             doing="rotating",
             show=show,

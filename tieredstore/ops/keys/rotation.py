@@ -1,4 +1,4 @@
-"""Key rotation: wraps the data key in each manifest again, by the active key pair.
+"""Key rotation: wraps the data key in each manifest and each cluster snapshot again, by the active key pair.
 
 Data keys stay the same, and so do all data and indexes. In a manifest, only the text of the wrapped key changes (see
 ``format.data_key_field``).
@@ -6,9 +6,10 @@ Data keys stay the same, and so do all data and indexes. In a manifest, only the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
@@ -24,6 +25,7 @@ from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.ops.snapshots.storing import Snapshots, StoredSnapshot
 from tieredstore.ops.steps import Outcome, Step, require_conditional_writes
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -32,14 +34,28 @@ from tieredstore.transform.keyring import KeyRing
 
 
 @dataclass(frozen=True, slots=True)
-class RotationStep(Step[SegmentObjects]):
-    """The result of one segment in a rotation. ``key_id`` is the pair that wrapped its data key before."""
+class RotationStep(Step[SegmentObjects | StoredSnapshot]):
+    """The result of one item in a rotation. ``key_id`` is the pair that wrapped its data key before."""
 
     key_id: str | None = None
 
 
+_Change: TypeAlias = Callable[[str, bytes], bytes]
+"""Returns an object's bytes with a data key that the pair of this id has wrapped."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrapped:
+    """An object with a data key, and its name in messages. ``read`` returns the data key, and how to change that."""
+
+    item: SegmentObjects | StoredSnapshot
+    key: str
+    name: str
+    read: Callable[[], tuple[WrappedDataKey | None, _Change]]
+
+
 _LOOKS: Final = 2
-"""The maximum number of attempts at a manifest that another process keeps changing."""
+"""The maximum number of attempts at an object that another process keeps changing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +63,8 @@ class Rotation:
     """Wraps data keys by the active pair of a key ring.
 
     Data keys that the active pair wraps already cost no RSA. Each new wrapping is opened and compared before it is
-    written. The write is conditional, so a manifest that was deleted meanwhile never returns. If a run is stopped or
-    killed, each manifest is unchanged or rotated, and the next run does the rest. A ``dry_run`` does everything but
+    written. The write is conditional, so an object that was deleted meanwhile never returns. If a run is stopped or
+    killed, each object is unchanged or rotated, and the next run does the rest. A ``dry_run`` does everything but
     write.
     """
 
@@ -71,46 +87,58 @@ class Rotation:
         with ThreadPool(self.parallel, "tieredstore-rotate") as pool:
             yield from in_parallel(
                 pool,
-                self._rotate,
+                self._rotate_segment,
                 with_manifest,
                 at_once=4 * self.parallel,
                 weigh=manifest_size,
                 max_weight=MAX_MANIFESTS_IN_FLIGHT,
             )
 
-    def _rotate(self, objects: SegmentObjects) -> RotationStep:
-        name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
-        etag = manifest_info(objects).etag
+    def run_snapshots(self, snapshots: Snapshots) -> Iterator[RotationStep]:
+        """Yield a step for each snapshot; raise as :meth:`run`, and NewerVersionError."""
+        require_conditional_writes(self.store, "key rotation")
+        for stored in snapshots.find_all():
+            yield self._rotate(_Wrapped(stored, stored.key, stored.key, partial(snapshots.data_key, stored)), None)
+
+    def _rotate_segment(self, objects: SegmentObjects) -> RotationStep:
+        info, name = manifest_info(objects), f"{objects.main_path}.{Suffix.MANIFEST.value}"
+
+        def read() -> tuple[WrappedDataKey | None, _Change]:
+            raw = read_manifest_text(self.store, info.key, name)
+            wrapped = parse_manifest(raw, name, known_segment(objects), self.rules).encryption
+            return wrapped, lambda key_id, rewrapped: with_data_key(raw, key_id, rewrapped, self.rules)
+
+        return self._rotate(_Wrapped(objects, info.key, name, read), info.etag)
+
+    def _rotate(self, one: _Wrapped, etag: str | None) -> RotationStep:
         for _ in range(_LOOKS):
             try:
-                return self._rotate_once(objects, name, etag)
+                return self._rotate_once(one, etag)
             except ObjectNotFoundError:
-                return RotationStep(objects, Outcome.GONE)
+                return RotationStep(one.item, Outcome.GONE)
             except PreconditionFailedError:
                 etag = None  # the listed etag is out of date
-        return RotationStep(objects, Outcome.CHANGED, reason=f"{name} is being changed by another process")
+        return RotationStep(one.item, Outcome.CHANGED, reason=f"{one.name} is being changed by another process")
 
-    def _rotate_once(self, objects: SegmentObjects, name: str, etag: str | None) -> RotationStep:
-        key = manifest_info(objects).key
+    def _rotate_once(self, one: _Wrapped, etag: str | None) -> RotationStep:
         if etag is None:
             # Read the etag before the content: a write in between then makes the replacement fail.
-            etag = self.store.head(key).etag
+            etag = self.store.head(one.key).etag
         try:
-            raw = read_manifest_text(self.store, key, name)
-            wrapped = parse_manifest(raw, name, known_segment(objects), self.rules).encryption
+            wrapped, change = one.read()
         except CorruptDataError as error:
-            return RotationStep(objects, Outcome.DAMAGED, reason=str(error))
+            return RotationStep(one.item, Outcome.DAMAGED, reason=str(error))
         if wrapped is None:
-            return RotationStep(objects, Outcome.PLAIN)
+            return RotationStep(one.item, Outcome.PLAIN)
         if wrapped.key_id == self.key_ring.active_id:
-            return RotationStep(objects, Outcome.ACTIVE, key_id=wrapped.key_id)
+            return RotationStep(one.item, Outcome.ACTIVE, key_id=wrapped.key_id)
         try:
-            changed = with_data_key(raw, self.key_ring.active_id, self._rewrap(wrapped), self.rules)
+            changed = change(self.key_ring.active_id, self._rewrap(wrapped))
         except (UnknownKeyError, WrongKeyError, CorruptDataError) as error:
-            return RotationStep(objects, _left_alone(error), f"{name}: {error}", wrapped.key_id)
+            return RotationStep(one.item, _left_alone(error), f"{one.name}: {error}", wrapped.key_id)
         if not self.dry_run:
-            self._replace(key, changed, etag)
-        return RotationStep(objects, Outcome.ROTATED, key_id=wrapped.key_id)
+            self._replace(one.key, changed, etag)
+        return RotationStep(one.item, Outcome.ROTATED, key_id=wrapped.key_id)
 
     def _rewrap(self, old: WrappedDataKey) -> bytes:
         data_key = self.key_ring.unwrap(old.key_id, old.wrapped)

@@ -12,8 +12,8 @@ import hashlib
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -167,16 +167,32 @@ class Snapshots:
             of_name = of_name or found
         return of_name
 
+    def data_key(self, stored: StoredSnapshot) -> tuple[WrappedDataKey | None, Callable[[str, bytes], bytes]]:
+        """Return a snapshot's wrapped data key, and a function that returns the object with one of another pair.
+
+        Raise CorruptDataError, NewerVersionError and ObjectNotFoundError.
+        """
+        where = f"the snapshot {stored.cluster_id} {stored.name}"
+        document = CLUSTER_SNAPSHOT.parse(_DOCUMENT, self.store.get_small(stored.key, _MAX_STORED_BYTES), where)
+
+        def change(key_id: str, wrapped: bytes) -> bytes:
+            encryption = asdict(document)["encryption"] | {"key_id": key_id, "data_key": b64encode(wrapped).decode()}
+            return CLUSTER_SNAPSHOT.to_bytes({**asdict(document), "encryption": encryption})
+
+        try:
+            return (None if document.encryption is None else document.encryption.wrapped()), change
+        except CorruptDataError as error:
+            raise CorruptDataError(f"{where} is damaged: {error}") from error
+
     def may_need(self, stored: StoredSnapshot, key_id: str) -> bool:
         """Return True if a snapshot is encrypted by this key pair, or is damaged; False if it has expired."""
         try:
-            raw = self.store.get_small(stored.key, _MAX_STORED_BYTES)
-            encryption = CLUSTER_SNAPSHOT.parse(_DOCUMENT, raw, stored.name).encryption
+            wrapped, _ = self.data_key(stored)
         except ObjectNotFoundError:
             return False
         except (CorruptDataError, NewerVersionError):
             return True
-        return encryption is not None and encryption.key_id == key_id
+        return wrapped is not None and wrapped.key_id == key_id
 
     def expire(self, max_age_ms: int) -> list[StoredSnapshot]:
         """Delete the snapshots older than this, but never a cluster's newest; return those deleted.
@@ -224,6 +240,11 @@ class _Encryption:
     key_id: str
     data_key: str
     aad: str
+
+    def wrapped(self) -> WrappedDataKey:
+        """Return the key; raise CorruptDataError for another text than base64."""
+        data_key, aad = (decode_base64(getattr(self, name), name, padded=True) for name in ("data_key", "aad"))
+        return WrappedDataKey(self.key_id, data_key, aad)
 
 
 @with_config(extra="forbid")
@@ -285,8 +306,7 @@ def _cipher_of(encryption: _Encryption | None, key_ring: KeyRing | None) -> Segm
         raise UnknownKeyError(
             f"the snapshot is encrypted by key pair {encryption.key_id!r:.80}: add it to encryption.key.pairs"
         )
-    wrapped = decode_base64(encryption.data_key, "data_key", padded=True)
-    key = WrappedDataKey(encryption.key_id, wrapped, decode_base64(encryption.aad, "aad", padded=True))
+    key = encryption.wrapped()
     return SegmentCipher(DataKey(key_ring.unwrap(key.key_id, key.wrapped), key.aad))
 
 
