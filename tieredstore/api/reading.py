@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.tail import LogTail
     from tieredstore.schema_registry import SchemaRegistry
-    from tieredstore.values import OnInvalid
+    from tieredstore.values import InvalidValues, OnInvalid
 
 TypeName: TypeAlias = "Literal['bytes', 'text', 'json', 'avro'] | ValueType"
 """The type of keys or values: raw bytes, UTF-8 text, JSON of any form (kept as text), Avro with the registry's
@@ -163,18 +163,25 @@ def registry_of(given: RegistryLike) -> SchemaRegistry:
 
 
 def kind_of(
-    name: str, registry: SchemaRegistry | None, on_invalid: OnInvalid, way_out: str
+    name: str,
+    registry: SchemaRegistry | None,
+    on_invalid: OnInvalid,
+    way_out: str,
+    nulls: InvalidValues | None = None,
 ) -> Callable[[str], ValueType] | None:
-    """Return a function from a registry's subject to the type with this name; None for an unknown name."""
+    """Return a function from a registry's subject to the type with this name; None for an unknown name.
+
+    ``nulls`` counts what the policy reads as null.
+    """
     match name:
         case "bytes":
             return lambda _: Binary()
         case "text":
-            return lambda _: Text(on_invalid, way_out=way_out)
+            return lambda _: Text(on_invalid, way_out=way_out, nulls=nulls)
         case "json":
-            return lambda _: Json(on_invalid=on_invalid, way_out=way_out)
+            return lambda _: Json(on_invalid=on_invalid, way_out=way_out, nulls=nulls)
         case "avro" if registry is not None:
-            return lambda subject: Avro(registry.latest(subject), registry, on_invalid, way_out=way_out)
+            return lambda subject: Avro(registry.latest(subject), registry, on_invalid, way_out=way_out, nulls=nulls)
         case _:
             return None
 

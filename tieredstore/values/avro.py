@@ -18,7 +18,7 @@ import pyarrow as pa
 from tieredstore.errors import ConfigError, SchemaNotFoundError, TieredStoreError, excerpt
 from tieredstore.installation import Extra
 from tieredstore.values.avro_bounds import MOST_TYPES, Named, check_data, check_nesting, check_schema, is_bounded
-from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
+from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, Place, by_parts, check_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +150,15 @@ class Avro:
 
     Without ``lookup`` a message is just a datum, written with ``schema``. With ``lookup``, a message has Confluent's
     framing: it is read by the schema of its id and resolved to ``schema`` by Avro's own rules. ``way_out`` is the
-    advice that an error gives about an invalid message. Needs ``tieredstore[avro]``.
+    advice that an error gives about an invalid message; ``nulls`` counts those that became null. Needs
+    ``tieredstore[avro]``.
     """
 
     schema: AvroSchema
     lookup: SchemaLookup | None = None
     on_invalid: OnInvalid = "fail"
     way_out: str = field(default=WAY_OUT, kw_only=True, repr=False, compare=False)
+    nulls: InvalidValues | None = field(default=None, kw_only=True, repr=False, compare=False)
     _data: AvroData = field(init=False, repr=False, compare=False)
     _type: pa.DataType = field(init=False, repr=False, compare=False)
 
@@ -175,8 +177,8 @@ class Avro:
         """Decode the column; raise InvalidValueError for a value that does not match the schema."""
         return by_parts(
             column, self._read, self._type, place,
-            what="Avro of the schema", on_invalid=self.on_invalid, reason=self._reason,
-            way_out=self.way_out,
+            fault=lambda part: f"is not Avro of the schema{self._reason(part)}", on_invalid=self.on_invalid,
+            way_out=self.way_out, nulls=self.nulls,
         )  # fmt: skip
 
     def _read(self, column: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import pyarrow as pa
@@ -55,6 +57,23 @@ class Binary:
         return "Binary()"
 
 
+@dataclass(slots=True)
+class InvalidValues:
+    """How many keys, values and fields were read as null because they do not match their type. Thread-safe."""
+
+    count: int = 0
+    first: str = ""
+    """The sentence of the first of them, with its record and the reason."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def note(self, sentence: Callable[[], str]) -> None:
+        """Count one; ``sentence`` is called for the first."""
+        with self._lock:
+            self.count += 1
+            if self.count == 1:
+                self.first = sentence()
+
+
 def check_choice(on_invalid: str) -> None:
     """Raise ConfigError for an unknown policy."""
     if on_invalid not in get_args(OnInvalid):
@@ -67,16 +86,16 @@ def by_parts(
     arrow_type: pa.DataType,
     place: Place,
     *,
-    what: str,
+    fault: Callable[[Column], str],
     on_invalid: OnInvalid,
-    reason: Callable[[Column], str] = lambda _: "",
     way_out: str = WAY_OUT,
+    nulls: InvalidValues | None = None,
 ) -> Column:
     """Convert ``column`` whole; if that fails, convert halves, down to the rows that cannot be converted.
 
     ``convert`` returns None for rows it cannot convert. By the policy, the first such row raises InvalidValueError
-    (``is not <what>``, with its ``reason`` and the ``way_out``), or all of them become null. Only a column with invalid
-    rows costs more than one conversion.
+    (its ``fault``, such as "is not UTF-8", and the ``way_out``), or all of them become null and ``nulls`` counts them.
+    Only a column with invalid rows costs more than one conversion.
     """
 
     def converted(start: int, count: int) -> list[Any]:
@@ -86,7 +105,9 @@ def by_parts(
             return [whole]
         if count == 1:
             if on_invalid == "fail":
-                raise InvalidValueError(f"{place(start)} is not {what}{reason(part)}: {way_out}")
+                raise InvalidValueError(f"{place(start)} {fault(part)}: {way_out}")
+            if nulls is not None:
+                nulls.note(lambda: f"{place(start)} {fault(part)}")
             return [pa.nulls(1, arrow_type)]
         return converted(start, count // 2) + converted(start + count // 2, count - count // 2)
 

@@ -47,6 +47,21 @@ def parse_json_schema(text: str) -> pa.Schema:
     return fields
 
 
+def format_json_schema(schema: pa.Schema) -> str:
+    """Return the text of an inferred schema, which :func:`parse_json_schema` parses."""
+    return json.dumps(_names_of(schema))
+
+
+def _names_of(fields: Any) -> dict[str, Any]:
+    return {each.name: _name_of(each.type) for each in fields}
+
+
+def _name_of(kind: Any) -> Any:
+    if pa.types.is_struct(kind):
+        return _names_of(kind)
+    return [_name_of(kind.value_type)] if pa.types.is_list(kind) else str(kind)
+
+
 def _fields(schema: Mapping[str, Any], depth: int) -> list[Any]:
     return [pa.field(name, _type(kind, name, depth)) for name, kind in schema.items()]
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 from pydantic_core import from_json
 
-from tieredstore.errors import ConfigError, excerpt
-from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
+from tieredstore.errors import ConfigError, excerpt, quoted
+from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, Place, by_parts, check_choice
 
-_FIELD: Final = re.compile(r"Column\(/v/([^)]*)\)")
+_CHANGED: Final = re.compile(r"Column\(/v/?([^)]*)\) changed from (\S+) to (\S+)")
+_MOST_FIELDS: Final = 500
+"""A sample with more of them, in objects that are maps in truth, has no schema that helps a reader."""
+
 # pyarrow's type stubs know neither the JSON type nor arrays of it.
 _arrow: Final[Any] = pa
 _JSON: Final[Any] = _arrow.json_()
@@ -28,12 +33,19 @@ class Json:
 
     A field that an object lacks is null, a field that the schema lacks is ignored, and JSON's ``null`` is null.
     Without a schema the column always has Arrow's JSON type, because a stream's columns are known before its
-    records. ``way_out`` is the advice that an error gives about an invalid message.
+    records. ``way_out`` is the advice that an error gives about an invalid message; ``nulls`` counts the fields and
+    values that became null.
+
+    With ``on_invalid="null"`` only a field of another type is null, not the whole value, unless ``null_whole``. With
+    ``is_closed`` a field that the schema lacks is a misfit too, if the policy is to fail.
     """
 
     schema: pa.Schema | None = None
     on_invalid: OnInvalid = "fail"
+    null_whole: bool = field(default=False, kw_only=True)
+    is_closed: bool = field(default=False, kw_only=True)
     way_out: str = field(default=WAY_OUT, kw_only=True, repr=False, compare=False)
+    nulls: InvalidValues | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choice(self.on_invalid)
@@ -55,29 +67,154 @@ class Json:
 
     def convert(self, column: Column, place: Place) -> Column:
         """Parse the objects or check the texts; raise InvalidValueError for invalid JSON or a field of another type."""
+        if self.schema is None or self.on_invalid == "fail" or self.null_whole:
+            return self._by_parts(column, self._parsed, self.arrow_type, place)
+        whole = self._parsed(column)
+        return self._struct(column, list(self.schema), (), place) if whole is None else whole
+
+    def _struct(self, column: Any, fields: Sequence[Any], path: tuple[str, ...], place: Place) -> Any:
+        """Return the objects at ``path`` of the messages; what is not an object is null, and so is a field of another
+        type.
+        """
+        shells = self._field(column, path, pa.struct([]), place)
+        column = pc.if_else(shells.is_valid(), column, pa.scalar(None, pa.binary()))
+        arrays = [
+            self._struct(column, list(each.type), (*path, each.name), place)
+            if pa.types.is_struct(each.type)
+            else self._field(column, (*path, each.name), each.type, place)
+            for each in fields
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=list(fields), mask=shells.is_null())
+
+    def _field(self, column: Any, path: tuple[str, ...], kind: Any, place: Place) -> Any:
+        """Return one field of the messages as a column, without looking at others."""
+        for name in reversed(path):
+            kind = pa.struct([pa.field(name, kind)])
+
+        def parsed(part: Any) -> Any:
+            try:
+                return pc.struct_field(_parse(part, pa.schema(list(kind))), [0] * len(path))
+            except pa.ArrowException:
+                return None
+
+        leaf = kind
+        for _ in path:
+            leaf = leaf.field(0).type
+        return self._by_parts(column, parsed, leaf, place)
+
+    def _by_parts(self, column: Any, convert: Callable[[Any], Any], kind: Any, place: Place) -> Any:
         return by_parts(
-            column, self._parsed, self.arrow_type, place,
-            what="JSON" if self.schema is None else "JSON of the schema", on_invalid=self.on_invalid,
-            reason=self._reason, way_out=self.way_out,
+            column, convert, kind, place,
+            fault=self._fault, on_invalid=self.on_invalid, way_out=self.way_out, nulls=self.nulls,
         )  # fmt: skip
 
     def _parsed(self, column: Any) -> Any:
         try:
-            return _checked(column) if self.schema is None else _parse(column, self.schema)
+            if self.schema is None:
+                return _checked(column)
+            return _parse(column, self.schema, "error" if self._refuses_more else "ignore")
         except (pa.ArrowException, ValueError):
             return None
 
-    def _reason(self, column: Any) -> str:
-        """Name the invalid field if the schema has it. Show nothing else of the record."""
+    @property
+    def _refuses_more(self) -> bool:
+        return self.is_closed and self.on_invalid == "fail"
+
+    def _fault(self, column: Any) -> str:
+        """Describe what is wrong with a message: "does not match the schema: amount: '2.5' is not int64"."""
         if self.schema is None:
-            return ""
+            return "is not JSON"
         try:
-            _parse(column, self.schema)
-        except pa.ArrowInvalid as error:
-            named = _FIELD.search(str(error))
-            if named is not None and named[1].partition("/")[0] in self.schema.names:
-                return f" (the field {named[1]} is of another type)"
-        return ""
+            value = from_json(column[0].as_py(), allow_inf_nan=False)
+            misfit = _find_misfit(value, pa.struct(list(self.schema)), refuses_more=self._refuses_more)
+        except (ValueError, RecursionError):
+            misfit = None
+        return "is not JSON of the schema" if misfit is None else f"does not match the schema: {misfit}"
+
+
+def infer_schema(messages: Sequence[bytes]) -> pa.Schema:
+    """Return the schema of these objects of JSON, as pyarrow infers it; times and dates stay text.
+
+    Raise ConfigError, with the reason, if there is none: for other JSON than objects, and for a field of two types.
+    """
+    try:
+        objects = _parse(pa.array(messages, pa.binary()), None)
+    except pa.ArrowInvalid as error:
+        changed = _CHANGED.search(str(error))
+        if changed is None:
+            raise ConfigError("not all of them are JSON") from None
+        path = changed[1].replace("/", ".").removeprefix(".")
+        raise ConfigError(
+            f"{quoted(path) if path else 'a value'} is {changed[3]} here and {changed[2]} there"
+        ) from None
+    if not pa.types.is_struct(objects.type) or not objects.type.num_fields:
+        raise ConfigError("they are not objects with fields")
+    count = 0
+
+    def plain(kind: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > _MOST_FIELDS:
+            raise ConfigError(f"they have more than {_MOST_FIELDS} fields")
+        if pa.types.is_list(kind):
+            return pa.list_(plain(kind.value_type))
+        if pa.types.is_struct(kind):
+            if not kind.num_fields:
+                raise ConfigError("they have an object without fields")
+            return pa.struct([pa.field(each.name, plain(each.type)) for each in kind])
+        return pa.string() if pa.types.is_timestamp(kind) or pa.types.is_null(kind) else kind
+
+    schema: pa.Schema = pa.schema(list(plain(objects.type)))
+    return schema
+
+
+def _find_misfit(value: object, kind: Any, path: str = "", *, refuses_more: bool) -> str | None:
+    """Return the first part of a JSON value that does not fit the type, with the reason; None if there is none.
+
+    ``path`` names the value within its message, as ``customer.name`` or ``tags[2]``.
+    """
+    parts: Iterable[tuple[str, object, Any]]
+    if value is None:
+        return None
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        known = cast("dict[str, object]", value)
+        start = f"{path}." if path else ""
+        parts = ((start + each.name, known.get(each.name), each.type) for each in kind)
+        more = next(iter(known.keys() - {each.name for each in kind}), None) if refuses_more else None
+        if more is not None:
+            return f"it has no field {quoted(start + more)}"
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        items = cast("list[object]", value)
+        parts = ((f"{path}[{number}]", item, kind.value_type) for number, item in enumerate(items))
+    elif _fits(value, kind):
+        return None
+    else:
+        wanted = "an object" if pa.types.is_struct(kind) else "a list" if pa.types.is_list(kind) else str(kind)
+        return f"{path + ': ' if path else ''}{_shown(value)} is not {wanted}"
+    found = (_find_misfit(part, each, name, refuses_more=refuses_more) for name, part, each in parts)
+    return next((misfit for misfit in found if misfit is not None), None)
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Return whether pyarrow reads this value as the type."""
+    try:
+        message = json.dumps({"v": value}).encode()
+        _parse(pa.array([message], pa.binary()), pa.schema([("v", kind)]))
+    except (pa.ArrowException, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _shown(value: object) -> str:
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case str():
+            return quoted(value, 40)
+        case _:
+            return excerpt(json.dumps(value), 40)
 
 
 def json_values(column: Any) -> list[Any]:
@@ -110,8 +247,11 @@ def _without_type(schema: Any) -> ConfigError:
     return ConfigError("pyarrow does not read the schema of JSON as a whole: take strings for some of its fields")
 
 
-def _parse(column: pa.Array, schema: pa.Schema) -> pa.Array:
-    """Parse the rows as structs; raise ArrowInvalid unless all are JSON objects of the schema, or null."""
+def _parse(column: pa.Array, schema: pa.Schema | None, unknown: Literal["ignore", "error"] = "ignore") -> pa.Array:
+    """Parse the rows as structs; raise ArrowInvalid unless all are JSON objects of the schema, or null.
+
+    Without a schema pyarrow infers one. ``unknown`` is what to do with a field that the schema lacks.
+    """
     # Put each message into an object of its own. A message cannot end that object early, because each row must close
     # what it opens. So each row has at least one object, and if there are as many objects as rows, no row has two.
     prefix, suffix = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}\n"))
@@ -124,9 +264,9 @@ def _parse(column: pa.Array, schema: pa.Schema) -> pa.Array:
         pa.BufferReader(data),
         read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(1, data.size)),
         parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=pa.schema([("v", pa.struct(list(schema)))]),
+            explicit_schema=None if schema is None else pa.schema([("v", pa.struct(list(schema)))]),
             newlines_in_values=True,
-            unexpected_field_behavior="ignore",
+            unexpected_field_behavior="infer" if schema is None else unknown,
         ),
     )
     if table.num_rows != len(column):

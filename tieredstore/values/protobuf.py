@@ -74,8 +74,8 @@ class Protobuf:
     def convert(self, column: Column, place: Place) -> Column:
         """Decode the messages; raise InvalidValueError for invalid ones."""
         return by_parts(
-            column, self._read, self.arrow_type, place, what=f"a {self.message} of Protocol Buffers",
-            on_invalid=self.on_invalid,
+            column, self._read, self.arrow_type, place, on_invalid=self.on_invalid,
+            fault=lambda _: f"is not a {self.message} of Protocol Buffers",
         )  # fmt: skip
 
     def _read(self, column: Any) -> Any:

@@ -7,15 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
+from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, Place, by_parts, check_choice
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """UTF-8. The bytes are not copied. ``way_out`` is the advice that an error gives about other bytes."""
+    """UTF-8. The bytes are not copied.
+
+    ``way_out`` is the advice that an error gives about other bytes; ``nulls`` counts those that became null.
+    """
 
     on_invalid: OnInvalid = "fail"
     way_out: str = field(default=WAY_OUT, kw_only=True, repr=False, compare=False)
+    nulls: InvalidValues | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choice(self.on_invalid)
@@ -29,8 +33,9 @@ class Text:
     def convert(self, column: Column, place: Place) -> Column:
         """Return the same bytes as text; raise InvalidValueError if they are not UTF-8."""
         return by_parts(
-            column, _as_text, self.arrow_type, place, what="UTF-8", on_invalid=self.on_invalid, way_out=self.way_out
-        )
+            column, _as_text, self.arrow_type, place,
+            fault=lambda _: "is not UTF-8", on_invalid=self.on_invalid, way_out=self.way_out, nulls=self.nulls,
+        )  # fmt: skip
 
 
 def _as_text(column: Any) -> Any:

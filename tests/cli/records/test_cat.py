@@ -184,7 +184,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path) -> None:
         command("cat", *TXN), capture_output=True, text=True, env=environment(PYTHONPATH=path), check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"tieredstore: this needs pyarrow: {install_command('arrow')}\n"
+    assert done.stderr == f"tieredstore: decoding keys and values needs pyarrow: {install_command('arrow')}\n"
 
 
 def test_a_reader_of_the_output_that_goes_away_is_no_traceback() -> None:

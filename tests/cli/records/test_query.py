@@ -117,11 +117,49 @@ def test_values_are_text_bytes_or_json_of_a_schema(bucket: Bucket, tmp_path: Pat
     sql = "SELECT value.n AS n, value.name AS name FROM messages"
     for option in (f"json:{schema}", f"messages=json:{schema}"):
         done = query(bucket, sql, "--json", "--value", option, "--invalid", "null")
+        assert done.stderr.endswith(
+            "1 invalid value read as null; the first: the value at offset 2 of messages-0 is not JSON of the schema\n"
+        )
         assert lines(done) == [{"n": 1, "name": 'a,"b"'}, {"n": 2, "name": "c\nd"}, {"n": None, "name": None}]
     failing(query(bucket, sql, "--value", f"json:{schema}"), 4, f"is not JSON of the schema: {way_out}")
     schema.write_text('{"n": "number"}')
     failing(query(bucket, sql, "--value", f"json:{schema}"), 2, "'n' is of the type 'number'")
     failing(query(bucket, sql, "--value", f"json:{tmp_path}/none.json"), 2, "none.json cannot be read")
+
+
+def test_json_has_the_fields_of_a_sample_and_a_misfit_is_named(tmp_path: Path) -> None:
+    topics = Bucket(tmp_path / "bucket")
+    payments = [b'{"id": %d, "amount": %d}' % (number, number) for number in range(300)]
+    other = [b'{"id": 1, "amount": "2.5"}', b'{"id": 2, "amount": 2, "note": "x"}']
+    mixed = [b'{"id": 1}', b'{"id": "x"}', b"[1]"]
+    for topic, values in (("payments", [*other, *payments]), ("mixed", mixed), ("good", payments)):
+        batch = build_batch([Record(value) for value in values], 0)
+        topics.copy(TopicIdPartition(FIRST_ID, topic, 0), [batch], range(len(values)))
+    schema = '{"id": "int64", "amount": "int64"}'
+    told = "tieredstore: values have the schema inferred from 200 records of %s; save it to give --value json:FILE:\n"
+    total = query(topics, "SELECT max(value.amount) AS n FROM good", "--value", "json", "--json")
+    assert (lines(total), total.stderr) == ([{"n": 299}], told % "good" + schema + "\n")
+    sql = 'SELECT value.id AS id, value.amount AS n, FROM payments ORDER BY "offset" LIMIT 2'
+    failed = query(topics, sql, "--value", "json")
+    failed.fails(4, "the value at offset 0 of payments-0 does not match the schema: amount: '2.5' is not int64: give a")
+    nulled = query(topics, sql, "--value", "json", "--invalid", "null", "--json")
+    assert lines(nulled) == [{"id": 1, "n": None}, {"id": 2, "n": 2}]
+    assert nulled.stderr.endswith(
+        "\ntieredstore: 1 invalid value read as null; the first: the value at offset 0 of payments-0 does not "
+        "match the schema: amount: '2.5' is not int64\n"
+    )
+    later = query(topics, 'SELECT value.id FROM payments WHERE "offset" = 1', "--value", "json")
+    later.fails(4, "the value at offset 1 of payments-0 does not match the schema: it has no field 'note'")
+    text = query(topics, "SELECT value->>'$.id' AS id FROM mixed LIMIT 2", "--value", "json", "--json")
+    assert lines(text) == [{"id": "1"}, {"id": "x"}]
+    assert "values in 3 records of mixed have no schema in common, and stay text of JSON: " in text.stderr
+    path = tmp_path / "good.parquet"
+    store = ("--store", topics.root.as_uri())
+    assert schema in tieredstore("cat", *store, "good", "--value", "json", "-o", path).stderr
+    assert pyarrow.parquet.read_table(path)["value"][1].as_py() == {"id": 1, "amount": 1}
+    plain = tieredstore("cat", *store, "payments", "--value", "json", "--last", "1", "--json").clean()
+    assert plain.lines[0]["value"] == {"id": 299, "amount": 299}
+    topics.close()
 
 
 def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Path) -> None:

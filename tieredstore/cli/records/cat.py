@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from tieredstore.cli.records.record_output import (
     write_table,
 )
 from tieredstore.cli.records.row_output import GivenRows, Target
-from tieredstore.cli.records.value_types import parse_types
+from tieredstore.cli.records.value_types import parse_types, sample_of
 from tieredstore.cli.terminal.output import complain, counted, print_lines
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import Last as LastRecords
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 8
 """The width of offsets in the table when a group's records are shown."""
+
+_OF_COLUMNS: Final = "parquet", "arrow"
+"""Formats with columns of fields, for which ``--value json`` infers a schema; the others have room for any JSON."""
 
 
 def cat(
@@ -102,9 +105,10 @@ def cat(
             f"{'-n' if grep is None else '--grep'} out, or name a file"
         )
     types = parse_types(values, "bytes", alone=topic.topic)
-    how = read_options(records, types)
-    how["columns"], which = sink.columns, topic.which()
+    how, which = read_options(records), topic.which()
     partitions, how["topic_id"] = which.get("partitions"), which.get("topic_id")
+    of_sample = how.copy()
+    how["columns"], how["types"] = sink.columns, types
     if work.parallel is not None:
         how["parallel"] = work.parallel
     if output.count is not None:
@@ -119,6 +123,7 @@ def cat(
         by_group, settings = _group_reader(), store.read_settings()
         with closing(by_group(settings, client, topic.topic, group, start, how, follows=follow)) as rows:
             sink.write(rows, _WIDTH)
+        types.tell_nulls()
         return
     if grep is not None:
         how["filter"] = matching(grep, types(topic.topic))
@@ -126,7 +131,9 @@ def cat(
         if sink.target.is_folder and sink.target.path is not None:
             del how["columns"]
             _write_folder(bucket, topic, window, last, sink.target, partitions, how)
+            types.tell_nulls()
             return
+        types.sample = sample_of(bucket, of_sample) if sink.has_columns and grep is None else None
         how["follow"] = follow
         read = bucket.read(topic.topic, partitions, start=window.first, stop=window.end, last=last, **how)
         with closing(read):
@@ -137,14 +144,15 @@ def cat(
                 tell_left_out(read.left_out(asks=False))
                 raise
             tell_left_out(read.left_out())
+            types.tell_nulls()
 
 
-def read_options(records: Records, types: Callable[[str], ColumnTypes]) -> ReadOptions:
-    """Return the options of a read; errors name the command's options."""
+def read_options(records: Records) -> ReadOptions:
+    """Return the options of a read, without types; errors name the command's options."""
     from tieredstore.reading.query import QueryWords
 
     words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
-    return {"types": types, "isolation": records.isolation, "on_loss": records.on_loss, "words": words}
+    return {"isolation": records.isolation, "on_loss": records.on_loss, "words": words}
 
 
 def matching(pattern: str, types: ColumnTypes) -> Any:
@@ -193,6 +201,11 @@ class _Sink:
             return cls(topic, Target.parse(output, takes_folder=True), None)
         path = None if output.output is None or str(output.output) == "-" else output.output
         return cls(topic, Target(path, None), parse_format(text))
+
+    @property
+    def has_columns(self) -> bool:
+        """Return whether values become columns of fields."""
+        return self.target.ending in _OF_COLUMNS
 
     @property
     def columns(self) -> tuple[str, ...]:

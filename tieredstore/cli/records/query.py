@@ -10,7 +10,7 @@ import typer
 from tieredstore.cli.app.options import Cluster, Records, Rows, Store, Values, Work
 from tieredstore.cli.records.cat import read_options
 from tieredstore.cli.records.row_output import GivenRows, Target, check_names, print_rows
-from tieredstore.cli.records.value_types import parse_types
+from tieredstore.cli.records.value_types import parse_types, sample_of
 from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, label
 from tieredstore.errors import ConfigError
 
@@ -51,19 +51,22 @@ def query(
         raise ConfigError("--plot draws the rows in place of writing them: leave out -o, --format and --json")
     target = Target.parse(output)
     picture = None if plot is None else Picture(plot)
-    how = read_options(records, parse_types(values, "text"))
+    how, types = read_options(records), parse_types(values, "text")
     if output.count is not None:
         how["limit"] = output.count
     if work.parallel is not None:
         how["parallel"] = work.parallel
-    with store.open(cluster) as bucket, closing(bucket.query(sql, sandbox=sandbox, **how)) as read:
-        rows = GivenRows(read.schema, read.batches())
-        if picture is not None:
-            _draw(picture, rows)
-        elif target.ending is None:
-            print_rows(rows)
-        else:
-            target.write(rows)
+    with store.open(cluster) as bucket:
+        types.sample, how["types"] = sample_of(bucket, read_options(records)), types
+        with closing(bucket.query(sql, sandbox=sandbox, **how)) as read:
+            rows = GivenRows(read.schema, read.batches())
+            if picture is not None:
+                _draw(picture, rows)
+            elif target.ending is None:
+                print_rows(rows)
+            else:
+                target.write(rows)
+    types.tell_nulls()
 
 
 _MEASURED: Final = "integer", "floating", "decimal", "timestamp", "date", "null"

@@ -7,45 +7,77 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from tieredstore.errors import ConfigError, excerpt
+from tieredstore.cli.terminal.output import complain, counted
+from tieredstore.errors import ConfigError, ResourceNotFoundError, excerpt
 
 if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket
+    from tieredstore.api.reading import ReadOptions
     from tieredstore.cli.app.options import Values
     from tieredstore.query.topic_columns import ColumnTypes
     from tieredstore.schema_registry import SchemaRegistry
-    from tieredstore.values import ValueType
+    from tieredstore.values import InvalidValues, ValueType
 
 _OF_TOPIC: Final = re.compile(r"([A-Za-z0-9._-]+)=(.*)", re.DOTALL)
 _ALL: Final = ""
 
 _Kind: TypeAlias = "Callable[[str], ValueType]"
-"""A function that returns the type of a registry's subject."""
+"""A function that returns the type of a registry's subject: a topic with ``-key`` or ``-value``."""
+
+Sample: TypeAlias = "Callable[[str, Literal['key', 'value']], Sequence[bytes]]"
+"""A function that returns some of a topic's keys or values."""
+
+_SAMPLE: Final = 2_000
+_SAMPLE_OF_PARTITION: Final = 200
 
 
-def parse_types(
-    values: Values, default: Literal["bytes", "text"], *, alone: str | None = None
-) -> Callable[[str], ColumnTypes]:
+@dataclass(slots=True)
+class TopicTypes:
+    """The types of topics' keys and values, as a function of the topic; counts what they read as null.
+
+    With ``sample``, ``json`` is a struct of the fields that a sample has, and the schema is printed; without it, JSON
+    stays text.
+    """
+
+    invalid: Literal["fail", "null"]
+    registry: SchemaRegistry | None
+    nulls: InvalidValues
+    sample: Sample | None = None
+    keys: Mapping[str, _Kind] = field(default_factory=dict[str, "_Kind"])
+    values: Mapping[str, _Kind] = field(default_factory=dict[str, "_Kind"])
+
+    def __call__(self, topic: str) -> ColumnTypes:
+        """Return the types of a topic."""
+        from tieredstore.query.topic_columns import ColumnTypes
+
+        key, value = (side.get(topic, side[_ALL]) for side in (self.keys, self.values))
+        return ColumnTypes(key(f"{topic}-key"), value(f"{topic}-value"))
+
+    def tell_nulls(self) -> None:
+        """Report on stderr how much was read as null, with the first reason."""
+        if self.nulls.count:
+            complain(f"{counted(self.nulls.count, 'invalid value')} read as null; the first: {self.nulls.first}")
+
+
+def parse_types(values: Values, default: Literal["bytes", "text"], *, alone: str | None = None) -> TopicTypes:
     """Return a function from topics to types. Schema files are read at once, a registry only when a topic is requested.
 
     ``alone`` is the only topic that will be read. Raise ConfigError for unknown types, and for types of another topic.
     """
-    from tieredstore.query.topic_columns import ColumnTypes
+    from tieredstore.values import InvalidValues
 
-    registry = open_registry(values.registry, values.registry_config)
-    keys, of_values = (
-        _parse_side(option, texts or (), alone, partial(_parse_kind, option, values.invalid, registry), default)
+    types = TopicTypes(values.invalid, open_registry(values.registry, values.registry_config), InvalidValues())
+    types.keys, types.values = (
+        _parse_side(option, texts or (), alone, partial(_parse_kind, types, option), default)
         for option, texts in (("--key", values.key), ("--value", values.value))
     )
-
-    def types_of(topic: str) -> ColumnTypes:
-        key, value = (side.get(topic, side[_ALL]) for side in (keys, of_values))
-        return ColumnTypes(key(f"{topic}-key"), value(f"{topic}-value"))
-
-    return types_of
+    return types
 
 
 def _parse_side(
@@ -64,7 +96,7 @@ def _parse_side(
     return {topic: parse(kind) for topic, kind in ({_ALL: default} | kinds).items()}
 
 
-def _parse_kind(option: str, invalid: Literal["fail", "null"], registry: SchemaRegistry | None, text: str) -> _Kind:
+def _parse_kind(rules: TopicTypes, option: str, text: str) -> _Kind:
     from tieredstore.api.reading import kind_of
     from tieredstore.values import Avro, Json
 
@@ -73,20 +105,63 @@ def _parse_kind(option: str, invalid: Literal["fail", "null"], registry: SchemaR
     if file and name == "json":
         from tieredstore.values.json_schema import parse_json_schema
 
-        of_file: Any = Json(parse_json_schema(_read_text(Path(file))), invalid, way_out=way_out)
+        schema = parse_json_schema(_read_text(Path(file)))
+        of_file: Any = Json(schema, rules.invalid, way_out=way_out, nulls=rules.nulls)
         return lambda _: of_file
     if file and name == "avro":
-        of_schema: Any = Avro(_read_text(Path(file)), registry, invalid, way_out=way_out)
+        of_schema: Any = Avro(_read_text(Path(file)), rules.registry, rules.invalid, way_out=way_out, nulls=rules.nulls)
         return lambda _: of_schema
-    if text == "avro" and registry is None:
+    if text == "avro" and rules.registry is None:
         raise ConfigError(f"no Avro schema is given for {option} avro: write avro:FILE, or give --registry URL")
-    kind = kind_of(text, registry, invalid, way_out)
+    kind = kind_of(text, rules.registry, rules.invalid, way_out, rules.nulls)
     if kind is None:
         raise ConfigError(
             f"{option} is {excerpt(text)!r}; it must be bytes, text, json, json:FILE, avro:FILE or avro, or of one "
             "topic as orders=text"
         )
-    return kind
+    return partial(_infer_kind, rules, option, kind) if text == "json" else kind
+
+
+def _infer_kind(rules: TopicTypes, option: str, as_text: _Kind, subject: str) -> ValueType:
+    """Return a struct of the fields that a sample has, and print its schema; ``as_text`` without such fields."""
+    from tieredstore.values import Json
+    from tieredstore.values.json_schema import format_json_schema
+    from tieredstore.values.json_text import infer_schema
+
+    topic, _, side = subject.rpartition("-")
+    messages = () if rules.sample is None else rules.sample(topic, "key" if side == "key" else "value")
+    if not messages:
+        return as_text(subject)
+    sampled = f"{counted(len(messages), 'record')} of {topic}"
+    try:
+        schema = infer_schema(messages)
+    except ConfigError as error:
+        complain(f"{side}s in {sampled} have no schema in common, and stay text of JSON: {error}")
+        return as_text(subject)
+    complain(
+        f"{side}s have the schema inferred from {sampled}; save it to give {option} json:FILE:\n"
+        + format_json_schema(schema)
+    )
+    way_out = f"give a schema ({option} json:FILE), read it as text ({option} text), or as null (--invalid null)"
+    return Json(schema, rules.invalid, way_out=way_out, nulls=rules.nulls, is_closed=True)
+
+
+def sample_of(bucket: Bucket, how: ReadOptions) -> Sample:
+    """Return a function that reads the latest keys or values of a topic; none of a topic that is not in the log.
+
+    ``how`` has the options of the command's own read.
+    """
+
+    def sample(topic: str, side: Literal["key", "value"]) -> Sequence[bytes]:
+        options: ReadOptions = {**how, "columns": (side,), "limit": _SAMPLE}
+        try:
+            with closing(bucket.read(topic, last=_SAMPLE_OF_PARTITION, **options)) as read:
+                column: list[bytes | None] = [row[side] for batch in read.batches() for row in batch.to_pylist()]
+        except ResourceNotFoundError:
+            return ()  # a topic of batches; the read itself refuses a topic that does not exist
+        return [message for message in column if message is not None]
+
+    return sample
 
 
 def open_registry(url: str | None, config: Path | None) -> SchemaRegistry | None:

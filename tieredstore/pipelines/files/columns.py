@@ -78,9 +78,11 @@ class OfOneSchema(Decoder):
             case "json":
                 schema = self.schemas.ddl_of(topic)
                 _check_names(schema, topic, self.taken)
-                return replace(self, value_type=Json(schema, on_invalid="null"), rest=UnmappedFields(schema))
+                # A value with a field of another type is a bad message as a whole, so it must become null.
+                value_type: ValueType = Json(schema, on_invalid="null", null_whole=True)
+                return replace(self, value_type=value_type, rest=UnmappedFields(schema))
             case "protobuf":
-                value_type: ValueType = replace(self.schemas.protobuf_of(topic), on_invalid="null")
+                value_type = replace(self.schemas.protobuf_of(topic), on_invalid="null")
             case _:
                 data = self.schemas.avro_of(topic)
                 assert data.schema is not None
