@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.places.test_raw_reading import raw_settings
-from tests.support.ops.tools import assert_no_half, content
+from tests.support.ops import tools
+from tests.support.ops.tools import assert_no_half
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
 from tests.support.stores.doubles import Moment, ScriptedStore
@@ -22,6 +24,7 @@ from tieredstore.api.scopes import Scopes
 from tieredstore.backends.base import ObjectStore, ObjectVersion
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.store import S3ObjectStore
+from tieredstore.catalog.listing import Scope
 from tieredstore.errors import (
     AccessDeniedError,
     ConfigError,
@@ -32,6 +35,9 @@ from tieredstore.errors import (
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.model import Uuid
+from tieredstore.ops import steps
+from tieredstore.ops.garbage.collection import GarbageCollection
+from tieredstore.ops.garbage.holds import LOOK_AGAIN_S, LegalHold, list_holds, place_hold, release_hold
 from tieredstore.places.opening import place_store
 from tieredstore.restore.undelete import DeletionTimes, plan_undelete
 
@@ -39,6 +45,19 @@ HOUR_MS = 3_600_000
 OTHER_ID = Uuid(b"another topic id")
 SEGMENTS = run_of(3, partition_of())
 ALWAYS = DeletionTimes()
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the waits of the test's undeletions, in seconds; nothing waits."""
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    return waited
+
+
+def content(store: ObjectStore, suffix: str = "") -> dict[str, bytes]:
+    """Return the store's objects by key, except holds."""
+    return {key: data for key, data in tools.content(store, suffix).items() if "!tieredstore/holds/" not in key}
 
 
 def stored(segments: list[MadeSegment] = SEGMENTS) -> VersionedStore:
@@ -67,7 +86,7 @@ def undelete(
     outcomes: list[Outcome] = []
     plan = plan_undelete(store, "", Scopes(topics or ["events"], **which), times)
     (plan.show if dry_run else plan.apply)(outcomes.append)
-    return outcomes
+    return [one for one in outcomes if one.code != "held"]
 
 
 def rows_of(outcomes: list[Outcome]) -> list[tuple[int | None, str]]:
@@ -95,13 +114,13 @@ def test_the_manifest_comes_last() -> None:
     assert removed == ["indexes", "log", "rsm-manifest"]
     # Readers meet the other objects already when the manifest's marker goes.
     names = [operation.name for operation in store.operations]
-    assert names == ["list_versions", *["remove_marker", "head"] * 3]
+    assert names == ["list_versions", "put", *["remove_marker", "head"] * 3, *["head"] * 3]
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_a_run_that_is_killed_anywhere_shows_no_half_and_is_completed(moment: Moment) -> None:
     sweep = OperationSweep(deleted, undelete)
-    assert len(sweep.operations) == 19
+    assert len(sweep.operations) == 29
     for number, inner, store in sweep.die(moment):
         with pytest.raises(Killed):
             undelete(store)
@@ -119,6 +138,51 @@ def test_a_store_that_fails_once_anywhere_is_asked_again_by_the_next_run() -> No
         assert content(inner) == content(stored()), number
 
 
+def collect(store: ObjectStore) -> None:
+    """Run a garbage collection that considers everything old."""
+    collection = GarbageCollection(
+        store, "", min_age_ms=2 * HOUR_MS, upload_max_age_ms=HOUR_MS, as_of_ms=START_MS + 999 * HOUR_MS, dry_run=False
+    )
+    assert [step for step in collection.run(Scope()) if step.outcome is not steps.Outcome.HELD] == []
+
+
+def test_a_garbage_collection_takes_nothing_that_is_half_back(waits: list[float]) -> None:
+    """It runs at each step, and after a run that was killed there."""
+    for number, inner, store in OperationSweep(deleted, undelete).die("before"):
+        with pytest.raises(Killed):
+            undelete(store)
+        collect(inner)
+        undelete(inner)
+        collect(inner)
+        assert content(inner) == content(stored()), number
+    assert set(waits) == {LOOK_AGAIN_S}, "a collection that runs has looked at the holds before"
+
+
+def test_a_collection_that_began_before_the_hold_is_noticed() -> None:
+    inner = deleted()
+    log = SEGMENTS[1].key(Suffix.LOG)
+    store = ScriptedStore(inner).on("remove_marker", SEGMENTS[1].key(), lambda _: inner.delete([log]))
+    with pytest.raises(PartlyDoneError, match="1 of 4 items failed"):
+        undelete(store)
+    assert rows_of(undelete(inner)) == [(10, "undeleted")]
+    assert content(inner) == content(stored())
+
+
+def test_a_hold_on_the_topic_comes_first_and_stays() -> None:
+    store, outcomes = deleted(), list[Outcome]()
+    plan = plan_undelete(store, "", Scopes(["events"]))
+    for act, status in ((plan.show, "planned"), (plan.apply, "done")):
+        outcomes.clear()
+        act(outcomes.append)
+        assert (outcomes[0].code, outcomes[0].status, outcomes[0].name) == ("held", status, "undelete-events")
+    assert list(list_holds(store, "")) == [LegalHold("undelete-events", "events", reason="restore undelete")]
+    release_hold(store, "", "undelete-events")
+    delete(store, SEGMENTS[0])
+    place_hold(store, "", LegalHold("undelete-events", "other"))
+    with pytest.raises(ConfigError, match="the hold undelete-events is another one: release it, so that events gets"):
+        undelete(store)
+
+
 def test_without_the_right_nothing_more_is_tried() -> None:
     store = ScriptedStore(deleted()).on("remove_marker", do=AccessDeniedError("s3:DeleteObjectVersion"))
     with pytest.raises(AccessDeniedError):
@@ -128,7 +192,7 @@ def test_without_the_right_nothing_more_is_tried() -> None:
 
 def test_a_marker_that_cannot_be_removed_fails_its_segment_alone() -> None:
     store = ScriptedStore(deleted()).on("remove_marker", f"*/{10:020d}-*.log", StoreError("it has no id of its own"))
-    with pytest.raises(PartlyDoneError, match="1 of 3 items failed; the first one: it has no id"):
+    with pytest.raises(PartlyDoneError, match="1 of 4 items failed; the first one: it has no id"):
         undelete(store)
     assert [key for key in content(store, ".rsm-manifest") if f"{10:020d}" in key] == []
     assert len(content(store, ".rsm-manifest")) == 2
@@ -147,7 +211,7 @@ def test_nothing_newer_is_overwritten_or_mistaken(meanwhile: Callable[[Versioned
     inner = deleted()
     key = SEGMENTS[1].key(Suffix.LOG)
     store = ScriptedStore(inner).on("remove_marker", key, lambda _: meanwhile(inner))
-    with pytest.raises(PartlyDoneError, match="1 of 3 items failed"):
+    with pytest.raises(PartlyDoneError, match="1 of 4 items failed"):
         undelete(store)
     if meanwhile is rewrite:
         assert content(inner)[key] == b"another"
@@ -289,7 +353,7 @@ def put_raw(store: ObjectStore, start: int) -> None:
 def undelete_raw(store: ObjectStore) -> list[Outcome]:
     outcomes: list[Outcome] = []
     plan_undelete(store, "p/", Scopes(["events"])).apply(outcomes.append)
-    return outcomes
+    return [one for one in outcomes if one.code != "held"]
 
 
 def delete_raw(inner: VersionedStore, store: ObjectStore) -> None:
@@ -365,7 +429,7 @@ def test_servers_bring_a_topic_back(s3_store: S3ObjectStore) -> None:
     assert list(s3_store.list()) == []
     assert rows_of(undelete(s3_store)) == ALL
     # Removal of the markers keeps etag and time, so that catalogs know the segments again.
-    assert list(s3_store.list()) == before
+    assert [info for info in s3_store.list() if "!tieredstore/holds/" not in info.key] == before
     assert undelete(s3_store) == []
 
 

@@ -3,15 +3,19 @@
 It works on the stored keys, because a deleted segment of the raw layout has none of the plugin's. A segment appears to
 readers with its last file: the manifest, or the log in the raw layout. So this file comes back last, after a look at
 each of the others.
+
+Until then a garbage collection would take the others, which look like the rest of an old copy; and afterwards the
+segment, if it asks brokers that have deleted the topic. So a legal hold comes first, and stays until it is released.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import time
 from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -29,6 +33,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.keys import Suffix, listing_prefix, parse_key
 from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.ops.garbage.holds import LOOK_AGAIN_S, LegalHold, find_hold, place_hold
 from tieredstore.places.entropy import EntropyStore, LaidOutStore
 from tieredstore.places.raw_keys import FILES, RawKeys
 from tieredstore.places.raw_metadata import MetadataKeeper
@@ -62,8 +67,9 @@ def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: Deleti
 
     Its outcomes have the code ``undeleted``, or the cause why a segment stays deleted: ``gone`` if a file has no
     version left, and ``superseded`` if the raw layout has a later log of the topic at these offsets. ``changed`` and
-    ``refused`` are failures: a file was written or deleted meanwhile, or its delete marker has no id. Memory holds the
-    listing of versions. An apply that is stopped or killed shows no segment in part, and the next one completes it.
+    ``refused`` are failures: a file was written or deleted meanwhile, or its delete marker has no id. ``held`` is the
+    hold on a topic. Memory holds the listing of versions. An apply that is stopped or killed shows no segment in part,
+    and the next one completes it.
 
     Raise ConfigError for a store that cannot list versions, and for a name that several deleted topics had; raise
     ResourceNotFoundError if nothing is left of a topic, deleted or not.
@@ -76,6 +82,11 @@ def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: Deleti
         if not everything:
             raise _nothing_left(places, scopes)
         yield from _other_lives(everything, times)
+        topics = dict.fromkeys(one.where.topic for one in everything if one.is_chosen(times) and not one.missing)
+        for topic in topics:
+            yield _hold(store, prefix, topic, dry_run=dry_run)
+        if topics and not dry_run:
+            time.sleep(LOOK_AGAIN_S)  # until each garbage collection that runs knows the holds
         for place, segments in found:
             with closing(place.outcomes(segments, times, dry_run=dry_run)) as of_place:
                 yield from of_place
@@ -132,6 +143,9 @@ class _Segment:
         """The time at which readers lost the segment; None if all that was ever stored of it exists."""
         *_, last = times = [one.deleted_ms for one in self.files.values()]
         return last if last is not None else max((time for time in times if time is not None), default=None)
+
+    def is_chosen(self, times: DeletionTimes) -> bool:
+        return self.deleted_ms is not None and times.has(self.deleted_ms)
 
     @property
     def written_ms(self) -> int:
@@ -223,7 +237,7 @@ class _Place:
         return RawKeys(store.prefix, store.layout)
 
     def outcomes(self, segments: Sequence[_Segment], times: DeletionTimes, *, dry_run: bool) -> Generator[Outcome]:
-        chosen = [one for one in segments if one.deleted_ms is not None and times.has(one.deleted_ms)]
+        chosen = [one for one in segments if one.is_chosen(times)]
         superseded = _superseded(segments) if isinstance(self.store, RawStore) else ()
         bring_back = partial(self._outcome, superseded, dry_run=dry_run)
         with (
@@ -247,6 +261,8 @@ class _Place:
         try:
             for file in segment.files.values():
                 self._bring_back(file)
+            for file in segment.files.values():
+                self._check(file)  # a deletion may have begun before the hold
         except (PreconditionFailedError, ObjectNotFoundError) as error:
             return segment.outcome("changed", "failed", error=error)
         except StoreError as error:
@@ -260,9 +276,32 @@ class _Place:
         """Make a file visible. Raise an error if readers then do not meet the version of the plan."""
         for marker in file.hiding:
             self.versions.remove_marker(marker)
+        self._check(file)
+
+    def _check(self, file: _File) -> None:
         seen = self.stored.head(file.key)
         if file.newest is None or seen.etag != file.newest.etag:
             raise PreconditionFailedError(f"{file.key!r} was written again meanwhile: look at it, and run again")
+
+
+def _hold(store: ObjectStore, prefix: str, topic: str, *, dry_run: bool) -> Outcome:
+    """Keep all tools from deleting a topic. Raise ConfigError for another hold of this name."""
+    hold = LegalHold(f"undelete-{topic}"[:100], topic, reason="restore undelete")
+    outcome = Outcome(
+        action="undelete", status="planned" if dry_run else "done", code="held", topic=topic, name=hold.name,
+        reason=f"keeps gc and rm away from {topic} until `tieredstore holds release {hold.name}`",
+    )  # fmt: skip
+    if not dry_run:
+        try:
+            place_hold(store, prefix, hold)
+        except PreconditionFailedError:
+            there = find_hold(store, prefix, hold.name)
+            if there is not None and there != hold:
+                raise ConfigError(
+                    f"the hold {hold.name} is another one: release it, so that {topic} gets one"
+                ) from None
+            return replace(outcome, status="kept")
+    return outcome
 
 
 def _nothing_left(places: Sequence[_Place], scopes: Scopes) -> ResourceNotFoundError:

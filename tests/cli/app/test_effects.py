@@ -246,6 +246,7 @@ def test_a_deleted_topic_stays_deleted_without_yes(tmp_path: Path, monkeypatch: 
         segment.put(store)
     store.delete([info.key for info in store.list()])
     monkeypatch.setattr("tieredstore.places.opening.open_places", lambda _settings: store)
+    monkeypatch.setattr("tieredstore.restore.undelete.LOOK_AGAIN_S", 0)
     check(Scene(("restore", "undelete", "events", "-c", write_settings(tmp_path)), lambda: content(store)))
 
 

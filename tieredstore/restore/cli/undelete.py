@@ -38,8 +38,9 @@ def undelete(
     Without --yes it only shows the plan, with the time of each deletion: segments that retention, rm or gc deleted on
     purpose come back too, unless the times exclude them. Delete markers are removed, and nothing is copied or
     overwritten. A manifest comes back after the segment's other objects, so that no incomplete segment is ever visible.
-    A segment without an older version of each object stays deleted. It needs the rights s3:ListBucketVersions and
-    s3:DeleteObjectVersion. Offsets of consumer groups are not in the bucket's segments.
+    A segment without an older version of each object stays deleted. First a legal hold keeps gc and rm away from each
+    topic, and ten seconds later all know it; release it when you have what you need. It needs the rights
+    s3:ListBucketVersions and s3:DeleteObjectVersion. Offsets of consumer groups are not in the bucket's segments.
 
     Example: tieredstore restore undelete orders -c store.properties --deleted-since 2026-01-31T08:00Z
     """
@@ -65,6 +66,8 @@ def _parse_time(option: str, text: str | None) -> int | None:
 
 
 def _line(outcome: Outcome, verb: str) -> str:
+    if outcome.code == "held":
+        return f"{verb}  {outcome.topic} by the hold {outcome.name}: {outcome.reason}"
     if outcome.code == "exists":
         return f"{verb}  {outcome.topic}-{outcome.topic_id}: {outcome.reason}"
     trouble = f"; {outcome.error}" if outcome.error else ""
@@ -83,6 +86,7 @@ _WORDS: Final = Words(
         "changed": "that changed meanwhile",
         "refused": "that the store refuses to bring back",
     },
+    also={"held": "topics held"},
     stopping=frozenset({"gone", "superseded"}),
     none="no deleted segments",
 )
