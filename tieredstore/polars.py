@@ -22,7 +22,7 @@ with Extra("tieredstore.polars", "polars"):
     import pyarrow.dataset as ds
     from polars.io.plugins import register_io_source
 
-    from tieredstore.query.arguments import check_client, check_topic
+    from tieredstore.query.arguments import TopicIdLike, check_client, check_topic, topic_ids_of
     from tieredstore.query.batch_tables import BatchTable, batch_tables, batches_beside
     from tieredstore.query.table_names import BATCHES
     from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
@@ -54,19 +54,21 @@ def scan(
     isolation: Isolation = DEFAULT_ISOLATION,
     on_data_loss: OnDataLoss = "fail",
     client: Mapping[str, str] | None = None,
+    topic_id: TopicIdLike = None,
     parallelism: int | None = None,
 ) -> pl.LazyFrame:
     """Return a topic as a lazy frame; each ``collect`` reads it anew.
 
     Unused columns are not decoded, and records that predicates on partition, offset and time exclude are not fetched.
     ``settings`` are a settings file, properties, or an open manager, which must stay open; without a manager, each
-    ``collect`` opens one. The other parameters are as in ``read_topic``. If a read fails, Polars raises its own error,
-    which contains ours as text. For a topic of MemQ batches, add ``$batches`` to its name.
+    ``collect`` opens one. ``topic_id`` chooses between topics that had this name in turn. The other parameters are as
+    in ``read_topic``. If a read fails, Polars raises its own error, which contains ours as text. For a topic of MemQ
+    batches, add ``$batches`` to its name.
     """
     check_topic(topic)
     check_client(client)
     types = ColumnTypes(key, value)
-    options = TableOptions(types, isolation, on_data_loss, client, parallelism=parallelism)
+    options = TableOptions(types, isolation, on_data_loss, client, topic_ids_of({topic: topic_id}), parallelism)
 
     def batches(
         with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from tests.consumer.buckets import PLACE, at, offsets_of, raised, read, reader_of, until
-from tests.support.records.topic_buckets import SECOND_ID, Bucket
-from tieredstore.errors import DataLossError
+from tests.consumer.buckets import DEADLINE_S, PLACE, at, offsets_of, raised, read, reader_of, until
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
+from tieredstore.errors import DataLossError, ResourceNotFoundError
+from tieredstore.model import Uuid
 
 
 def test_a_hole_fails_until_a_seek(bucket: Bucket) -> None:
@@ -107,3 +108,21 @@ def test_another_life_of_a_topic_is_not_guessed(bucket: Bucket) -> None:
     with reader_of(bucket, PLACE) as consumer:
         # All copies of the second topic are newer than those of the first.
         assert len(read(consumer, 20)) == 20
+
+
+@pytest.mark.parametrize(("chosen", "count"), [(FIRST_ID, 10), (SECOND_ID, 20)])
+def test_an_older_topic_of_the_same_name_is_read_by_its_id(bucket: Bucket, chosen: Uuid, count: int) -> None:
+    bucket.write(10)
+    bucket.write(20, topic_id=SECOND_ID)
+    for given in ({"orders": chosen}, f"payments={FIRST_ID}, orders={chosen}"):
+        with reader_of(bucket, PLACE, tiered_storage_topic_ids=given) as consumer:
+            assert offsets_of(read(consumer, count)) == list(range(count))
+            assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (0, count)
+            assert consumer.poll(0.2) is None
+
+
+def test_the_id_of_a_topic_that_the_bucket_does_not_have(bucket: Bucket) -> None:
+    bucket.write(10)
+    with reader_of(bucket, PLACE, tiered_storage_topic_ids={"orders": SECOND_ID}) as consumer:
+        sentence = f"no segment of topic orders with the id {SECOND_ID} was found; there is {FIRST_ID}"
+        assert str(raised(consumer, ResourceNotFoundError)) == sentence

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.records.topic_buckets import FIRST_ID
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer, Mode
 from tieredstore.consumer.settings import parse_settings
@@ -57,6 +58,11 @@ def test_modes_by_our_names_and_by_pinterests(name: object, mode: Mode) -> None:
         ),
         (given(**{"queued.max.kbytes": True}), "tiered.storage.queued.max.kbytes is True"),
         (given(**{"on.data.loss": "skip"}), "tiered.storage.on.data.loss is 'skip'; it must be fail or report"),
+        (
+            given(**{"topic.ids": f"orders={FIRST_ID}"}),
+            "tiered.storage.topic.ids needs tiered.storage.mode remote_only: a broker has only the present topic",
+        ),
+        (given(mode="remote_only", **{"topic.ids": "orders"}), "'' is not a Kafka uuid"),
         (given(loss_cb="print"), "tiered.storage.loss_cb must be a function"),
         (given(settings=7), "source is of the type int; give a path, a URL, a mapping of settings"),
         (given(store="ftp://x/y", settings=None), "the URL of a store starts with one of file://"),

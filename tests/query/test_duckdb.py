@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
@@ -16,7 +16,7 @@ from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import segments
 from tests.support.records.stored_records import StoredTopic
-from tests.support.records.topic_buckets import Bucket, fill
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, fill
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidValueError, ResourceNotFoundError
@@ -374,3 +374,22 @@ def test_an_interruption_stays_one(
     monkeypatch.setattr(f"tieredstore.{place}", interrupted, raising=False)
     with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(kind):
         rows(tables, "SELECT count(*) FROM orders")
+
+
+def test_an_older_topic_of_the_same_name_is_read_by_its_id(
+    connection: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    lives = Bucket(tmp_path)
+    lives.write(10)
+    lives.write(20, topic_id=SECOND_ID)
+    for ids, count in (({}, 20), ({"orders": str(FIRST_ID)}, 10), ({"orders": SECOND_ID}, 20)):
+        with attach(connection, lives.manager, topic_ids=ids):
+            assert connection.execute("SELECT count(*) FROM orders").fetchone() == (count,)
+    for wrong, sentence in (
+        ({"order": FIRST_ID}, "topic_ids names order, but the attached topics are: orders"),
+        ({"orders": 7}, "the entry orders of topic_ids is of the type int; give its 22 characters"),
+        (FIRST_ID, "topic_ids is of the type Uuid; it must be a map from topics to their ids"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            attach(connection, lives.manager, topic_ids=cast("Any", wrong))
+    lives.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.records.stored_records import StoredTopic
-from tests.support.records.topic_buckets import Bucket, fill
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, fill
 from tieredstore.errors import ConfigError
 from tieredstore.polars import arrow_condition, scan
 from tieredstore.values import Text
@@ -138,3 +139,13 @@ def test_a_lost_segment_is_our_sentence_in_polars_error(topic: StoredTopic) -> N
         topic.copy_plain(base, 100)
     with pytest.raises(Exception, match="offsets 100 to 199 of events-0"):
         scan(topic.manager, "events").collect()
+
+
+def test_an_older_topic_of_the_same_name_is_read_by_its_id(tmp_path: Path) -> None:
+    lives = Bucket(tmp_path)
+    lives.write(10)
+    lives.write(20, topic_id=SECOND_ID)
+    for topic_id, count in ((None, 20), (str(FIRST_ID), 10), (SECOND_ID, 20)):
+        frame: Any = scan(lives.manager, "orders", topic_id=topic_id)
+        assert frame.collect().height == count
+    lives.close()

@@ -16,12 +16,10 @@ from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
 from tieredstore.api.scopes import (
     Partitions,
     Scopes,
-    TopicIdLike,
     Which,
     check_keywords,
     check_names,
     scopes_of,
-    topic_id_of,
 )
 from tieredstore.api.tables import Table, told
 from tieredstore.errors import ConfigError
@@ -31,13 +29,13 @@ from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
 from tieredstore.process.per_process import PerProcess
-from tieredstore.query.arguments import path_of
+from tieredstore.query.arguments import TopicIdLike, path_of, topic_id_of
 from tieredstore.redaction import redacted
 from tieredstore.remote.stores import NamedStore, target_settings, url_of
 
 if TYPE_CHECKING:
     from tieredstore.api.exporting import OnFile
-    from tieredstore.api.reading import ReadOptions
+    from tieredstore.api.reading import QueryOptions, ReadOptions
     from tieredstore.api.reads import Read
     from tieredstore.api.uploading import DiskSegments
     from tieredstore.api.verifying import Finding, Level, Verification
@@ -182,17 +180,24 @@ class Bucket(Closing):
         check_names([topic])
         return read_records(self, topic, partitions, start=start, stop=stop, last=last, how=how)
 
-    def query(self, sql: str, *, sandbox: bool = False, **how: Unpack[ReadOptions]) -> Read:
+    def query(
+        self,
+        sql: str,
+        *,
+        sandbox: bool = False,
+        topic_ids: Mapping[str, TopicIdLike] | None = None,
+        **how: Unpack[QueryOptions],
+    ) -> Read:
         """Return the rows of a query in DuckDB's SQL; each topic is a table, with keys and values as text.
 
-        The SQL may read and write local files, and install extensions. With ``sandbox`` it can only read the topics
-        that it names.
+        ``topic_ids`` choose between topics that had one name in turn. The SQL may read and write local files, and
+        install extensions. With ``sandbox`` it can only read the topics that it names.
         """
         with Extra("SQL", "query"):
             from tieredstore.api.reading import query_rows  # noqa: PLC0415
 
         self._life.check()
-        return query_rows(self, sql, how, sandbox=sandbox)
+        return query_rows(self, sql, how, sandbox=sandbox, topic_ids=topic_ids)
 
     def export(
         self,

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from tieredstore.api.positions import GivenPlace, window_of
 from tieredstore.api.reads import Read
-from tieredstore.api.scopes import Partitions, TopicIdLike, check_keywords, partition_set, topic_id_of
+from tieredstore.api.scopes import Partitions, check_keywords, partition_set
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.model import Earliest, Isolation, Last, Latest, Place
+from tieredstore.query.arguments import TopicIdLike, topic_id_of, topic_ids_of
 from tieredstore.query.conditions import Condition
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns, topic_schema
 from tieredstore.query.topic_read import ReadPlan, TopicRead
@@ -45,18 +46,16 @@ RegistryLike: TypeAlias = "str | Mapping[str, str] | SchemaRegistry"
 
 _POLL_S: Final = 0.5
 _WORDS: Final = QueryWords(accept_loss="use on_loss='report'", topic_ids="topic_id", choose_topic_id="topic_id")
+_QUERY_WORDS: Final = QueryWords(accept_loss="use on_loss='report'")
 
 
-class ReadOptions(TypedDict, total=False):
+class QueryOptions(TypedDict, total=False):
     """Options of reads and queries. ``key`` and ``value`` default to bytes, in SQL to text.
 
     ``registry`` has the schemas of Avro. ``types``, a function of the topic's name, replaces these three options.
     ``limit`` is the largest number of records or rows. ``words`` gives the options' names for errors.
     """
 
-    columns: Sequence[str]
-    filter: Any
-    follow: bool
     key: TypeName
     value: TypeName
     registry: RegistryLike
@@ -65,8 +64,16 @@ class ReadOptions(TypedDict, total=False):
     limit: int
     isolation: Isolation
     on_loss: OnDataLoss
-    topic_id: TopicIdLike
     parallel: int
+
+
+class ReadOptions(QueryOptions, total=False):
+    """Options of reads of one topic."""
+
+    columns: Sequence[str]
+    filter: Any
+    follow: bool
+    topic_id: TopicIdLike
 
 
 def read_records(
@@ -109,18 +116,20 @@ def query_of(bucket: Bucket, topic: str, partitions: Partitions, how: ReadOption
     )  # fmt: skip
 
 
-def query_rows(bucket: Bucket, sql: str, how: ReadOptions, *, sandbox: bool) -> Read:
+def query_rows(
+    bucket: Bucket, sql: str, how: QueryOptions, *, sandbox: bool, topic_ids: Mapping[str, TopicIdLike] | None
+) -> Read:
     """Return the rows of a query over topics, in DuckDB's SQL."""
     from tieredstore.duckdb.query_tables import QueryTables  # noqa: PLC0415  of the extra `query`
     from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415
     from tieredstore.query.topic_table import TableOptions  # noqa: PLC0415
 
     _check_text(sql)
-    check_keywords(bucket.query, how, ReadOptions)
+    check_keywords(bucket.query, how, QueryOptions)
     types, limit = types_of(how, "text"), _limit(how)
     options = TableOptions(
         isolation=isolation_of(how), on_data_loss=policy_of(how), client=bucket.broker,
-        parallelism=how.get("parallel"), words=how.get("words", _WORDS),
+        topic_ids=topic_ids_of(topic_ids), parallelism=how.get("parallel"), words=how.get("words", _QUERY_WORDS),
     )  # fmt: skip
     manager = bucket.manager
     with contextlib.ExitStack() as opened:
@@ -216,7 +225,7 @@ def places_of(start: GivenPlace, stop: GivenPlace, last: int | None) -> tuple[Pl
     return Last(last), end
 
 
-def _limit(how: ReadOptions) -> int | None:
+def _limit(how: QueryOptions) -> int | None:
     limit = how.get("limit")
     if limit is not None and (type(limit) is not int or limit < 0):
         raise ConfigError(f"limit is {limit!r:.60}; give how many records")

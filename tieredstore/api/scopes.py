@@ -14,16 +14,13 @@ from tieredstore.catalog.names import partition_numbers, topic_ids, topic_names
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import Uuid
-from tieredstore.query.arguments import check_count
+from tieredstore.query.arguments import TopicIdLike, check_count, topic_id_of
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
 Partitions: TypeAlias = "int | Sequence[int] | None"
 """One partition, several (a ``range`` too), or None for all."""
-
-TopicIdLike: TypeAlias = "Uuid | str | None"
-"""Kafka's topic id, for a name that several topics had in turn."""
 
 
 class Which(TypedDict, total=False):
@@ -71,17 +68,6 @@ def partition_set(given: Partitions) -> tuple[int, ...] | None:
 def _check_kind(given: object) -> None:
     if isinstance(given, str | bytes) or not isinstance(given, int | Sequence):
         raise ConfigError(f"partitions is a {type(given).__name__}: give 0, [0, 2] or range(3)")
-
-
-def topic_id_of(given: TopicIdLike) -> Uuid | None:
-    """Return the id; raise ConfigError for an invalid one."""
-    match given:
-        case None | Uuid():
-            return given
-        case str():
-            return Uuid.parse(given)
-        case _:
-            raise ConfigError(f"topic_id is of the type {type(given).__name__}; give its 22 characters")
 
 
 def check_names(topics: Sequence[object]) -> None:

@@ -397,12 +397,12 @@ class Core:
         if looks:
             self.lookups.ask(looks)
 
-    @staticmethod
-    def _look_at(partition: Partition, *, reload: bool = False, is_review: bool = False) -> Look:
+    def _look_at(self, partition: Partition, *, reload: bool = False, is_review: bool = False) -> Look:
         at, read_id = partition.at, partition.log.topic_id
         start, epoch = (at.offset, at.epoch) if isinstance(at, Position) else (at, None)
+        topic_id = self._settings.topic_ids.get(partition.where[0], read_id)
         return Look(
-            partition.where, start, epoch, read_id, reload, is_review, partition.left_at, topic_id=read_id
+            partition.where, start, epoch, read_id, reload, is_review, partition.left_at, topic_id=topic_id
         )  # fmt: skip
 
     def _look_again(self, now: float) -> None:

@@ -363,7 +363,7 @@ class BucketInquiry:
     def __init__(self, settings: ConsumerSettings, source: SegmentSource, cluster: LiveCluster | None) -> None:
         self.source = source
         self.cluster = cluster
-        self.logs = StoredLogs(source)
+        self.logs = StoredLogs(source, settings.topic_ids)
         self._settings = settings
         self._epochs = EpochInquiry(source, cluster)
         self._listed_at: dict[TopicPartition, float] = {}

@@ -11,7 +11,8 @@ from tieredstore.config.nearest import nearest_name
 from tieredstore.config.pinterest import of_consumer
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.live.properties import member_configuration
-from tieredstore.model import Isolation
+from tieredstore.model import Isolation, Uuid
+from tieredstore.query.arguments import topic_ids_of
 from tieredstore.remote.stores import StoreLike, settings_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ _NAMES: Final = tuple(
     PREFIX + name
     for name in (
         "mode", "settings", "store", "on.data.loss", "refresh.ms", "queued.max.kbytes", "partitions.at.once",
-        "timeout.ms", "loss_cb",
+        "timeout.ms", "loss_cb", "topic.ids",
     )
 )  # fmt: skip
 
@@ -67,6 +68,8 @@ class ConsumerSettings:
 
     mode: Mode
     store: Settings | None
+    topic_ids: Mapping[str, Uuid]
+    """Of topics that had one name in turn, which to read from the bucket."""
     on_data_loss: OnDataLoss
     loss_cb: LossCallback | None
     refresh_s: float
@@ -125,6 +128,7 @@ def parse_settings(properties: Mapping[str, Any], store: StoreLike = None) -> Co
     settings = ConsumerSettings(
         mode=mode,
         store=_store(own, mode, store),
+        topic_ids=_topic_ids(own, mode),
         on_data_loss=cast("OnDataLoss", _choice(own, f"{PREFIX}on.data.loss", _POLICIES, "fail")),
         loss_cb=loss_cb,
         refresh_s=_number(own, f"{PREFIX}refresh.ms", 10, 86_400_000, 30_000) / 1000,
@@ -167,6 +171,20 @@ def _store(own: Mapping[str, Any], mode: Mode, given: StoreLike) -> Settings | N
             f"{PREFIX}store (a URL)"
         )
     return settings_of(settings, store=None if url is None else str(url))
+
+
+def _topic_ids(own: Mapping[str, Any], mode: Mode) -> dict[str, Uuid]:
+    """Parse ``{"orders": "<topic id>"}``, or the text ``orders=<topic id>``, several separated by commas."""
+    name = f"{PREFIX}topic.ids"
+    given = own.get(name)
+    if given is None:
+        return {}
+    if mode is not Mode.REMOTE_ONLY:
+        raise ConfigError(f"{name} needs {PREFIX}mode remote_only: a broker has only the present topic of a name")
+    if isinstance(given, str):
+        pairs = [pair.partition("=") for pair in given.split(",")]
+        given = {topic.strip(): topic_id.strip() for topic, _, topic_id in pairs}
+    return topic_ids_of(given, name)
 
 
 def _number(given: Mapping[str, Any], name: str, least: int, most: int, default: int = 0) -> int:

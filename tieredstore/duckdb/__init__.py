@@ -22,7 +22,14 @@ from tieredstore.remote.stores import StoreLike, manager_of
 with Extra("tieredstore.duckdb", "query"):
     import duckdb
 
-    from tieredstore.query.arguments import check_client, check_map, several_of, wrong_kind
+    from tieredstore.query.arguments import (
+        TopicIdLike,
+        check_client,
+        check_map,
+        several_of,
+        topic_ids_of,
+        wrong_kind,
+    )
     from tieredstore.query.batch_tables import BatchTable, BatchTables, batches_beside
     from tieredstore.query.table_names import BATCHES, check_distinct
     from tieredstore.query.topic_columns import ColumnTypes
@@ -122,14 +129,16 @@ def attach(
     isolation: Isolation = DEFAULT_ISOLATION,
     on_data_loss: OnDataLoss = "fail",
     client: Mapping[str, str] | None = None,
+    topic_ids: Mapping[str, TopicIdLike] | None = None,
     parallelism: int | None = None,
 ) -> AttachedTopics:
     """Attach topics of a bucket (by default all) to ``connection`` as tables: ``SELECT … FROM orders``.
 
     ``settings`` are a store's settings, their file, properties, or an open manager, which stays open. Each scan reads
     the topic anew. It does not decode unused columns, and does not fetch records that conditions on partition, offset
-    or time exclude. Keys and values are text by default; ``types`` sets other types for some topics. The other
-    parameters are those of ``read_topic``.
+    or time exclude. Keys and values are text by default; ``types`` sets other types for some topics.
+    ``topic_ids`` choose between topics that had one name in turn: ``{"orders": "<topic id>"}``. The other parameters
+    are those of ``read_topic``.
 
     A topic of batches is a table too, unless a topic of segments has its name. In ``topics``, it can always be named
     ``orders$batches``. Without ``topics``, the topics' names are listed.
@@ -138,7 +147,7 @@ def attach(
     for a topic whose name a table or view of the connection has already, because the topic would hide it. If such a
     table is created later, it is found as ``memory.orders`` until the topics are removed.
     """
-    topics = _check_arguments(connection, topics, types, client)
+    topics, ids = _check_arguments(connection, topics, types, client), topic_ids_of(topic_ids)
     manager, is_own = manager_of(settings)
     own = manager if is_own else None
     try:
@@ -146,7 +155,8 @@ def attach(
         named = topic_names(manager.store, manager.layout.prefix) if topics is None else topics
         names = tuple(dict.fromkeys((*named, *of_batches)))
         check_distinct(names, "attach one of them (topics), each to a separate connection")
-        _check_named(types or {}, names)
+        _check_named("types", types or {}, names)
+        _check_named("topic_ids", ids, names)
         _check_free(connection, names)
         tables: dict[str, _Table] = {}
         for name in names:
@@ -154,7 +164,7 @@ def attach(
             if name in of_batches:
                 tables[name] = of_batches[name](of_topic)
             else:
-                options = TableOptions(of_topic, isolation, on_data_loss, client, parallelism=parallelism)
+                options = TableOptions(of_topic, isolation, on_data_loss, client, ids, parallelism)
                 tables[name] = TopicTable(manager, name, options)
     except BaseException:
         if own is not None:
@@ -179,12 +189,12 @@ def _check_arguments(
     return None if topics is None else several_of("topics", topics, str, "topics' names")
 
 
-def _check_named(types: Mapping[str, ColumnTypes], names: Sequence[str]) -> None:
-    """Raise ConfigError for types of a topic that is not attached: a misspelt topic would be read as text."""
-    missing = [topic for topic in types if topic not in names]
+def _check_named(argument: str, given: Mapping[str, object], names: Sequence[str]) -> None:
+    """Raise ConfigError for an entry of a topic that is not attached: the entry of a misspelt one has no effect."""
+    missing = [topic for topic in given if topic not in names]
     if missing:
         listed = excerpt(", ".join(names) or "none", 300)
-        raise ConfigError(f"types names {missing[0]}, but the attached topics are: {listed}")
+        raise ConfigError(f"{argument} names {missing[0]}, but the attached topics are: {listed}")
 
 
 def _check_free(connection: Any, names: Sequence[str]) -> None:

@@ -121,9 +121,11 @@ class QueryTables(Closing):
         _check_nesting(sql)
         if _SHOW_TABLES.fullmatch(sql):
             # List the tables here: DuckDB itself would merge those whose names differ only in case.
+            self._check_ids()
             return QueryRows(pa.table({"name": self._table_names()}).to_reader(), self._cause_of)
         try:
             self._attach(sql)
+            self._check_ids()
             relation = self._connection.sql(sql)
             if relation is None:
                 raise ConfigError("the query returns no rows: begin it with SELECT, FROM or WITH")
@@ -218,6 +220,15 @@ class QueryTables(Closing):
                 case _:
                     content = TopicDataset(table)
             self._register(name, topic, content)
+
+    def _check_ids(self) -> None:
+        """Raise ConfigError for the id of a topic that the query does not read: the name may be misspelt."""
+        unread = next((topic for topic in self._options.topic_ids if topic not in self._tables), None)
+        if unread is not None:
+            named = f"{self._options.words.choose_topic_id} names {excerpt(unread, 249)!r}"
+            raise ConfigError(
+                f"{named}, which the query does not read; it reads {', '.join(self._tables) or 'no topic'}"
+            )
 
     def _register(self, name: str, topic: str, content: Any) -> None:
         # Refuse two names that differ only in case: DuckDB would use the table registered last for both.

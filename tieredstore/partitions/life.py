@@ -41,6 +41,18 @@ def choose_life(
     return Life(None, is_live=True, others=tuple(life.topic_id for life in lives))
 
 
+def others_than(catalog: Catalog, read: Incarnation, choose: str) -> list[str]:
+    """Return a sentence that names the other incarnations of a topic; none if it has no others.
+
+    ``choose`` says how to choose another one.
+    """
+    topic = read.topic
+    others = ", ".join(str(one.topic_id) for one in catalog.incarnations(topic) if one.topic_id != read.topic_id)
+    if not others:
+        return []
+    return [f"topic {topic} was created again: {read.topic_id} is read, and the bucket has {others} too ({choose})"]
+
+
 def contradict(layout: KeyLayout, topic: str, one: Uuid | None, other: Uuid | None) -> bool:
     """Return True if two ids of a topic certainly differ. None and derived ids contradict nothing."""
     if one is None or other is None:

@@ -8,9 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tieredstore.errors import ConfigError
+from tieredstore.model import Uuid
+
+TopicIdLike: TypeAlias = "Uuid | str | None"
+"""Kafka's topic id, for a name that several topics had in turn."""
 
 _A_MANAGER: Final = "a RemoteStorageManager that is open"
 
@@ -55,6 +59,24 @@ def check_map(name: str, given: object, wanted: str) -> None:
 def check_client(client: object) -> None:
     """Raise ConfigError unless these are a Kafka client's properties, or None."""
     check_map("client", client, 'a map of properties, as {"bootstrap.servers": "localhost:9092"}')
+
+
+def topic_id_of(given: TopicIdLike, name: str = "topic_id") -> Uuid | None:
+    """Return the id; raise ConfigError for an invalid one."""
+    match given:
+        case None | Uuid():
+            return given
+        case str():
+            return Uuid.parse(given)
+        case _:
+            raise ConfigError(f"{name} is of the type {type(given).__name__}; give its 22 characters")
+
+
+def topic_ids_of(given: Mapping[str, TopicIdLike] | None, name: str = "topic_ids") -> dict[str, Uuid]:
+    """Return the ids of topics by name; raise ConfigError for an invalid one, and for anything but a mapping."""
+    check_map(name, given, 'a map from topics to their ids, as {"orders": "AAAAAAAAQACAAAAAAAAAAA"}')
+    ids = ((topic, topic_id_of(one, f"the entry {topic} of {name}")) for topic, one in (given or {}).items())
+    return {topic: topic_id for topic, topic_id in ids if topic_id is not None}
 
 
 def check_count(name: str, count: object) -> None:

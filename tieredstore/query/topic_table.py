@@ -37,7 +37,7 @@ class TableOptions:
     isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
     client: Mapping[str, str] | None = None
-    topic_id: Uuid | None = None
+    topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid])
     parallelism: int | None = None
     max_bytes: int = 64 * 1024 * 1024
     words: QueryWords = field(default_factory=QueryWords)
@@ -148,7 +148,7 @@ class TopicTable:
         options = self._options
         query = LogQuery.of_topic(
             self.topic, isolation=options.isolation, on_data_loss=options.on_data_loss, client=options.client,
-            topic_id=options.topic_id, words=options.words,
+            topic_id=options.topic_ids.get(self.topic), words=options.words,
         )  # fmt: skip
         looked = TopicReader(lambda: self._source, query).begin()
         if self._keeps_snapshot:

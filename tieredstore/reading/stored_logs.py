@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +26,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicPartition, Uuid
-from tieredstore.partitions.life import choose_life, contradict
+from tieredstore.partitions.life import choose_life, contradict, others_than
 from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -43,11 +43,13 @@ class StoredLogs:
     """The bucket's logs of partitions with long-lived readers. Not thread-safe, except :meth:`refresh`.
 
     A topic is listed once, with all its partitions. Later, :meth:`refresh` lists one partition after its last known
-    segment, and :meth:`reload` lists the whole topic after a contradiction.
+    segment, and :meth:`reload` lists the whole topic after a contradiction. ``wanted`` are the ids of topics whose
+    reader chose an incarnation.
     """
 
-    def __init__(self, source: SegmentSource) -> None:
+    def __init__(self, source: SegmentSource, wanted: Mapping[str, Uuid]) -> None:
         self._source = source
+        self._wanted = wanted
         self._lives: dict[str, Uuid | None] = {}
         """The id under which each listed topic is read; None if the bucket does not have the topic."""
         self._logs: dict[TopicPartition, Lineage] = {}
@@ -128,15 +130,21 @@ class StoredLogs:
             with contextlib.suppress(ResourceNotFoundError):
                 catalog.incarnations(topic)
             return
+        wanted = self._wanted.get(topic)
         try:
-            life = choose_life(catalog, self._source.layout, topic, live=topic_id)
+            life = choose_life(catalog, self._source.layout, topic, live=None if wanted else topic_id, wanted=wanted)
         except ConfigError as error:
-            raise ConfigError(f"{error}, or set bootstrap.servers to read the broker's topic") from None
+            raise ConfigError(
+                f"{error} by tiered.storage.topic.ids, or set bootstrap.servers to read the broker's topic"
+            ) from None
         if life.stored is None:
             known = ", ".join(map(str, life.others))
             self.say(f"topic {topic} has id {topic_id} on the broker; the bucket's segments of {known} are not read")
             return
         self._lives[topic] = life.stored.topic_id
+        if wanted is None:
+            for sentence in others_than(catalog, life.stored, "choose by tiered.storage.topic.ids"):
+                self.say(sentence)
         for number in life.stored.partitions:
             self._logs[topic, number] = catalog.lineage(topic, number, life.stored.topic_id)
 

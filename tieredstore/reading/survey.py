@@ -17,7 +17,7 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.history import History, last_epoch
-from tieredstore.partitions.life import Life, choose_life, contradict
+from tieredstore.partitions.life import Life, choose_life, contradict, others_than
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.selections import Assign, named_topics, selected_topics
 from tieredstore.process.parallel import READERS, in_parallel
@@ -208,6 +208,9 @@ class _Survey:
         # Report the others only if the caller named no topic id: who names one knows of the others.
         if life.others and wanted is None:
             self._lose(OtherLife(topic, live_id, life.others))
+        elif life.stored is not None and wanted is None:
+            choose = f"choose by {self._query.words.choose_topic_id}"
+            self.sentences += others_than(catalog, life.stored, choose)
         return life
 
     def _join(self, known: list[_FoundPartition]) -> list[_FoundPartition]:

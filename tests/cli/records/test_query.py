@@ -8,7 +8,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet
 import pytest
@@ -18,7 +18,9 @@ from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
 from tests.support.network.key_services import serving
 from tests.support.network.schema_registry_server import RegistryService, framed, written
-from tests.support.records.topic_buckets import FIRST_ID, Bucket, fill
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, fill
+from tieredstore import open as open_bucket
+from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition
 from tieredstore.query.writers import endings_text
 from tieredstore.testing.segments import Record, build_batch
@@ -367,3 +369,33 @@ def test_sql_that_is_nested_too_deep_is_a_sentence(bucket: Bucket, sandbox: tupl
             done = query(bucket, sql, *sandbox, "--json")
             assert done.code in {0, 2}, (sql[:40], levels)
             assert done.code == 0 or done.stderr.count("\n") == 1
+
+
+def test_an_older_topic_of_the_same_name_is_read_by_its_id(tmp_path: Path) -> None:
+    """Without an id the newest is read, and a line names the other one, as ``cat`` and ``ls`` do."""
+    lives = Bucket(tmp_path)
+    lives.write(10)
+    lives.write(20, topic_id=SECOND_ID)
+    lives.write(5, "payments")
+    other = f"topic orders was created again: {SECOND_ID} is read, and the bucket has {FIRST_ID} too (choose by"
+    both = "SELECT (SELECT count(*) FROM orders) AS n, (SELECT count(*) FROM payments) AS other"
+    for options, count, told in (
+        ((), 20, f"tieredstore: {other} --topic-ids)\n"),
+        (("--topic-ids", f"orders={FIRST_ID}"), 10, ""),
+        (("--topic-ids", f"orders={SECOND_ID}"), 20, ""),
+    ):
+        done = query(lives, both, "--json", *options)
+        assert (lines(done), done.stderr) == ([{"n": count, "other": 5}], told)
+    assert other in tieredstore("cat", "--store", lives.root.as_uri(), "orders", "-n", 1).stderr
+    listed = tieredstore("ls", "--store", lives.root.as_uri()).text
+    assert str(FIRST_ID) in listed
+    assert str(SECOND_ID) in listed
+    unread = "--topic-ids names 'order', which the query does not read; it reads orders"
+    failing(query(lives, "FROM orders", "--topic-ids", f"order={FIRST_ID}"), 2, unread)
+    failing(query(lives, "FROM orders", "--topic-ids", str(FIRST_ID)), 2, "--topic-ids is not TOPIC=ID")
+    with open_bucket(lives.root) as bucket:
+        counted = bucket.query("SELECT count(*) AS n FROM orders", topic_ids={"orders": FIRST_ID})
+        assert list(counted) == [{"n": 10}]
+        with pytest.raises(ConfigError, match=r"query\(\) has no argument 'topic_id'; did you mean topic_ids"):
+            cast("Any", bucket).query("FROM orders", topic_id=FIRST_ID)
+    lives.close()

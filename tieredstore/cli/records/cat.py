@@ -42,7 +42,7 @@ from tieredstore.process.interruption import Interrupted
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
-    from tieredstore.api.reading import ReadOptions
+    from tieredstore.api.reading import QueryOptions, ReadOptions
     from tieredstore.api.scopes import Partitions
     from tieredstore.query.export import Exported
     from tieredstore.query.topic_columns import ColumnTypes
@@ -105,7 +105,7 @@ def cat(
             f"{'-n' if grep is None else '--grep'} out, or name a file"
         )
     types = parse_types(values, "bytes", alone=topic.topic)
-    how, which = read_options(records), topic.which()
+    how, which = cast("ReadOptions", read_options(records)), topic.which()
     partitions, how["topic_id"] = which.get("partitions"), which.get("topic_id")
     of_sample = how.copy()
     how["columns"], how["types"] = sink.columns, types
@@ -147,11 +147,14 @@ def cat(
             types.tell_nulls()
 
 
-def read_options(records: Records) -> ReadOptions:
-    """Return the options of a read, without types; errors name the command's options."""
+def read_options(records: Records, *, by_id: str = "--topic-id") -> QueryOptions:
+    """Return the options of a read, without types; errors name the command's options.
+
+    ``by_id`` is the one that chooses a topic id.
+    """
     from tieredstore.reading.query import QueryWords
 
-    words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
+    words = QueryWords(accept_loss="use --on-loss report", topic_ids=by_id, choose_topic_id=by_id)
     return {"isolation": records.isolation, "on_loss": records.on_loss, "words": words}
 
 

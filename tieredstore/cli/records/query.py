@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -30,6 +31,15 @@ def query(
     sandbox: Annotated[
         bool, typer.Option("--sandbox", help="The SQL may read no files and install nothing: topics alone.")
     ] = False,
+    topic_ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic-ids",
+            metavar="TOPIC=ID",
+            rich_help_panel="Topics",
+            help="Which topic, if one of this name was created again: orders=ID; may be given several times.",
+        ),
+    ] = None,
     work: Work,
 ) -> None:
     """Ask topics in SQL (DuckDB's): each is a table. Without SQL, list them.
@@ -51,14 +61,15 @@ def query(
         raise ConfigError("--plot draws the rows in place of writing them: leave out -o, --format and --json")
     target = Target.parse(output)
     picture = None if plot is None else Picture(plot)
-    how, types = read_options(records), parse_types(values, "text")
+    how, types = read_options(records, by_id="--topic-ids"), parse_types(values, "text")
+    ids = _parse_ids(topic_ids or ())
     if output.count is not None:
         how["limit"] = output.count
     if work.parallel is not None:
         how["parallel"] = work.parallel
     with store.open(cluster) as bucket:
-        types.sample, how["types"] = sample_of(bucket, read_options(records)), types
-        with closing(bucket.query(sql, sandbox=sandbox, **how)) as read:
+        types.sample, how["types"] = sample_of(bucket, read_options(records), ids), types
+        with closing(bucket.query(sql, sandbox=sandbox, topic_ids=ids, **how)) as read:
             rows = GivenRows(read.schema, read.batches())
             if picture is not None:
                 _draw(picture, rows)
@@ -67,6 +78,15 @@ def query(
             else:
                 target.write(rows)
     types.tell_nulls()
+
+
+def _parse_ids(texts: Sequence[str]) -> dict[str, str]:
+    ids = {topic: topic_id for topic, _, topic_id in (text.partition("=") for text in texts)}
+    if not all(ids.values()):
+        raise ConfigError("--topic-ids is not TOPIC=ID, as orders=AAAAAAAAQACAAAAAAAAAAA")
+    if len(ids) < len(texts):
+        raise ConfigError("--topic-ids is given twice for one topic: give one of them, and query the topics in turn")
+    return ids
 
 
 _MEASURED: Final = "integer", "floating", "decimal", "timestamp", "date", "null"

@@ -11,14 +11,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from tieredstore.cli.terminal.output import complain, counted
 from tieredstore.errors import ConfigError, ResourceNotFoundError, excerpt
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
-    from tieredstore.api.reading import ReadOptions
+    from tieredstore.api.reading import QueryOptions, ReadOptions
     from tieredstore.cli.app.options import Values
     from tieredstore.query.topic_columns import ColumnTypes
     from tieredstore.schema_registry import SchemaRegistry
@@ -146,14 +146,16 @@ def _infer_kind(rules: TopicTypes, option: str, as_text: _Kind, subject: str) ->
     return Json(schema, rules.invalid, way_out=way_out, nulls=rules.nulls, is_closed=True)
 
 
-def sample_of(bucket: Bucket, how: ReadOptions) -> Sample:
+def sample_of(bucket: Bucket, how: QueryOptions, topic_ids: Mapping[str, str] | None = None) -> Sample:
     """Return a function that reads the latest keys or values of a topic; none of a topic that is not in the log.
 
-    ``how`` has the options of the command's own read.
+    ``how`` has the options of the command's own read; ``topic_ids`` choose between topics of one name.
     """
 
     def sample(topic: str, side: Literal["key", "value"]) -> Sequence[bytes]:
-        options: ReadOptions = {**how, "columns": (side,), "limit": _SAMPLE}
+        options = cast("ReadOptions", how | {"columns": (side,), "limit": _SAMPLE})
+        if topic_ids is not None:
+            options["topic_id"] = topic_ids.get(topic)
         try:
             with closing(bucket.read(topic, last=_SAMPLE_OF_PARTITION, **options)) as read:
                 column: list[bytes | None] = [row[side] for batch in read.batches() for row in batch.to_pylist()]
