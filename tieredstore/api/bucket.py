@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Unpack
 
 from tieredstore.api import outcomes as found
 from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals, run
-from tieredstore.api.positions import GivenPlace, duration_of, place_of, window_of
+from tieredstore.api.positions import GivenPlace, duration_of, place_of, time_of, window_of
 from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
 from tieredstore.api.scopes import (
     Partitions,
@@ -122,9 +122,7 @@ class Bucket(Closing):
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
 
         scopes, (first, last) = scopes_of(self.topics, topics, which), window_of(start, stop)
-        moment = place_of("until", until)
-        if isinstance(moment, int):
-            raise ConfigError(f"until is {moment}, an offset: give a time, as yesterday or 2026-01-31T08:00Z")
+        moment = time_of("until", until)
         if moment is not None and (self.broker is None or first is not None or last is not None):
             raise ConfigError(
                 "until compares with a broker: open the bucket with broker=, and leave start and stop out"

@@ -26,7 +26,7 @@ _AGO: Final = re.compile(r"-(\d{1,9})(s|m|h|d)", re.ASCII)
 _OF_TODAY: Final = re.compile(r"\d{1,2}:\d{2}(:\d{2})?", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_EXAMPLES: Final = "1234, 2026-01-31, 2026-01-31T08:00Z, 10:00, yesterday, -1h or @1769846400000"
+_EXAMPLES: Final = "1234, 2026-01-31, 2026-01-31T08:00Z, 10:00, yesterday, -1h, now or @1769846400000"
 
 
 def _now() -> datetime:
@@ -52,6 +52,14 @@ def place_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> int | AtTi
             return AtTime.of(datetime.combine(given, time(), UTC))
     kinds = "an offset, an aware datetime, a date or a text"
     raise ConfigError(f"{name} is of the type {type(given).__name__}; give {kinds}")
+
+
+def time_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> AtTime | None:
+    """Parse the time given as ``name``, in the forms of :func:`place_of`; raise ConfigError for an offset."""
+    place = place_of(name, given, clock=clock)
+    if isinstance(place, int):
+        raise ConfigError(f"{name} is {place}, an offset: give a time, as yesterday, 2026-01-31 or @1769846400000")
+    return place
 
 
 def ends_before(start: int | AtTime | None, stop: int | AtTime | None) -> bool:
@@ -119,6 +127,8 @@ def _moment(word: str, clock: Clock) -> datetime | None:
             return _EPOCH + timedelta(milliseconds=int(match[1]))
         if match := _AGO.fullmatch(word):
             return clock() - timedelta(**{_UNITS[match[2]]: int(match[1])})
+        if word == "now":
+            return clock()
         today = datetime.combine(clock().astimezone(UTC).date(), time(), UTC)
         if word in {"today", "yesterday"}:
             return today - timedelta(days=word == "yesterday")

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
+from tieredstore.api.positions import GivenPlace, time_of
 from tieredstore.catalog.listing import Scope, list_in_scope
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition, Uuid
@@ -57,7 +58,7 @@ def verify(
     partition: int | None = None,
     sample_percent: float | None = None,
     seed: str = "",
-    since_ms: int | None = None,
+    since: GivenPlace = None,
     segments_per_task: int = 200,
     parallel: int = 2,
 ) -> DataFrame:
@@ -68,13 +69,14 @@ def verify(
 
     A task checks about ``segments_per_task`` segments of one partition, ``parallel`` of them at a time. Another task
     per partition checks that its segments follow each other. A corrupt segment gives a row; a failing store fails the
-    task.
+    task. ``since`` is a time: segments written earlier are only checked for presence.
     """
     source = store_source(settings)
     if segments_per_task < 1 or parallel < 1:
         raise ConfigError("segments_per_task and parallel must be at least 1")
     sample = None if sample_percent is None else Sample(sample_percent / 100, seed)
-    selection = Selection(Level(level), sample, since_ms)
+    moment = time_of("since", since)
+    selection = Selection(Level(level), sample, None if moment is None else moment.timestamp_ms)
     scope = Scope(topic, None if topic_id is None else Uuid.parse(topic_id), partition)
     with one_sentence(), open_bucket(source.load()) as bucket:
         parts = list(plan_parts(list_in_scope(bucket.store, bucket.prefix, scope), segments_per_task))

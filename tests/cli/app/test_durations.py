@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
 from tests.support.cli.cli_process import tieredstore
-from tieredstore.api.positions import duration_of
+from tieredstore.api.positions import GivenPlace, duration_of, place_of, time_of
 from tieredstore.errors import ConfigError
+from tieredstore.model import AtTime
 
 
 def test_durations() -> None:
@@ -24,6 +25,42 @@ def test_durations() -> None:
 def test_what_is_none_names_its_option(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--age is '.*': give a duration, as 90s, 30m, 24h or 7d"):
         duration_of("--age", text)
+
+
+CLOCK = datetime(2026, 3, 5, 14, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("now", "2026-03-05T14:30:00Z"),
+        ("-1h", "2026-03-05T13:30:00Z"),
+        ("today", "2026-03-05T00:00:00Z"),
+        ("yesterday", "2026-03-04T00:00:00Z"),
+        ("10:00", "2026-03-05T10:00:00Z"),
+        ("2026-01-31", "2026-01-31T00:00:00Z"),
+        ("2026-01-31T08:00", "2026-01-31T08:00:00Z"),
+        ("2026-01-31 08:00+02:00", "2026-01-31T06:00:00Z"),
+        ("@1769846400000", "2026-01-31T08:00:00Z"),
+        (date(2026, 1, 31), "2026-01-31T00:00:00Z"),
+        (datetime(2026, 1, 31, 8, tzinfo=UTC), "2026-01-31T08:00:00Z"),
+    ],
+)
+def test_one_syntax_of_time(given: GivenPlace, expected: str) -> None:
+    """A text or a day without a zone is UTC. Where only a time makes sense, the same words hold."""
+    at = AtTime.of(datetime.fromisoformat(expected))
+    assert place_of("start", given, clock=lambda: CLOCK) == at
+    assert time_of("until", given, clock=lambda: CLOCK) == at
+
+
+def test_a_number_is_an_offset_and_is_refused_where_only_a_time_makes_sense() -> None:
+    assert place_of("start", 7) == place_of("start", "7") == 7
+    for number in (7, "7"):
+        with pytest.raises(ConfigError, match="until is 7, an offset: give a time, as yesterday, 2026"):
+            time_of("until", number)
+    naive = datetime(2026, 1, 31, 8)  # noqa: DTZ001
+    with pytest.raises(ConfigError, match="until is 2026-01-31T08:00:00, which has no time zone: add tzinfo=UTC"):
+        time_of("until", naive)
 
 
 def test_a_command_asks_for_them_in_the_same_words() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -106,10 +107,16 @@ def test_the_latest_and_a_time() -> None:
     eventually(lambda: time.time_ns() // 1_000_000 > between_ms)
     publish(topics, [b"after"])
     assert values_of(late, at_least=1) == [b"after"]
-    late.seek_to_time(0)
+    late.seek_to_time("1970-01-01")
     assert values_of(late, at_least=2) == [b"before", b"after"]
-    late.seek_to_time(between_ms)
+    late.seek_to_time(f"@{between_ms}")
     assert values_of(late, at_least=1) == [b"after"]
+    for time_given, sentence in (
+        (7, "time is 7, an offset: give a time, as yesterday"),
+        (datetime(2026, 1, 1), "time is 2026-01-01T00:00:00, which has no time zone: add tzinfo=UTC"),  # noqa: DTZ001
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            late.seek_to_time(time_given)
 
 
 @pytest.mark.parametrize("last", [0, 1, 3, 4, 9, 10, 99])

@@ -277,7 +277,7 @@ From: TypeAlias = Annotated[
         rich_help_panel="Window",
         metavar="OFFSET|TIME",
         help="The first offset, or the first record of a time or later: 2026-01-31T08:00Z, 10:00, yesterday, "
-        "-1h, @MS. Without a zone it is UTC.",
+        "-1h, now, @MS. Without a zone it is UTC.",
         autocompletion=complete_offset,
     ),
 ]
@@ -513,6 +513,15 @@ def parse_option(option: str, text: str | None) -> int | AtTime | None:
     from tieredstore.api.positions import parse_place
 
     return parse_place(option, text)
+
+
+def parse_time(option: str, text: str | None) -> AtTime | None:
+    """Parse the time that an option gives; raise ConfigError, which names the option, for an offset too."""
+    if text is None:
+        return None
+    from tieredstore.api.positions import time_of
+
+    return time_of(option, text)
 
 
 def parse_segment(text: str, name: str = "OFFSET|ID") -> int | Uuid:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from tieredstore.api.rows import Partition, Segment, Topic
-from tieredstore.cli.app.options import Cluster, FromTo, Output, Store, Topics, parse_option
+from tieredstore.cli.app.options import Cluster, FromTo, Output, Store, Topics, parse_time
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -94,10 +94,8 @@ def ls(
     Example: tieredstore ls -c store.properties orders -p 0
     """
     picture = None if plot is None else Picture(plot)
-    time = parse_option("--until", until)
+    time = parse_time("--until", until)
     has_broker = cluster.client() is not None
-    if isinstance(time, int):
-        raise ConfigError(f"--until is {until}, an offset: give a time, as yesterday or 2026-01-31T08:00Z")
     if time is not None and (not has_broker or window.start or window.stop):
         raise ConfigError(
             "--until compares with brokers: name them by --bootstrap-server, and leave --from and --to out"

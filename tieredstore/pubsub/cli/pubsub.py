@@ -25,10 +25,9 @@ from tieredstore.cli.app.options import (
     Output,
     Prices,
     SettingsFile,
-    parse_option,
+    parse_time,
 )
 from tieredstore.errors import ConfigError
-from tieredstore.model import AtTime
 from tieredstore.pubsub.cli.options import BatchStore, TopicName, TopicNames
 
 # How far back --follow reads, to find the producer's record of a Message that is read now.
@@ -259,11 +258,9 @@ def verify(
     is_of_records = audit_records or follow
     if bodies and is_of_records:
         raise ConfigError("--bodies reads objects, but --audit-records and --follow read Kafka: give one of them")
-    since = parse_option("--from", start)
+    since = parse_time("--from", start)
     if since is not None and not is_of_records:
         raise ConfigError("--from applies to audit records: give --audit-records or --follow")
-    if isinstance(since, int):
-        raise ConfigError(f"--from {since} is an offset: audit records need a time, such as -1h or @{since}")
     settle_ms = None if settle is None else _ms_of("--settle", settle)
     late_ms = _ms_of("--late", late)
     from tieredstore.pubsub.cli.upkeep import follow_audit_log, open_audit_log, pair_audit_records, show_audit
@@ -277,7 +274,7 @@ def verify(
                 TopicAudit(opened, opened.get(topic), now_ms, settle_ms, late_ms, bodies), as_json=output.as_json
             )
             return
-        since_ms = since.timestamp_ms if isinstance(since, AtTime) else now_ms - _FOLLOWED_MS if follow else None
+        since_ms = since.timestamp_ms if since is not None else now_ms - _FOLLOWED_MS if follow else None
         opened.get(topic)
         with open_audit_log(opened, topic, settle_ms, late_ms, since_ms) as log:
             if follow:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
+from tieredstore.api.positions import time_of
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, FencedError, InvalidRangeError
 from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.process.closing import Closing
@@ -30,6 +31,7 @@ from tieredstore.pubsub.queue.queues import Claim, GroupMember, Position
 from tieredstore.pubsub.queue.topics import BatchLog, Topics, check_topic_name
 
 if TYPE_CHECKING:
+    from tieredstore.api.positions import GivenPlace
     from tieredstore.remote.stores import StoreLike
 
 Start: TypeAlias = Literal["earliest", "latest"]
@@ -188,10 +190,13 @@ class BatchConsumer(Closing):
             raise InvalidRangeError(f"this consumer does not read partition {partition} of {self.topic}")
         self._move(partition, position if isinstance(position, Position) else Position(position))
 
-    def seek_to_time(self, ms: int) -> None:
-        """Read all partitions from the first batch notified at ``ms`` or later."""
+    def seek_to_time(self, time: GivenPlace) -> None:
+        """Read all partitions from the first batch notified at a time or later: an aware datetime, a date or a text."""
+        moment = time_of("time", time)
+        if moment is None:
+            raise ConfigError("time is None: give a time, as yesterday or 2026-01-31T08:00Z")
         for partition in list(self._partitions):
-            self._move(partition, Position(self._queue.offset_at(partition, ms)))
+            self._move(partition, Position(self._queue.offset_at(partition, moment.timestamp_ms)))
 
     def seek_to_last(self, records: int) -> None:
         """Move each partition that has no commit of the group to ``records`` before its end."""

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tieredstore.cli.app.options import Apply, Cluster, Json, Store, parse_option
+from tieredstore.cli.app.options import Apply, Cluster, Json, Store, parse_time
 from tieredstore.cli.app.outcomes import OUTCOME, Words, carry_out
 from tieredstore.cli.terminal.output import counted
 from tieredstore.cli.terminal.rows import Row, attributes
 from tieredstore.errors import ConfigError
-from tieredstore.model import AtTime
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
@@ -102,11 +101,8 @@ def _of_snapshot(bucket: Bucket, moment: str, cluster_id: str | None) -> SourceG
     from tieredstore.ops.snapshots.storing import read_snapshot
     from tieredstore.restore.groups.sources import groups_of_snapshot
 
-    place = None if moment == _NEWEST else parse_option("--from-snapshot", moment)
-    if isinstance(place, int):
-        raise ConfigError(f"--from-snapshot is {moment}, an offset: give {_NEWEST}, or a time")
-    at_ms = place.timestamp_ms if isinstance(place, AtTime) else None
-    return groups_of_snapshot(read_snapshot(bucket.manager, at_ms, cluster_id))
+    at = None if moment == _NEWEST else parse_time("--from-snapshot", moment)
+    return groups_of_snapshot(read_snapshot(bucket.manager, None if at is None else at.timestamp_ms, cluster_id))
 
 
 def _line(outcome: GroupOutcome, verb: str) -> str:

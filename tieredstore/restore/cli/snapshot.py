@@ -19,7 +19,7 @@ from tieredstore.cli.app.options import (
     RegistryConfig,
     RegistryUrl,
     Store,
-    parse_option,
+    parse_time,
 )
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import counted, human_time, print_json_line, print_lines
@@ -138,9 +138,7 @@ def schemas(
 
 
 def _parse_at(text: str | None) -> int | None:
-    at = parse_option("--at", text)
-    if isinstance(at, int):
-        raise ConfigError(f"--at is {text}, an offset: give a time, as 2026-01-31T08:00Z or -1h")
+    at = parse_time("--at", text)
     return None if at is None else at.timestamp_ms
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tieredstore.cli.app.options import Apply, Json, Store, Topics, parse_option
+from tieredstore.cli.app.options import Apply, Json, Store, Topics, parse_time
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.errors import ConfigError
-from tieredstore.model import AtTime, human_bytes
+from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.api.outcomes import Outcome
@@ -51,18 +51,12 @@ def undelete(
         raise ConfigError("restore undelete needs TOPIC: tieredstore restore undelete TOPIC...")
     which = topics.which()
     scopes = Scopes(topics.names, which.get("partitions"), which.get("topic_id"))
-    times = DeletionTimes(_parse_time("--deleted-since", deleted_since), _parse_time("--deleted-until", deleted_until))
+    since, until = parse_time("--deleted-since", deleted_since), parse_time("--deleted-until", deleted_until)
+    times = DeletionTimes(*(None if time is None else time.timestamp_ms for time in (since, until)))
     with store.open() as bucket:
         opened = bucket.opened()
         plan = plan_undelete(opened.store, opened.prefix, scopes, times)
         carry_out(plan, _WORDS, yes=apply.yes, as_json=output.as_json)
-
-
-def _parse_time(option: str, text: str | None) -> int | None:
-    place = parse_option(option, text)
-    if isinstance(place, int):
-        raise ConfigError(f"{option} is {text}, an offset: give a time, as yesterday or 2026-01-31T08:00Z")
-    return place.timestamp_ms if isinstance(place, AtTime) else None
 
 
 def _line(outcome: Outcome, verb: str) -> str:
