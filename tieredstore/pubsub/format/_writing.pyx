@@ -15,6 +15,11 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from tieredstore.pubsub.errors import InvalidRecordError
 
+# Cython's posix.time includes <sys/time.h> only, which does not declare clock_gettime; Python 3.13's headers no longer
+# include <time.h> for the stable ABI.
+cdef extern from "<time.h>" nogil:
+    pass
+
 cdef extern from "_parse.h" nogil:
     enum:
         FIELDS_WITHOUT_ID_AND_HEADERS
