@@ -61,6 +61,49 @@ def test_a_copy_has_a_bar_in_colour_and_leaves_its_sums(settings: Path, commands
     assert re.search(r"5 copied \(1\.4 MiB as 1\.4 MiB, ratio 0\.99, \d+\.\d [KM]iB/s\)$", last), shown
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line", "count"),
+    [
+        (("rm", "txn"), r"would be removed  txn-\S+  \(\d+\.\d KiB\)", 4),
+        (("rm", "txn", "--yes"), r"removed  txn-\S+  \(\d+\.\d KiB\)", 4),
+        (("mirror", "target", "--dry-run"), r"would be copied  verbatim  txn-\S+  \(\d+\.\d KiB\)", 4),
+        (("mirror", "target"), r"copied  verbatim  txn-\S+  \(\d+\.\d KiB\)", 4),
+        (
+            ("verify",),
+            r"gap: txn-0 \(\S+\): offsets 605 to 1208 are in no segment; .* lie there \(1\)",
+            1,
+        ),
+        (("gc", "--min-age=48h"), r"would be deleted  without manifest  txn-\S+  \(.*1970-01-01 00:00:00", 1),
+        (("gc", "--min-age=48h", "--yes"), r"deleted  without manifest  txn-\S+  \(.*1970-01-01 00:00:00", 1),
+        (("upload", TXN), r"tieredstore: stored segment \S+ lost its \.indexes and counts as not copied", 1),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_each_line_is_whole_and_above_the_bar(
+    arguments: tuple[object, ...], line: str, count: int, stored: Path, commands: ForkedCommands, tmp_path: Path
+) -> None:
+    (tmp_path / "target").mkdir()
+    spoil(tmp_path, "indexes" if arguments[0] == "upload" else "rsm-manifest")
+    words = [str(tmp_path / "target") if word == "target" else word for word in arguments]
+    with Terminal(80) as terminal:
+        assert ended(commands.start(*words, "-c", stored, terminal=terminal.path, environment=PLAIN)).code in (0, 3)
+        shown = terminal.read_all().decode()
+    pieces = re.split(r"[\r\n]|\x1b\[\d*[AK]", re.sub(r"\x1b\[[\d;]*m|\x1b\[\?25[lh]", "", shown))
+    assert any("0:00:0" in piece or "-:--:--" in piece for piece in pieces), shown
+    assert "1 leftovers" not in shown
+    found = [piece for piece in pieces if re.fullmatch(line, piece)]
+    assert len(found) == count, shown
+    assert any(len(piece) > 80 for piece in found)
+
+
+def spoil(folder: Path, suffix: str) -> None:
+    """Remove one object of a stored segment, and make what is left of the segment old enough for gc."""
+    lost = stored_files(folder, suffix)[1]
+    lost.unlink()
+    for left in lost.parent.glob(f"{lost.stem}.*"):
+        os.utime(left, (0, 0))
+
+
 @pytest.mark.parametrize("environment", [{**PLAIN, "NO_COLOR": "1"}, {**PLAIN, "TERM": "dumb"}])
 def test_no_color_means_none(environment: dict[str, str], settings: Path, commands: ForkedCommands) -> None:
     with Terminal() as terminal:

@@ -131,7 +131,7 @@ def carry_out(plan: Plan, words: Words, *, yes: bool, as_json: bool, store: Obje
 def tell_all(act: Callable[[OnOutcome], Totals], teller: Teller, store: ObjectStore | None = None) -> None:
     """Report each item of ``act``, count them while it works, and sum them up; see :func:`finish`."""
     doing = "checking" if teller.is_plan else teller.words.doing
-    with tell_if_stopped(teller.stopped), counting(doing, f"{teller.words.noun}s") as advance:
+    with tell_if_stopped(teller.stopped), counting(doing, teller.words.noun) as advance:
 
         def tell(outcome: Outcome) -> None:
             teller.tell(outcome)

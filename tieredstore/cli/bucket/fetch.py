@@ -68,7 +68,7 @@ def parse_range(text: str) -> slice:
 
 
 def _copy(pieces: Generator[memoryview], size: int, file: BinaryIO) -> None:
-    with progress("fetch", size) as bar, contextlib.closing(pieces):
+    with progress("fetch", size) as advance, contextlib.closing(pieces):
         for piece in pieces:
             write_all(file, piece)
-            bar.advance(len(piece))
+            advance(len(piece))

@@ -159,7 +159,7 @@ def list_keys(
         if key_id is not None:
             _check(bucket, key_id, as_json=output.as_json)
             return
-        with counting("reading", "manifests") as advance:
+        with counting("reading", "manifest") as advance:
             rows = bucket.keys(on_segment=lambda _: advance())
         row = _key_row(bucket.settings.encryption)
     sums = {name: sum(getattr(each, name) for each in rows) for name in ("segments", "size", "stored_size")}
@@ -268,7 +268,7 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
             detail = f"  {need.detail}" if need.reason is NeedReason.CACHED else ""
             print_lines([f"{need.reason.value:12} {need.name}{detail}"])
 
-    with counting("reading", "manifests") as advance:
+    with counting("reading", "manifest") as advance:
 
         def count(_: object) -> None:
             nonlocal listed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,8 +15,8 @@ import typer
 from tieredstore.api.outcomes import Outcome
 from tieredstore.cli.app.options import DryRun, Json, Store, Topics, Work
 from tieredstore.cli.app.outcomes import OUTCOME, Teller, Words, finish, totals_of
-from tieredstore.cli.terminal.output import human_rate, human_ratio, print_json_line, print_lines
-from tieredstore.cli.terminal.progress import Bar, progress, tell_if_stopped
+from tieredstore.cli.terminal.output import complain, human_rate, human_ratio, print_json_line, print_lines
+from tieredstore.cli.terminal.progress import progress, tell_if_stopped
 from tieredstore.kafka.logdir import PARTITION_METADATA, PartitionFileMissingError
 from tieredstore.model import human_bytes
 
@@ -51,10 +52,10 @@ def upload(
         def begin(wanted: DiskSegments) -> None:
             teller.expected = len(wanted.found)
             shown.enter_context(tell_if_stopped(teller.stopped))
-            teller.bar = shown.enter_context(progress("upload", wanted.size))
+            teller.advance = shown.enter_context(progress("upload", wanted.size))
 
         def advance(size: int) -> None:
-            teller.bar.advance(size)
+            teller.advance(size)
 
         totals, failure = totals_of(
             lambda: bucket.upload(
@@ -74,7 +75,7 @@ class _Teller(Teller):
     An error that repeats for consecutive segments of a partition is reported once, with the count at the end.
     """
 
-    bar: Bar = field(default_factory=lambda: Bar(lambda _: None, lambda _: None))
+    advance: Callable[[int], object] = int
     expected: int = 0
     log_size: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -88,7 +89,7 @@ class _Teller(Teller):
         self.log_size += (outcome.size or 0) * (outcome.status in ("planned", "done"))
         self.more = {"size": self.log_size, "seconds": round(time.monotonic() - self.started, 3)}
         if outcome.code == "there":
-            self.bar.advance(outcome.size or 0)
+            self.advance(outcome.size or 0)
         if self.as_json:
             print_json_line(OUTCOME.json(outcome))
         if outcome.error is None:
@@ -103,7 +104,7 @@ class _Teller(Teller):
             return
         self.end_repetition()
         self.error = error
-        self.bar.say(_line(outcome, "failed"))
+        complain(_line(outcome, "failed"))
 
     def end_repetition(self) -> None:
         """Report for how many more segments the last error repeated."""
@@ -111,7 +112,7 @@ class _Teller(Teller):
         if repeated:
             first, last = repeated[0], repeated[-1]
             where = _segment(first) + (f" to {last.base_offset}" if last is not first else "")
-            self.bar.say(f"{'failed':<10} {where}: the same ({len(repeated)} more segments)")
+            complain(f"{'failed':<10} {where}: the same ({len(repeated)} more segments)")
 
     def stopped(self) -> str:
         """Return the progress without sizes: after a signal there is no time to compute them."""

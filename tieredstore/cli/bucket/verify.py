@@ -71,7 +71,7 @@ def verify(
     with (
         store.open(cluster) as bucket,
         tell_if_stopped(lambda: f"stopped; {report.sentence()}"),
-        counting("verifying", "segments") as advance,
+        counting("verifying", "segment") as advance,
     ):
 
         def take(seen: Verification) -> None:

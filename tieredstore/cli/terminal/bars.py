@@ -1,11 +1,17 @@
-"""Bars and counters on a terminal. Separate from ``progress``, because importing rich takes a tenth of a second."""
+"""Bars and counters on a terminal, and the lines above them.
+
+As long as one is shown, what the process writes to this terminal appears above it, whether through stdout or stderr.
+Separate from ``progress``, because importing rich takes a tenth of a second.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Callable, Generator
-from typing import Final, TypeAlias
+import threading
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final, TextIO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -21,13 +27,9 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from tieredstore.cli.terminal.output import human_count, human_rate
-from tieredstore.cli.terminal.tables import plain
+from tieredstore.cli.terminal.output import counted, human_rate
 from tieredstore.model import human_bytes
 from tieredstore.process.interruption import at_sudden_end
-
-BarParts: TypeAlias = tuple[Callable[[int], None], Callable[[str], None]]
-"""Two functions: one advances a bar by bytes, the other prints a sentence above it."""
 
 _SHOW_CURSOR: Final = "\x1b[?25h\n"
 
@@ -39,13 +41,13 @@ _ONE_LINE: Final = Column(no_wrap=True)
 class _Count(ProgressColumn):
     """The number of items done."""
 
-    def __init__(self, unit: str) -> None:
+    def __init__(self, noun: str) -> None:
         super().__init__(_ONE_LINE)
-        self._unit = unit
+        self._noun = noun
 
     def render(self, task: Task) -> Text:
         """Return the number with its unit, such as ``1,234 segments``."""
-        return Text(f"{human_count(int(task.completed))} {self._unit}")
+        return Text(counted(int(task.completed), self._noun))
 
 
 class _Done(ProgressColumn):
@@ -64,41 +66,81 @@ class _Speed(ProgressColumn):
         return Text("" if task.speed is None else human_rate(int(task.speed), 1))
 
 
+class _Above:
+    """A stream of the terminal whose lines appear above the bar. Their width does not matter: the terminal wraps them,
+    so that copying or searching them finds whole lines.
+    """
+
+    def __init__(self, console: Console, stream: TextIO) -> None:
+        stream.flush()
+        self._console, self._stream = console, stream
+        self._lock, self._begun = threading.Lock(), ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Print the lines that ``text`` completes, and keep the rest until its line is complete."""
+        with self._lock:
+            lines, newline, self._begun = (self._begun + text).rpartition("\n")
+        if newline:
+            self._console.print(Text(lines), soft_wrap=True)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Print all lines at once."""
+        self.write("".join(lines))
+
+    def end(self) -> None:
+        """Write the rest of the last line to the stream itself, once the bar is gone."""
+        self._stream.write(self._begun)
+
+
 @contextlib.contextmanager
-def counter(what: str, unit: str) -> Generator[Callable[[], None]]:
+def counter(what: str, noun: str) -> Generator[Callable[[], None]]:
     """Yield a function to call for each item done. The total is unknown."""
-    columns = (SpinnerColumn(), _Count(unit), TimeElapsedColumn())
-    with _progress(_console(), *columns) as drawn:
+    with _progress(SpinnerColumn(), _Count(noun), TimeElapsedColumn()) as drawn:
         task = drawn.add_task(what, total=None)
         yield lambda: drawn.advance(task)
 
 
 @contextlib.contextmanager
-def bar(what: str, total_bytes: int) -> Generator[BarParts]:
-    """Draw a bar that counts to ``total_bytes``; yield the functions that advance it and print above it."""
-    console = _console()
+def bar(what: str, total_bytes: int) -> Generator[Callable[[int], None]]:
+    """Draw a bar that counts to ``total_bytes``; yield the function that advances it."""
     columns = (BarColumn(), _Done(_ONE_LINE), _Speed(_ONE_LINE), TimeRemainingColumn(table_column=_ONE_LINE))
-    with _progress(console, *columns) as drawn:
+    with _progress(*columns) as drawn:
         task = drawn.add_task(what, total=total_bytes)
-        yield lambda count: drawn.advance(task, count), lambda line: console.print(plain(line), soft_wrap=True)
-
-
-def _console() -> Console:
-    return Console(stderr=True, markup=False, highlight=False)
+        yield lambda count: drawn.advance(task, count)
 
 
 @contextlib.contextmanager
-def _progress(console: Console, *columns: ProgressColumn) -> Generator[Progress]:
+def _progress(*columns: ProgressColumn) -> Generator[Progress]:
+    console = Console(file=sys.stderr, markup=False, highlight=False)
     description = TextColumn("{task.description}")
-    # Leave stdout alone: it may carry the data.
     with (
-        Progress(description, *columns, console=console, transient=True, redirect_stdout=False) as drawn,
-        at_sudden_end(_show_cursor),
+        _lines_above(console),
+        Progress(
+            description, *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+        ) as drawn,
+        at_sudden_end(lambda: _show_cursor(console)),
     ):
         yield drawn
 
 
-def _show_cursor() -> None:
+@contextlib.contextmanager
+def _lines_above(console: Console) -> Generator[None]:
+    """Within the block, print what is written to stderr above the bar, and stdout too if it is the same terminal."""
+    complaints = _Above(console, sys.stderr)
+    with contextlib.redirect_stderr(cast("TextIO", complaints)), contextlib.ExitStack() as more:
+        more.callback(complaints.end)
+        if sys.stdout.isatty() and os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno()):
+            output = _Above(console, sys.stdout)
+            more.callback(output.end)
+            more.enter_context(contextlib.redirect_stdout(cast("TextIO", output)))
+        yield
+
+
+def _show_cursor(console: Console) -> None:
     """A bar hides the cursor, and shows it again only at its end."""
-    sys.stderr.write(_SHOW_CURSOR)
-    sys.stderr.flush()
+    console.file.write(_SHOW_CURSOR)
+    console.file.flush()

@@ -5,34 +5,24 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from time import monotonic
 from types import ModuleType
 from typing import Final
 
-from tieredstore.cli.terminal.output import complain, human_count
+from tieredstore.cli.terminal.output import complain, counted
 from tieredstore.process.interruption import Interrupted, at_sudden_end
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A display of progress. ``advance`` takes bytes; ``say`` prints a sentence to stderr."""
-
-    advance: Callable[[int], None]
-    say: Callable[[str], None]
-
 
 _LINE_EVERY_S: Final = 10.0
 
 
 @contextlib.contextmanager
-def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
+def counting(what: str, noun: str) -> Generator[Callable[[], None], None, None]:
     """Yield a function to call for each item done. The total is unknown.
 
     On a terminal this shows a counter, elsewhere a line every ten seconds.
     """
     if sys.stderr.isatty():
-        with _bars().counter(what, unit) as advance_on_terminal:
+        with _bars().counter(what, noun) as advance_on_terminal:
             yield advance_on_terminal
         return
     done, told_at = 0, monotonic()
@@ -42,19 +32,19 @@ def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
         done += 1
         if (now := monotonic()) - told_at >= _LINE_EVERY_S:
             told_at = now
-            complain(f"{what}: {human_count(done)} {unit} so far")
+            complain(f"{what}: {counted(done, noun)} so far")
 
     yield advance
 
 
 @contextlib.contextmanager
-def progress(what: str, total_bytes: int) -> Generator[Bar, None, None]:
-    """Show a bar that counts to ``total_bytes`` if stderr is a terminal."""
+def progress(what: str, total_bytes: int) -> Generator[Callable[[int], None], None, None]:
+    """Show a bar that counts to ``total_bytes`` if stderr is a terminal; yield a function that advances it."""
     if not sys.stderr.isatty():
-        yield Bar(lambda _: None, complain)
+        yield lambda _: None
         return
-    with _bars().bar(what, total_bytes) as (advance, say):
-        yield Bar(advance, say)
+    with _bars().bar(what, total_bytes) as advance:
+        yield advance
 
 
 def _bars() -> ModuleType:

@@ -51,7 +51,7 @@ def verify(
     if not same_offsets and (len(names) > 1 or window.first is not None or window.end is not None):
         raise ConfigError("several topics, --from and --to need --same-offsets; a run is compared whole")
     compared: list[ComparedPartition] = []
-    with store.open() as bucket, counting("comparing", "partitions") as advance:
+    with store.open() as bucket, counting("comparing", "partition") as advance:
         comparison = Comparison(bucket.manager, client)
         if same_offsets:
             partitions = comparison.same_offsets(_parse_topics(names), window.first, window.end)
