@@ -182,6 +182,28 @@ def test_all_addresses_of_the_next_protocol_can_be_listened_on(health: Health) -
         served.close()
 
 
+def test_a_server_is_lost_and_regained_in_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    now = [100.0]
+    health = Health(
+        {"leadership": "not asked yet", "topics": None, "store": None},
+        servers={"leadership": "broker", "topics": "broker", "store": "store"},
+        monotonic=lambda: now[0],
+    )
+    health.holds("leadership")
+    assert not caplog.messages
+    health.fails("topics", "no answer")
+    health.fails("leadership", "no answer")
+    health.fails("topics", "still no answer")
+    now[0] = 107.0
+    health.holds("topics")
+    health.holds("leadership")
+    health.holds("leadership")
+    assert caplog.messages == [
+        "broker: lost; retrying until it answers: no answer",
+        "broker: available again after 7 s",
+    ]
+
+
 def test_who_owes_a_sign_of_life_is_named() -> None:
     now = [100.0]
     health = Health(monotonic=lambda: now[0])

@@ -28,6 +28,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import watermark_key
 from tieredstore.config import settings_from
+from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader import pins, shipping
@@ -319,3 +320,16 @@ def test_a_watermark_that_others_move_all_the_time_is_moved_in_the_end(disk: Bro
         assert shipping.run_once(tries=10) == []
     assert watermark_of(inner).next_offset == 40
     assert len(extents(inner)) == 4
+
+
+def test_an_outage_of_the_store_is_two_lines_for_all_partitions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("orders", "clicks", "views"):
+        BrokerDisk(tmp_path, TopicIdPartition(Uuid.random(), name, 0)).grow(2)
+    store = FaultyStore(MemoryObjectStore(), lambda operation: operation.name == "put" and len(store.failed) < 3)
+    with uploader_of(tmp_path, store) as shipping:
+        assert shipping.run_once() == []
+    lost, regained = caplog.messages
+    assert lost.startswith("store: lost; retrying until it answers: ")
+    assert regained.startswith("store: available again after ")

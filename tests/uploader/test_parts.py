@@ -334,12 +334,22 @@ def test_a_warning_is_one_line_for_all_its_topics(caplog: pytest.LogCaptureFixtu
         advice.ask([*many, *others])
         lines = caplog.messages
         (line,) = lines
-        assert line.startswith("topics bytes, topic-00, topic-01,")
-        assert " and 5 more: file.delete.delay.ms is 60000" in line
+        assert line.startswith("15 topics (bytes, topic-00, topic-01,")
+        assert " and 5 more): file.delete.delay.ms is 60000" in line
         # An hour later.
         advice.forget()
     assert advice.advice["kept"] == ()
     assert advice.sentences() == lines
+
+
+def test_a_refusal_is_one_line_for_all_its_topics(caplog: pytest.LogCaptureFixture) -> None:
+    advice = advice_of(Broker({f"table-{number}": {"cleanup.policy": "compact"} for number in range(3)}))
+    for _ in range(2):
+        advice.ask(["table-0", "table-1", "table-2"])
+        advice.forget()
+    (line,) = caplog.messages
+    assert line.startswith("3 topics (table-0, table-1, table-2): not shipped: it is compacted, ")
+    assert line.endswith("uploader.force.topics=table-0,table-1,table-2")
 
 
 def test_where_links_outlive_the_process_the_delay_of_deletion_does_not_matter() -> None:
@@ -369,7 +379,7 @@ def test_a_topic_that_is_never_told_of_is_shipped_after_some_tries(caplog: pytes
         advice.ask(["orders"])
     assert advice.knows("orders")
     assert 1 < len(broker.asked) < 50
-    assert "orders are unavailable, so it is shipped" in caplog.text
+    assert "topic orders: no answer about settings, so shipped" in caplog.text
 
 
 def test_without_a_broker_nobody_is_asked() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -28,10 +29,14 @@ from tieredstore.remote import RemoteStorageManager
 
 
 def test_a_closed_segment_is_shipped_once_and_the_watermark_moves_behind_it(
-    disk: BrokerDisk, store: MemoryObjectStore
+    disk: BrokerDisk, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert run_once(disk.log_dir, store) == []
+    with caplog.at_level("INFO", "tieredstore.uploader.shipping"):
+        assert run_once(disk.log_dir, store) == []
     assert extents(store) == [(0, 9), (10, 19), (20, 29)]
+    first, *_ = told = [line for line in caplog.messages if line.startswith("shipped ")]
+    assert len(told) == 3
+    assert re.fullmatch(rf"shipped {disk.folder.name} 0\.\.9 \(\d+ B, \d+\.\d s\)", first), first
     watermark = watermark_of(store)
     assert (watermark.next_offset, watermark.leader_epoch, watermark.broker_id) == (30, 0, 1)
     assert watermark.segment is not None

@@ -24,6 +24,7 @@ from tieredstore.kafka.checkpoints import (
 )
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, FoundSegment, LogSegment
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.process.log_once import LogOnce
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -180,7 +181,8 @@ class _Partition:
         self._first_offset = 0
         self._by_offset: dict[int, list[SegmentObjects]] = {}
         self._identities: dict[Uuid, SegmentIdentity | None] = {}  # None for a copy that is incomplete or damaged
-        self._warned_of: set[Uuid] = set()
+        # A copy is listed again every few seconds, for months.
+        self._log = LogOnce(_logger)
 
     def answers_for(self, base_offset: int, not_before: float) -> bool:
         """Return True if the listing is new enough, includes this offset, and the segment has not changed since."""
@@ -203,7 +205,6 @@ class _Partition:
             for segment_id, identity in self._identities.items()
             if identity is not None and segment_id in committed and not committed[segment_id].missing
         }
-        self._warned_of &= committed.keys()
         self._first_offset, self._listed_at, self._by_offset = first_offset, listed_at, dict(by_offset)
         self.size = 1 + len(committed)
         self.changed_offsets.clear()
@@ -222,19 +223,12 @@ class _Partition:
         """Read the identity of a copy, by one request; None if the copy is incomplete or damaged."""
         if objects.missing:
             lost = ", ".join(f".{suffix.value}" for suffix in objects.missing)
-            self._warn(objects, f"lost its {lost} and counts as not copied")
+            self._log.warn(f"stored segment {objects.segment_id.id} lost its {lost} and counts as not copied")
             return None
         try:
             return SegmentIdentity.of_stored(load_segment(store, objects, rules).metadata)
         except SegmentNotFoundError:
             return None  # deleted since it was listed
         except CorruptDataError as error:
-            self._warn(objects, f"counts as not copied: {error}")
+            self._log.warn(f"stored segment {objects.segment_id.id} counts as not copied: {error}")
             return None
-
-    def _warn(self, objects: SegmentObjects, trouble: str) -> None:
-        """Warn once per copy, not with each listing, of which there may be one every few seconds for months."""
-        segment_id = objects.segment_id.id
-        if segment_id not in self._warned_of:
-            self._warned_of.add(segment_id)
-            _logger.warning("stored segment %s %s", segment_id, trouble)

@@ -23,6 +23,7 @@ from tieredstore.config.source import SettingsReader
 from tieredstore.config.storage import BACKENDS, ProxySettings, backend_name
 from tieredstore.config.values import is_quoted, plain
 from tieredstore.model import GivenProperties
+from tieredstore.process.log_once import LogOnce
 
 if TYPE_CHECKING:
     from tieredstore.config.uploader import UploaderSettings
@@ -31,9 +32,8 @@ _logger: Final = logging.getLogger(__name__)
 _BACKEND: Final = "storage.backend.class"
 _UPLOADER: Final = "uploader."
 
-# Log each line once per process, because a Spark executor loads settings for each task.
-_SAID: Final[set[str]] = set()
-"""Lines that this process has logged. Two threads may log the same line, which is harmless."""
+_log: Final = LogOnce(_logger)
+"""Logs each line once per process, because a Spark executor loads settings for each task."""
 
 
 def load_settings(path: Path | str) -> Settings:
@@ -122,26 +122,13 @@ def _storage_options(reader: SettingsReader) -> tuple[tuple[str, SecretStr], ...
 
 def _say_what_is_odd(reader: SettingsReader, own: OwnProperties) -> None:
     if is_quoted(own.texts.get("key.prefix", "")):
-        _warn_once(f"{own.source}: key.prefix is taken without its quotes; the JVM plugin keeps them in every key")
+        _log.warn(f"{own.source}: key.prefix is taken without its quotes; the JVM plugin keeps them in every key")
     if forgotten := forgotten_names(reader):
         under = f"are not read: they do not start with {own.prefix} as others do"
-        _warn_once(f"{own.source}: {', '.join(forgotten)} {under}")
+        _log.warn(f"{own.source}: {', '.join(forgotten)} {under}")
     _say_without_effect(own.source, (name for name in own.texts if effect_of(name) is Effect.WITHOUT_EFFECT))
 
 
 def _say_without_effect(source: str, names: Iterable[str]) -> None:
-    if new := [name for name in names if _is_first(name)]:
+    if new := [name for name in names if _log.is_first(name)]:
         _logger.info("%s: accepted without effect: %s", source, ", ".join(new))
-
-
-def _warn_once(sentence: str) -> None:
-    if _is_first(sentence):
-        _logger.warning("%s", sentence)
-
-
-def _is_first(words: str) -> bool:
-    """Return True the first time this process logs ``words``."""
-    if words in _SAID:
-        return False
-    _SAID.add(words)
-    return True

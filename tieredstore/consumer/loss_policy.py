@@ -11,6 +11,7 @@ from tieredstore.consumer.partition import Failed, Partition
 from tieredstore.consumer.settings import PREFIX
 from tieredstore.errors import DataLossError, SegmentNotFoundError, StoreUnavailableError, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.process.log_once import LogOnce
 
 if TYPE_CHECKING:
     from tieredstore.consumer.measures import Measures
@@ -30,7 +31,8 @@ class LossPolicy:
         self._measures = measures
         self._first_pause_s = first_pause_s
         self._to_raise: dict[str, Exception] = {}
-        self._warned: set[str] = set()
+        # Every look-up of a partition that waits at a loss finds the loss again.
+        self._log = LogOnce(_logger)
 
     def take_error(self) -> Exception | None:
         """Return an error for the current call to raise. Each error is returned once."""
@@ -85,7 +87,7 @@ class LossPolicy:
             way = f"seek to another offset, or set {PREFIX}on.data.loss=report to continue with a warning"
             partition.phase = Failed(DataLossError(f"{sentence}; {way}"))
             return False
-        self._warn(sentence)
+        self._log.warn(sentence)
         return True
 
     def accepts_damage(self, partition: Partition, error: Exception) -> bool:
@@ -93,7 +95,7 @@ class LossPolicy:
         if self._settings.on_data_loss == "fail":
             partition.phase = Failed(error)
             return False
-        self._warn(str(error))
+        self._log.warn(str(error))
         return True
 
     def note_reset(self, partition: Partition, offset: int, position: int | None) -> None:
@@ -112,12 +114,6 @@ class LossPolicy:
             partition.tally.changes += 1
             self._measures.side_changes += 1
             _logger.info("%s continues from the %s at offset %s", partition, side, partition.position)
-
-    def _warn(self, sentence: str) -> None:
-        """Warn once: every look-up of a partition that waits at a loss finds the loss again."""
-        if sentence not in self._warned:
-            self._warned.add(sentence)
-            _logger.warning("%s", sentence)
 
 
 def _as_unavailable(error: Exception, is_passing: bool) -> Exception:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tieredstore.process.forks import ForkSafeLock
+
+_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +26,24 @@ class Health:
     the sentences, so they must not contain secrets or data of records.
     """
 
-    def __init__(self, conditions: Mapping[str, str] | None = None, *, monotonic: Callable[[], float] = time.monotonic):
-        """Begin with failing ``conditions``, each with its reason, such as ``{"store": "not asked yet"}``."""
+    def __init__(
+        self,
+        conditions: Mapping[str, str | None] | None = None,
+        *,
+        servers: Mapping[str, str] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with failing ``conditions``, each with its reason, such as ``{"store": "not asked yet"}``; None for one
+        that holds.
+
+        ``servers`` names the server behind a condition, such as ``{"leadership": "broker"}``. The log gets one line
+        when the first condition of a server fails, and one when all of them hold again.
+        """
         self._monotonic = monotonic
         self._lock = ForkSafeLock()
         self._reasons: dict[str, str | None] = dict(conditions or {})
+        self._servers = dict(servers or {})
+        self._lost_at_s: dict[str, float] = {}
         self._beats: dict[str, _Beat] = {}
 
     def holds(self, condition: str) -> None:
@@ -35,11 +52,22 @@ class Health:
             if condition not in self._reasons:
                 raise KeyError(condition)
             self._reasons[condition] = None
+            server = self._servers.get(condition, "")
+            rest = (self._reasons.get(other) for other, of in self._servers.items() if of == server)
+            lost_at_s = self._lost_at_s.pop(server, None) if not any(rest) else None
+        if lost_at_s is not None:
+            _logger.warning("%s: available again after %.0f s", server, self._monotonic() - lost_at_s)
 
     def fails(self, condition: str, sentence: str) -> None:
         """Mark the condition as failing, with a sentence why."""
         with self._lock:
             self._reasons[condition] = sentence
+            server = self._servers.get(condition)
+            is_lost = server is not None and server not in self._lost_at_s
+            if server is not None and is_lost:
+                self._lost_at_s[server] = self._monotonic()
+        if is_lost:
+            _logger.warning("%s: lost; retrying until it answers: %s", server, sentence)
 
     def beat(self, name: str, *, within_s: float) -> None:
         """Record a sign of life of ``name`` (a thread or loop), and expect the next within ``within_s`` seconds."""

@@ -14,6 +14,7 @@ from tieredstore.errors import DataLossError
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid, name_of
 from tieredstore.partitions.selections import is_selected
+from tieredstore.process.log_once import LogOnce
 from tieredstore.records.report import LostOffsets, lost_offsets
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ class Losses:
 
     def __init__(self, query: LogQuery) -> None:
         self._query = query
-        self._warned: set[str] = set()
+        self._log = LogOnce(_logger)
 
     def accept(self, loss: Loss, cause: Exception | None = None) -> None:
         """Raise DataLossError from ``cause`` with advice, or log a warning, by the query's policy."""
@@ -308,9 +309,7 @@ class Losses:
         if self._query.fails_on_loss:
             raise DataLossError(sentence(loss, words) + _way_out(loss, words.accept_loss)) from cause
         for warning in _warnings(loss, words):
-            if warning not in self._warned:
-                self._warned.add(warning)
-                _logger.warning("%s", warning)
+            self._log.warn(warning)
 
     def accept_missing(self, spans: Iterable[LostOffsets]) -> None:
         """Apply the policy to offsets that do not exist, if there are any."""

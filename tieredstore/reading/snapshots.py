@@ -14,6 +14,7 @@ from tieredstore.catalog.watermark import StoredMoves
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position, Standing, is_stale, needs_answer
 from tieredstore.partitions.selections import Selection
+from tieredstore.process.log_once import LogOnce
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.losses import Moved, sentence
 from tieredstore.reading.survey import survey_logs
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
-
-_LOGGED: Final = 10_000
-"""The most problems to remember as logged."""
-
 
 _NO_END: Final = ((None, None), None)
 
@@ -56,8 +53,7 @@ class LogSnapshots:
         self._fresh_s = fresh_s
         self._clock = clock
         self._taken_at = 0.0
-        self._logged: dict[str, None] = {}
-        """Problems already logged, oldest first."""
+        self._log = LogOnce(_logger)
         # Cache the catalog in memory. A cache in the bucket, as planners may share, would need permission to write.
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
         self._moves: StoredMoves | None = None
@@ -109,7 +105,7 @@ class LogSnapshots:
         for where in sorted(stale):
             offset = positions[where].offset
             moved = Moved(where, offset, Standing("stale", offset), logs[where])
-            self._warn(sentence(moved, self._query.words))
+            self._log.warn(sentence(moved, self._query.words))
         return stale
 
     def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:
@@ -135,11 +131,4 @@ class LogSnapshots:
     def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
         """Log each problem once, even if it comes and goes: a copy in progress would be reported every second."""
         for problem in snapshot.problems:
-            self._warn(problem)
-
-    def _warn(self, sentence: str) -> None:
-        if sentence not in self._logged:
-            _logger.warning("%s", sentence)
-            self._logged[sentence] = None
-            if len(self._logged) > _LOGGED:
-                del self._logged[next(iter(self._logged))]
+            self._log.warn(problem)

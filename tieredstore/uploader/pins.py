@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 
 from tieredstore.errors import ConfigError, CorruptDataError, TieredStoreError
 from tieredstore.kafka.held_segment import SegmentIncompleteError
+from tieredstore.process.log_once import LogOnce
 from tieredstore.uploader.links import Links
 from tieredstore.uploader.partition import Partition, Role
 from tieredstore.uploader.segment import Segment
@@ -59,7 +60,7 @@ class Pins:
         self._links = links
         self._max_files = max(FILES_OF_A_SEGMENT, min(max_files, _raise_limit(max_files)))
         self._min_free_percent = min_free_percent
-        self._said: set[str] = set()
+        self._log = LogOnce(_logger)
 
     def renew(self, partitions: Iterable[Partition], now_s: float) -> Held:
         """Pin closed segments within the limits, beginning with those that the broker is about to delete."""
@@ -114,7 +115,7 @@ class Pins:
                 segment.lose(str(error))
                 return 0
             except OSError as error:
-                self._say_once(f"cannot hold {segment.place}: {error}; retrying")
+                self._log.warn(f"cannot hold {segment.place}: {error}; retrying")
                 return self._max_files if error.errno in _TOO_MANY else 0
             if segment.next_offset <= partition.replicated_to:
                 segment.mark_replicated()
@@ -165,11 +166,6 @@ class Pins:
                         _logger.warning(
                             "dropped %s without shipping it: the disk of %s is nearly full", segment.place, disk
                         )
-
-    def _say_once(self, sentence: str) -> None:
-        if sentence not in self._said and len(self._said) < 1000:
-            self._said.add(sentence)
-            _logger.warning("%s", sentence)
 
 
 def free_percent(folder: Path) -> float:

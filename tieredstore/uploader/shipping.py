@@ -32,7 +32,7 @@ from tieredstore.kafka.held_segment import OpenSegment, SegmentIncompleteError, 
 from tieredstore.kafka.log_scan import scan_log
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.limits import MAX_INT64
-from tieredstore.model import LogSegmentData, Uuid
+from tieredstore.model import LogSegmentData, Uuid, human_bytes
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.page_cache import cache_as_it_was
@@ -111,6 +111,7 @@ class Uploads:
     def _send(self, target: Target, described: LogSegment, segment_id: Uuid) -> None:
         metadata = described.to_metadata(segment_id, self.broker_id, self.now_ms())
         self.counts.tries += 1
+        began_s = time.monotonic()
         try:
             allowed_s = self.limit.time_for(target.settings, described.size_in_bytes)
             with self.tries.under_way(str(metadata), allowed_s) as on_progress:
@@ -121,6 +122,11 @@ class Uploads:
         self.counts.segments += 1
         self.counts.bytes += described.size_in_bytes
         self.counts.stored_bytes += copied.sizes.total
+        _logger.info(
+            "shipped %s-%d %d..%d (%s, %.1f s)",
+            described.topic, described.partition, described.base_offset, described.end_offset,
+            human_bytes(described.size_in_bytes), time.monotonic() - began_s,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -119,24 +119,35 @@ class TopicAdvice:
                 raise
             _logger.warning("the settings of topics are unavailable, so all selected topics are shipped: %s", error)
             answers = dict.fromkeys(wanted, _NOT_TOLD)
+        refused_before = set(self.refused)
+        unknown: list[str] = []
         for topic in wanted:
             if topic not in answers and self._in_vain[topic] < _TRIES:
                 self._in_vain[topic] += 1
                 continue
             if topic not in answers:
-                _logger.warning("the settings of topic %s are unavailable, so it is shipped", topic)
+                unknown.append(topic)
             self._asked.add(topic)
             self._take(topic, answers.get(topic, _NOT_TOLD))
-        for sentence in self.sentences(wanted):
+        if unknown:
+            _logger.warning("%s: no answer about settings, so shipped", _name(unknown))
+        for sentence in [*self._refusals(set(self.refused) - refused_before), *self.sentences(wanted)]:
             _logger.warning("%s", sentence)
 
     def sentences(self, topics: Iterable[str] | None = None) -> list[str]:
         """Return the warnings about these topics (by default all), each once with its topics."""
-        concerned: dict[str, list[str]] = {}
-        for topic in sorted(self.advice if topics is None else topics):
-            for sentence in self.advice.get(topic, ()):
-                concerned.setdefault(sentence, []).append(topic)
+        named = sorted(self.advice if topics is None else topics)
+        concerned = _topics_of((sentence, topic) for topic in named for sentence in self.advice.get(topic, ()))
         return [f"{_name(names)}: {sentence}" for sentence, names in concerned.items()]
+
+    def _refusals(self, topics: Iterable[str]) -> list[str]:
+        """Return a sentence for each reason, with the topics that are refused for it."""
+        refused = _topics_of((self.refused[topic], topic) for topic in sorted(topics))
+        way = "to ship anyway, set uploader.force.topics="
+        return [
+            f"{_name(names)}: not shipped: {reason}; {way}{','.join(names[:_MOST_NAMED])}"
+            for reason, names in refused.items()
+        ]
 
     def forget(self) -> None:
         """Read all topics' settings again at the next :meth:`ask`. Known settings stay until then."""
@@ -146,15 +157,19 @@ class TopicAdvice:
         refused = None if topic in self._force else refusal(settings)
         if refused is None:
             self.refused.pop(topic, None)
-        elif topic not in self.refused:
-            self.refused[topic] = refused
-            _logger.warning(
-                "topic %s is not shipped: %s; to ship it anyway, set uploader.force.topics=%s",
-                topic, refused, topic,
-            )  # fmt: skip
+        else:
+            self.refused.setdefault(topic, refused)
         advice = warnings(settings, self._upload_timeout_ms, has_links=self._has_links)
         self.advice[topic] = () if refused is not None else tuple(advice)
         self.has_news = True
+
+
+def _topics_of(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the topics of each sentence, from pairs of both."""
+    topics: dict[str, list[str]] = {}
+    for sentence, topic in pairs:
+        topics.setdefault(sentence, []).append(topic)
+    return topics
 
 
 def _name(topics: Sequence[str]) -> str:
@@ -162,4 +177,4 @@ def _name(topics: Sequence[str]) -> str:
     if len(topics) == 1:
         return f"topic {topics[0]}"
     more = f" and {len(topics) - _MOST_NAMED} more" if len(topics) > _MOST_NAMED else ""
-    return f"topics {', '.join(topics[:_MOST_NAMED])}{more}"
+    return f"{len(topics)} topics ({', '.join(topics[:_MOST_NAMED])}{more})"

@@ -17,7 +17,7 @@ from tieredstore.api.tables import Table
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.uploader import UploaderSettings
-from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.errors import ConfigError, StoreError, TieredStoreError
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.closing import Closing
 from tieredstore.process.health import Health
@@ -99,7 +99,7 @@ class Uploader(Closing):
         self._is_stopped = False
         self.environment: BrokerEnvironment = broker_environment(uploader)
         self.counts: Counts = Counts()
-        self.health: Health = _health()
+        self.health: Health = _health(uploader)
         self._given_store, self._monotonic = store, monotonic
         with contextlib.ExitStack() as opened:
             for log_dir in self.environment.log_dirs:
@@ -261,11 +261,12 @@ class Uploader(Closing):
             if not isinstance(error, TieredStoreError | OSError):
                 _logger.exception("%s: shipping failed with an unexpected error", partition.where)
             self.schedule.fail(partition, error)
-            self.health.fails("store", f"{partition.where}: {error}")
+            self.health.fails("store" if isinstance(error, StoreError) else "segments", f"{partition.where}: {error}")
             return None
         self.schedule.finish(partition, waits=step is Step.WAITS)
         if step in MOVED_ON:
             self.health.holds("store")
+            self.health.holds("segments")
         return step
 
     def _watch(self, target: Target, partition: Partition) -> contextlib.AbstractContextManager[object]:
@@ -486,11 +487,13 @@ def _expired(expired: Expired) -> Outcome:
     ).of(expired.where)  # fmt: skip
 
 
-def _health() -> Health:
-    health = Health(
-        {"folders": "the log directories were not checked yet", "leadership": "leadership was not queried yet"}
+def _health(own: UploaderSettings) -> Health:
+    leader = "ZooKeeper" if own.leadership == "zookeeper" else "broker"
+    return Health(
+        {
+            "folders": "the log directories were not checked yet",
+            "leadership": "leadership was not queried yet",
+            **dict.fromkeys(("broker", "topics", "store", "segments", "holes")),
+        },
+        servers={"leadership": leader, "broker": "broker", "topics": "broker", "store": "store"},
     )
-    for condition in ("broker", "topics", "store", "holes"):
-        health.fails(condition, "")
-        health.holds(condition)
-    return health

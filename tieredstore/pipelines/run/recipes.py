@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import logging
@@ -19,8 +18,9 @@ from tieredstore.pipelines.format_table import FORMATS, format_of
 from tieredstore.pipelines.parser_table import OffsetSettings, parser_of, partition_names
 from tieredstore.pipelines.run.window_writing import InputLimits, Recipe
 from tieredstore.pipelines.transforming import Transforming
+from tieredstore.process.log_once import LogOnce
 
-_logger: Final = logging.getLogger(__name__)
+_log: Final = LogOnce(logging.getLogger(__name__))
 
 _VERSION: Final = 2
 """Increment if the same settings and records begin to give other files, for example by a new default."""
@@ -60,12 +60,7 @@ def _check_names(pipeline: Pipeline) -> None:
         words = f"{own.format} files have a column {column}, and directories have the same name: set {setting} to "
         if setting != "secor.offsets.prefix" or "offsets_prefix" not in own.of_parser(OffsetSettings).model_fields_set:
             raise ConfigError(f"{words}another name")
-        _warn_once(f"{words}another name unless you need Secor's: Spark and DuckDB read the directory's value")
-
-
-@functools.cache
-def _warn_once(words: str) -> None:
-    _logger.warning(words)
+        _log.warn(f"{words}another name unless you need Secor's: Spark and DuckDB read the directory's value")
 
 
 def naming_of(pipeline: Pipeline) -> Naming:

@@ -1,0 +1,33 @@
+"""Warnings that a long-running process logs once, however often it finds their cause again."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+_MOST: Final = 10_000
+
+
+class LogOnce:
+    """Logs each sentence once, and again after 10,000 others: a process may run for months.
+
+    Two threads may log the same sentence at once, which is harmless.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._said: set[str] = set()
+
+    def warn(self, sentence: str) -> None:
+        """Log a warning unless it was logged before."""
+        if self.is_first(sentence):
+            self._logger.warning("%s", sentence)
+
+    def is_first(self, sentence: str) -> bool:
+        """Return True the first time that it is called with this sentence."""
+        if sentence in self._said:
+            return False
+        if len(self._said) >= _MOST:
+            self._said.clear()
+        self._said.add(sentence)
+        return True
