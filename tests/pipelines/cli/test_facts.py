@@ -108,6 +108,16 @@ def test_a_run_of_several_pipelines_has_one_summary(kept: Kept) -> None:
     assert (summary["done"], summary["records"], summary["files"]) == (2, 24, 2)
 
 
+def test_status_has_seconds_while_records_wait_for_the_first_batch(kept: Kept) -> None:
+    file = kept.file()
+    (row,), summary = rows(tieredstore("pipeline", "status", file, "--json"))
+    assert (row["lag"], row["records"], summary["lag"]) == (12, 0, 12)
+    assert row["lag_seconds"] > 0
+    assert tieredstore("pipeline", "run", "--once", file).code == 0
+    (row,), _ = rows(tieredstore("pipeline", "status", file, "--json"))
+    assert (row["lag"], row["lag_seconds"]) == (0, 0)
+
+
 def test_changes_tell_sizes(kept: Kept) -> None:
     file = kept.file()
     assert tieredstore("pipeline", "run", "--once", file).code == 0

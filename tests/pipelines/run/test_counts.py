@@ -62,6 +62,30 @@ def test_written_and_waiting_records_are_counted(topic: StoredTopic) -> None:
     assert sample(registry, "files_total") is None
 
 
+def test_a_pipeline_says_what_waits_and_what_it_has_written(
+    topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tieredstore.pipelines.run.runner")
+    now = [1_767_225_600.0 + 50]
+    parts = Parts(MemoryObjectStore(), topic.manager)
+    pipeline = pipeline_of(secor__max__file__age__seconds="600", max__file__records="1000")
+    with Runner(pipeline, parts, threads=1, clock=lambda: now[0], wall_clock=lambda: now[0]) as runner:
+        runner.announce()
+        runner.begin()
+        for _ in range(3):
+            runner.measure()
+            now[0] += 60
+        list(runner.run_once())
+        runner.measure()
+    limits = "at 190.7 MiB or 1,000 records of a partition"
+    named, waiting, written = caplog.messages
+    assert named == (
+        f"kept: writes records after 10 min, or {limits} (secor.max.file.age.seconds, secor.max.file.size.bytes)"
+    )
+    assert waiting == f"kept: up to 300 records waiting, due by 00:11 UTC or {limits}"
+    assert re.fullmatch(r"kept: batch \d+: 300 records written to 1 file \(\d\.\d KiB\)", written), written
+
+
 def test_an_outage_tells_for_how_long_and_why() -> None:
     now = [10.0]
     outage = Outage(60, clock=lambda: now[0])

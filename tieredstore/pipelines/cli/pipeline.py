@@ -160,9 +160,10 @@ def status(
 ) -> None:
     """Show how far each partition is written, and its lag in offsets and seconds.
 
-    SEC is the age of the latest written record, by its timestamp, if there are unwritten records. A named topic that
-    does not exist has a row without numbers; exit code 3 if no other row exists. stderr names lost offsets as long as
-    the next run would fail on them. Offsets whose files were replaced are listed below the table.
+    SEC is the age of the latest written record, by its timestamp, if there are unwritten records; without a written
+    one it is that of the first record. A named topic that does not exist has a row without numbers; exit code 3 if no
+    other row exists. stderr names lost offsets as long as the next run would fail on them. Offsets whose files were
+    replaced are listed below the table.
 
     With --after, show the changes of the output instead, so that you can follow it without listing it. Pass the last
     number shown to --after in the next call; -1 shows all changes.
@@ -175,12 +176,13 @@ def status(
     with open_pipeline(file) as (settings, parts):
         from tieredstore.pipelines.run.generation import commit_log_of
         from tieredstore.pipelines.run.selection import absent_topics, check_topics, query_of
-        from tieredstore.pipelines.upkeep.inspection import losses_of, partition_statuses
+        from tieredstore.pipelines.upkeep.inspection import losses_of, partition_statuses, with_first_timestamps
         from tieredstore.reading.survey import survey_logs
 
         query = query_of(settings)
         snapshot = survey_logs(parts.source, query)
         rows = partition_statuses(settings, parts.store, snapshot)
+        rows = list(with_first_timestamps(rows, parts.source, snapshot, query))
         state = commit_log_of(settings, parts.store).read()
         lost = losses_of(snapshot, state.positions, query)
         for sentence in dict.fromkeys(lost.values()):

@@ -50,7 +50,7 @@ class Planner:
         self.starting = "chosen" if begins_elsewhere(own) else "earliest"
         """Start of partitions without commits: ``earliest``, or ``chosen`` by a group or rule."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
-        self._policy = policy_of(own.limits)
+        self.policy: Policy = policy_of(own.limits)
         self._waiting = Waiting()
         self._logs = LogSnapshots(lambda: source, self.query, fresh_s=look_s(own.limits), clock=clock)
 
@@ -85,7 +85,7 @@ class Planner:
             return marks
         at = {where: one.position for where, one in positions.items()}
         windows = due_windows(
-            snapshot, positions, self._policy, self._waiting, self._clock(),
+            snapshot, positions, self.policy, self._waiting, self._clock(),
             starting=self.starting, is_last=is_last, wall_s=self._wall_clock(),
             answers=self._logs.epoch_ends(at), stale=self._logs.stale(at),
         )  # fmt: skip

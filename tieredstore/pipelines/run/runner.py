@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from tieredstore.errors import ConfigError, ObjectNotFoundError
+from tieredstore.model import human_bytes
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
 from tieredstore.pipelines.log.entries import Entry, Window
 from tieredstore.pipelines.log.holdings import Committed
@@ -44,6 +48,10 @@ if TYPE_CHECKING:
 
     WriteByFrame = Callable[[Window, tuple[WindowSplit, ...]], Written]
 
+_logger: Final = logging.getLogger(__name__)
+
+_DAY_S: Final = 86_400
+
 
 class Runner:
     """Runs one pipeline. Not thread-safe; close it after use."""
@@ -65,6 +73,7 @@ class Runner:
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
         self._reader = TopicReader(lambda: parts.source, self._planner.query, ReadSettings(columns=COLUMNS))
         self._waiting, self.counts = Waiting(), Counts()
+        self._due_s = 0.0
         self._own, self._has_begun, self._take_over, self._framed = pipeline.own, False, take_over, framed
         self.source_name: str = _source_name(pipeline, parts)
         self._group = GroupProgress.of(pipeline)
@@ -143,12 +152,32 @@ class Runner:
             raise ConfigError(NEEDS_SPARK)
 
     def measure(self) -> None:
-        """Update the lag metrics: unwritten offsets, and for how long this process has known them."""
-        counts, snapshot = self.counts, self._planner.snapshot()
-        positions, now_s = self.driver.log.state.positions, self._clock()
-        counts.lag_offsets, counts.lag_seconds = lag_of(
-            snapshot, positions, self._waiting, now_s, starting=self._planner.starting
-        )
+        """Update the lag metrics: unwritten offsets, and for how long this process has known them. Log when they are
+        due, once for each batch.
+        """
+        counts, wall_s = self.counts, self._wall_clock()
+        lag = lag_of(
+            self._planner.snapshot(), self.driver.log.state.positions, self._planner.policy, self._waiting,
+            self._clock(), starting=self._planner.starting, wall_s=wall_s,
+        )  # fmt: skip
+        counts.lag_offsets, counts.lag_seconds = lag.offsets, lag.oldest_s
+        if lag.offsets and lag.due_in_s > 0 and wall_s >= self._due_s:
+            self._due_s = wall_s + lag.due_in_s
+            minute = datetime.fromtimestamp(60 * math.ceil(self._due_s / 60), UTC)
+            day = "" if lag.due_in_s < _DAY_S else f"{minute:%Y-%m-%d} "
+            # Some of these offsets may be markers of transactions, so their number is a bound.
+            _logger.info(
+                "%s: up to %s waiting, due by %s%s UTC or %s",
+                self._own.name, _counted(lag.offsets, "record"), day, f"{minute:%H:%M}", self._planner.policy,
+            )  # fmt: skip
+
+    def announce(self) -> None:
+        """Log when records are written: nothing may appear in the output for that long."""
+        age_s = self._own.limits.max_file_age_s
+        _logger.info(
+            "%s: writes records after %s, or %s (secor.max.file.age.seconds, secor.max.file.size.bytes)",
+            self._own.name, f"{age_s // 60} min" if age_s >= 120 else f"{age_s} s", self._planner.policy,
+        )  # fmt: skip
 
     def step(self) -> Entry | None:
         """Write one batch of due records and return its entry; return None if none are due."""
@@ -237,8 +266,16 @@ class Runner:
     def _note(self, entry: Entry | None, state: LogState) -> None:
         if self._group is not None:
             self._group.note(state.positions)
-        if entry is not None:
-            self.counts.note(entry)
+        if entry is None:
+            return
+        self.counts.note(entry)
+        if entry.files:
+            records = sum(window.records for window in entry.windows)
+            size = human_bytes(sum(file.size for file in entry.files))
+            _logger.info(
+                "%s: batch %d: %s written to %s (%s)",
+                self._own.name, entry.number, _counted(records, "record"), _counted(len(entry.files), "file"), size,
+            )  # fmt: skip
 
     def resume(self) -> None:
         """After a failure, find out which entries of this driver were committed, and publish them.
@@ -284,6 +321,10 @@ class Runner:
             return write_window(window, records, recipe or self._recipe, self._parts.store, reached)
         finally:
             records.close()
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _source_name(pipeline: Pipeline, parts: Parts) -> str:

@@ -4,6 +4,7 @@ parallel.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, DataLossError
-from tieredstore.model import Uuid
+from tieredstore.model import Uuid, human_bytes
 from tieredstore.partitions.position import stand
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
@@ -45,7 +46,22 @@ class Policy:
         """Return the age at which a topic's records are due at the time ``wall_s`` (s since the epoch)."""
         if not self.marked or re.fullmatch(self.marked, topic) is None:
             return self.age_s
-        return min(self.age_s, (wall_s - 60 * self.minute_mark) % 3600)
+        return min(self.age_s, self._since_mark_s(wall_s))
+
+    def due_in_s(self, topic: str, age_s: float, wall_s: float) -> float:
+        """Return in how many seconds a topic's records of this age are due, by their age alone."""
+        by_age_s = self.age_s - age_s
+        if not self.marked or re.fullmatch(self.marked, topic) is None:
+            return by_age_s
+        return min(by_age_s, 3600 - self._since_mark_s(wall_s))
+
+    def _since_mark_s(self, wall_s: float) -> float:
+        return (wall_s - 60 * self.minute_mark) % 3600
+
+    def __str__(self) -> str:
+        """Return the limits of size and number, such as ``at 190.7 MiB or 1,000 records of a partition``."""
+        number = f" or {self.records:,} records" if self.records else ""
+        return f"at {human_bytes(self.window_bytes)}{number} of a partition"
 
 
 class Waiting:
@@ -152,24 +168,39 @@ def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
         rows = going
 
 
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Unwritten offsets of all partitions, for how many seconds this process has known the oldest of them, and in how
+    many seconds the first of them are due by their age: infinite without any.
+    """
+
+    offsets: int
+    oldest_s: float
+    due_in_s: float
+
+
 def lag_of(
     snapshot: LogSnapshot,
     positions: Mapping[TopicPartition, Progress],
+    policy: Policy,
     waiting: Waiting,
     now_s: float,
     *,
     starting: str,
-) -> tuple[int, float]:
-    """Return the number of unwritten offsets, and for how many seconds this process has known the oldest of them."""
-    offsets, longest_s = 0, 0.0
+    wall_s: float,
+) -> Lag:
+    """Return what waits at the monotonic time ``now_s``, which is ``wall_s`` seconds since the epoch."""
+    offsets, longest_s, due_in_s = 0, 0.0, math.inf
     for where, log in snapshot.logs.items():
         start = position_of(log, positions.get(where), starting)
         if log.end <= start:
             waiting.clear(where)
             continue
         offsets += log.end - start
-        longest_s = max(longest_s, waiting.age_s(where, start, now_s))
-    return offsets, longest_s
+        age_s = waiting.age_s(where, start, now_s)
+        longest_s = max(longest_s, age_s)
+        due_in_s = min(due_in_s, policy.due_in_s(log.topic, age_s, wall_s))
+    return Lag(offsets, longest_s, due_in_s)
 
 
 def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import DataLossError, ObjectNotFoundError, ResourceNotFoundError
+from tieredstore.errors import DataLossError, ObjectNotFoundError, ResourceNotFoundError, TieredStoreError
 from tieredstore.pipelines.log.commit_log import Life
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holdings, with_those_above
@@ -23,6 +24,9 @@ from tieredstore.pipelines.upkeep.output_files import find_faults, find_topics, 
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.losses import Losses, losses_between
+from tieredstore.reading.reader import TopicReader
+from tieredstore.records.columns import int64_values
+from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.log.entries import OutputFile
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
+    from tieredstore.remote.source import SegmentSource
 
 _PIECE: Final = 4 << 20
 
@@ -58,6 +63,8 @@ class PartitionStatus:
     records: int
     replaced: tuple[Replaced, ...] = ()
     """Offsets that this generation wrote and another generation has replaced."""
+    first_timestamp: int = -1
+    """Timestamp of the first unwritten record in ms, if nothing is written yet; -1 if unknown."""
 
     @property
     def lag(self) -> int | None:
@@ -65,10 +72,13 @@ class PartitionStatus:
         return None if self.end_offset is None else max(0, self.end_offset - self.next_offset)
 
     def lag_s(self, now_ms: int) -> float | None:
-        """Return the age in seconds of the latest written record, 0 if no offsets are unwritten, None if unknown."""
+        """Return the age in seconds of the latest written record, or of the first unwritten one if none is written; 0
+        if no offsets are unwritten, None if unknown.
+        """
         if not self.lag:
             return None if self.lag is None else 0.0
-        return None if self.max_timestamp < 0 else max(0, now_ms - self.max_timestamp) / 1000
+        since = max(self.max_timestamp, self.first_timestamp)
+        return None if since < 0 else max(0, now_ms - since) / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,26 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
             )
         )
     return statuses
+
+
+def with_first_timestamps(
+    rows: Iterable[PartitionStatus], source: SegmentSource, snapshot: LogSnapshot, query: LogQuery
+) -> Iterator[PartitionStatus]:
+    """Read the first record of each partition that has records and nothing written; yield all rows.
+
+    The timestamp stays unknown if the record cannot be read: the pipeline itself reports that.
+    """
+    with TopicReader(lambda: source, query, ReadSettings(columns=("timestamp",))) as reader:
+        for row in rows:
+            log = snapshot.logs.get((row.topic, row.partition))
+            first = row.first_timestamp
+            if log is not None and row.lag and row.max_timestamp < 0:
+                with (
+                    contextlib.suppress(TieredStoreError),
+                    contextlib.closing(reader.read(log, row.next_offset, log.end)) as batches,
+                ):
+                    first = next((int64_values(batch, "timestamp")[0] for batch in batches), -1)
+            yield replace(row, first_timestamp=first)
 
 
 def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:

@@ -90,6 +90,8 @@ class PipelineRun:
             tell = None if health is None else partial(health.fails, self.name)
             self._sink = WindowSink(spark, runner, jobs, Outage(self.own.outage_s), tell=tell)
             opened.callback(self._sink.close)
+            if not once:
+                runner.announce()
             self._sink.begin()
             self._sink.check_topics(ends=once)
             plan = whole_plan(pipeline, parts, self._sink.driver.log.state.positions) if once else None
