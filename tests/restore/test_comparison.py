@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,13 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.restore.comparison import ComparedPartition, Comparison, MappedOffsets, RecordDifference
-from tieredstore.restore.produce.offset_map import MappedRun, OffsetMap, load_map
-from tieredstore.restore.produce.runs import OffsetRun, ProduceOptions
+from tieredstore.restore.comparison import ComparedPartition, Comparison, MappedOffsets
+from tieredstore.restore.pairs import RecordDifference
+from tieredstore.restore.produce.offset_map import OffsetMap, load_map
+from tieredstore.restore.produce.partitioning import Partitioning
+from tieredstore.restore.produce.producing import ProduceRun
+from tieredstore.restore.produce.runs import SPARSE_RECORDS, OffsetRun, ProduceOptions
+from tieredstore.restore.produce.source import SourceTopics
 from tieredstore.restore.produce.time_cut import PartitionCut, TimeCut
 from tieredstore.testing.segments import Record, build_batch
 
@@ -35,9 +39,26 @@ def record(at: int) -> Produced:
     return Produced(None if at % 5 == 0 else b"k%d" % at, b"v%d" % at, headers, TIME_MS + at)
 
 
-def batch_of(offsets: range) -> bytes:
-    made = map(record, offsets)
+def batch_of(offsets: range, changed: Mapping[int, Produced] | None = None) -> bytes:
+    made = [(changed or {}).get(at, record(at)) for at in offsets]
     return build_batch([Record(one.value, one.key, one.timestamp_ms, one.headers or ()) for one in made], offsets[0])
+
+
+def plain_bucket(
+    folder: Path, changed: Mapping[int, Produced] | None = None, segments: Iterable[int] = range(3)
+) -> Bucket:
+    """Return a bucket of one partition with the records, but those that are ``changed``."""
+    folder.mkdir(exist_ok=True)
+    bucket, size = Bucket(folder), ROWS // 3
+    for number in segments:
+        offsets = range(number * size, (number + 1) * size)
+        bucket.copy(WHERE, [batch_of(offsets, changed)], offsets)
+    return bucket
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Bucket:
+    return plain_bucket(tmp_path_factory.mktemp("plain"))
 
 
 # Runs of restore produce
@@ -46,7 +67,7 @@ def batch_of(offsets: range) -> bytes:
 @pytest.fixture
 def restore(kafka: KafkaServer, tmp_path: Path) -> Restore:
     made = Restore.into(kafka, mixed_topics(tmp_path, "orders", "payments"))
-    list(made.run().outcomes())
+    made.run()
     return made
 
 
@@ -76,29 +97,28 @@ def copy_of(whole: OffsetMap, keep: Callable[[OffsetRun], OffsetRun | None]) -> 
     """Return a map of the first partition alone, with other runs."""
     made, where = OffsetMap(whole.run), ("orders", 0)
     made.add_topic("orders", whole.topics["orders"].target)
-    runs = [OffsetRun(*where, run.source, number, run.target, run.records) for number, run in whole.mapped_runs(where)]
     made.begin(where, whole.partitions("orders")[0].start)
-    made.extend(changed for run in runs if (changed := keep(run)) is not None)
+    made.extend(changed for run in whole.mapped_runs(where) if (changed := keep(run)) is not None)
     made.advance(where, whole.partitions("orders")[0].stop)
     return made
 
 
 def test_a_map_that_lacks_records_or_names_others(restore: Restore) -> None:
     whole = map_of(restore)
-    first, second, *_ = (run for _, run in whole.mapped_runs(("orders", 0)))
-    lacking, other, *_ = compare_run(restore, copy_of(whole, lambda run: None if run.start == second.source else run))
-    assert lacking.difference == RecordDifference("not_restored", second.source, None)
-    assert lacking.not_restored == second.records
-    assert lacking.target_records == lacking.records + second.records
+    first, second, *_ = whole.mapped_runs(("orders", 0))
+    lacking, other, *_ = compare_run(restore, copy_of(whole, lambda run: None if run.start == second.start else run))
+    assert lacking.difference == RecordDifference("not_restored", second.start, None)
+    assert lacking.not_restored == second.length
+    assert lacking.target_records == lacking.records + second.length
     # The run's position in the cluster names the partitions that the map lacks altogether.
     assert (other.not_restored, other.records, other.difference) == (87, 0, RecordDifference("not_restored", 25, None))
     # Off by one: another record is where the first one should be.
     late, *_ = compare_run(
         restore, copy_of(whole, lambda run: run._replace(target_start=run.target_start + 1, length=run.length - 1)
-                         if run.start == first.source else run),
+                         if run.start == first.start else run),
     )  # fmt: skip
     assert late.difference is not None
-    assert (late.difference.offset, late.difference.target_offset) == (first.source, first.target + 1)
+    assert (late.difference.offset, late.difference.target_offset) == (first.start, first.target_start + 1)
     assert late.difference.what in {"timestamp", "key", "value", "headers"}
     assert late.digest != late.target_digest
 
@@ -109,32 +129,134 @@ def test_what_the_cut_of_a_run_left_out_is_named(kafka: KafkaServer, tmp_path: P
     topic_id = str(load_catalog(source.bucket.manager).incarnation("orders").topic_id)
     # The committed transaction of the second segment.
     cut = PartitionCut("orders", topic_id, 0, stop=150, left_out=((85, 104),))
-    list(made.run(options={"cut": TimeCut(1, TIME_MS, (cut,))}).outcomes())
+    made.run(cut=TimeCut(1, TIME_MS, (cut,)))
     (one,) = compare_run(made, map_of(made))
     assert (one.difference, one.left_out, one.last_offset) == (None, [(85, 103)], 149)
     assert one.records == one.target_records > 0
 
 
-def test_keys_that_were_hashed_anew_are_refused(restore: Restore) -> None:
-    offset_map = OffsetMap("r")
-    offset_map.add_topic("orders", "elsewhere", is_rehashed=True)
-    with pytest.raises(ConfigError, match="the run r hashed the keys of orders anew"):
-        compare_run(restore, offset_map)
+# Runs that hash keys
+
+
+@pytest.fixture(scope="module")
+def rehashed(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, OffsetMap]:
+    """Return a target with two partitions for the keys of the plain bucket, and the map of the run."""
+    bucket, target = plain_bucket(tmp_path_factory.mktemp("rehashed")), make_topic(kafka, partitions=2)
+    options = ProduceOptions(topics={"plain": target}, partitioner="java", name=f"rehashed-{target}")
+    with SourceTopics(bucket.manager, options) as source:
+        list(ProduceRun(source, {"bootstrap.servers": kafka.bootstrap_servers}).outcomes())
+    return target, load_map(bucket.manager.store, "", options.run)
+
+
+def compare_rehashed(bucket: Bucket, kafka: KafkaServer, offset_map: OffsetMap) -> ComparedPartition:
+    (one,) = Comparison(bucket.manager, {"bootstrap.servers": kafka.bootstrap_servers}).run(offset_map)
+    return one
+
+
+def place_of(offset: int) -> tuple[int, int]:
+    """Return the partition and the offset of a plain record in the target with two partitions."""
+    partitions = Partitioning("java", 2).partitions([record(at).key for at in range(ROWS)], 0)
+    return partitions[offset], partitions[:offset].count(partitions[offset])
+
+
+def test_hashed_records_equal_their_source(plain: Bucket, kafka: KafkaServer, rehashed: tuple[str, OffsetMap]) -> None:
+    one = compare_rehashed(plain, kafka, rehashed[1])
+    assert (one.difference, one.lost, one.not_restored, one.target_partition) == (None, [], 0, None)
+    assert (one.records, one.target_records) == (ROWS, ROWS)
+    assert one.digest == one.target_digest
+    runs = list(rehashed[1].mapped_runs(("plain", 0)))
+    assert len(runs) <= 2 * -(-ROWS // SPARSE_RECORDS)
+    assert sum(run.length for run in runs) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("at", "changes", "what"),
+    [
+        (0, {"value": None}, "value"),
+        (1717, {"timestamp_ms": TIME_MS}, "timestamp"),
+        (ROWS - 1, {"headers": (("h", b"1"),)}, "headers"),
+    ],
+)
+def test_a_field_of_a_hashed_record_that_differs(
+    kafka: KafkaServer, rehashed: tuple[str, OffsetMap], tmp_path: Path, at: int, changes: dict[str, Any], what: Any
+) -> None:
+    one = compare_rehashed(plain_bucket(tmp_path, {at: replace(record(at), **changes)}), kafka, rehashed[1])
+    partition, offset = place_of(at)
+    assert one.difference == RecordDifference(what, at, offset, partition)
+    assert one.digest != one.target_digest
+    assert (one.records, one.target_records) == (ROWS, ROWS)
+
+
+def test_a_key_that_belongs_to_another_partition(
+    kafka: KafkaServer, rehashed: tuple[str, OffsetMap], tmp_path: Path
+) -> None:
+    at = 1717
+    other = next(record(near).key for near in range(1, ROWS) if place_of(near)[0] != place_of(at)[0])
+    one = compare_rehashed(plain_bucket(tmp_path, {at: replace(record(at), key=other)}), kafka, rehashed[1])
+    # All later records of the run are elsewhere.
+    assert one.difference is not None
+    assert one.difference.what == "timestamp"
+    assert at <= (one.difference.offset or 0) < at + 20
+    assert one.digest != one.target_digest
+
+
+def test_hashed_records_that_a_map_lacks(kafka: KafkaServer, rehashed: tuple[str, OffsetMap], plain: Bucket) -> None:
+    target, whole = rehashed
+    own = [at for at in range(ROWS) if place_of(at)[0] == 0]
+    lacking = OffsetMap(whole.run)
+    lacking.add_topic("plain", target, is_rehashed=True)
+    lacking.extend(run for run in whole.mapped_runs(("plain", 0)) if run.target_partition == 1)
+    for first, stop in ((0, 300), (600, 900)):
+        gaps = own[stop - 1] + 1 - own[first] - (stop - first)
+        lacking.extend([OffsetRun("plain", 0, own[first], 0, first, stop - first, gaps)])
+    one = compare_rehashed(plain, kafka, lacking)
+    assert one.difference == RecordDifference("not_restored", own[300], None)
+    assert one.not_restored == len(own) - 600
+    # What follows the last run of a partition may have come after the restore.
+    assert one.target_records == one.records + 300 == ROWS - one.not_restored + 300
+
+
+def test_hashed_records_that_one_side_lost(kafka: KafkaServer, plain: Bucket, tmp_path: Path) -> None:
+    bucket, target = plain_bucket(tmp_path / "whole"), make_topic(kafka, partitions=2)
+    options = ProduceOptions(topics={"plain": target}, partitioner="librdkafka", name=f"lost-{target}")
+    with SourceTopics(bucket.manager, options) as source:
+        list(ProduceRun(source, {"bootstrap.servers": kafka.bootstrap_servers}).outcomes())
+    offset_map = load_map(bucket.manager.store, "", options.run)
+    one = compare_rehashed(plain_bucket(tmp_path / "part", segments=(0, 2)), kafka, offset_map)
+    assert (one.difference, one.lost) == (None, [(1000, 1999)])
+    assert 0 < one.records == one.target_records < ROWS
+    assert one.digest == one.target_digest
+    delete_records(kafka, target, 10)
+    one = compare_rehashed(plain, kafka, offset_map)
+    assert one.difference is not None
+    assert (one.difference.what, one.difference.target_offset, one.difference.target_partition) == ("missing", 0, 0)
+    assert one.target_records == ROWS - 10
+
+
+def test_hashed_keys_need_the_runs_position(kafka: KafkaServer, plain: Bucket) -> None:
+    offset_map = OffsetMap("no-such-run")
+    offset_map.add_topic("plain", make_topic(kafka), is_rehashed=True)
+    with pytest.raises(ConfigError, match="the run no-such-run hashed keys anew, and __tieredstore_restores of this"):
+        compare_rehashed(plain, kafka, offset_map)
+
+
+# Rules
 
 
 @pytest.mark.parametrize(
     ("offsets", "pieces"),
     [
-        (range(10), [(0, 2, None), (2, 5, 98), (5, 7, None), (7, 9, 94), (9, 10, None)]),
-        (range(3, 5), [(0, 2, 98)]),
-        ([0, 8, 20], [(0, 1, None), (1, 2, 94), (2, 3, None)]),
+        (range(10), [(0, 2, None), (2, 5, 100), (5, 7, None), (7, 9, 101), (9, 10, None)]),
+        (range(3, 5), [(0, 2, 100)]),
+        ([0, 8, 20], [(0, 1, None), (1, 2, 101), (2, 3, None)]),
     ],
 )
 def test_rows_of_a_batch_by_the_runs_of_a_map(
     offsets: Iterable[int], pieces: list[tuple[int, int, int | None]]
 ) -> None:
-    rule = MappedOffsets([MappedRun(2, 5, 100, 103, 3), MappedRun(7, 9, 101, 103, 2)])
-    assert list(rule.pieces(list(offsets))) == pieces
+    rule = MappedOffsets([OffsetRun("t", 0, 2, 0, 100, 3), OffsetRun("t", 0, 7, 0, 101, 2)])
+    found = [(first, stop, run and run.target_start) for first, stop, run in rule.pieces(list(offsets))]
+    assert found == pieces
 
 
 @pytest.mark.parametrize(
@@ -142,20 +264,11 @@ def test_rows_of_a_batch_by_the_runs_of_a_map(
     [(0, 10, (100, 112)), (3, 8, (101, 111)), (5, 7, (0, 0)), (9, 20, (0, 0)), (0, 3, (100, 101))],
 )
 def test_the_target_of_some_offsets(start: int, stop: int, span: tuple[int, int]) -> None:
-    rule = MappedOffsets([MappedRun(2, 5, 100, 103, 3), MappedRun(7, 9, 110, 112, 2)])
+    rule = MappedOffsets([OffsetRun("t", 0, 2, 0, 100, 3), OffsetRun("t", 0, 7, 0, 110, 2)])
     assert rule.span(start, stop) == span
 
 
 # Equal offsets
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Bucket:
-    bucket = Bucket(tmp_path_factory.mktemp("plain"))
-    for start in range(0, ROWS, ROWS // 3):
-        offsets = range(start, start + ROWS // 3)
-        bucket.copy(WHERE, [batch_of(offsets)], offsets)
-    return bucket
 
 
 def compare(bucket: Bucket, kafka: KafkaServer, target: str, *window: int) -> ComparedPartition:
@@ -257,7 +370,7 @@ def test_the_command_compares_a_run_by_its_name(restore: Restore, kafka: KafkaSe
     [
         (["a", "b"], "several topics, --from and --to need --same-offsets"),
         (["a", "--to", "3"], "several topics, --from and --to need --same-offsets"),
-        (["plain=", "--same-offsets"], "'plain=' is not TOPIC or TOPIC=NEW"),
+        (["plain=", "--same-offsets"], "'plain=' is not a topic: give TOPIC, or TOPIC=NEW"),
         (["no-run"], "the bucket has no map of offsets of a run no-run"),
     ],
 )

@@ -1,7 +1,9 @@
 """Compares the committed records of a bucket with those that a restore has put into a cluster, record by record.
 
 Both sides are read as columns, and compared piece by piece. ``restore logdir`` keeps offsets, and ``restore produce``
-has a map of them.
+has a map of them. Where it hashed keys anew, the map has runs: those records of a source partition whose keys belong to
+a target partition lie there one after the other. Each side is read once, and has a digest for each run, over the
+records in their order. The first run that differs is then read again, to find the record.
 """
 
 from __future__ import annotations
@@ -9,18 +11,19 @@ from __future__ import annotations
 import hashlib
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute
 
 from tieredstore.errors import ConfigError
 from tieredstore.live import LiveReader
-from tieredstore.live.cluster import LiveCluster
 from tieredstore.model import Earliest, Latest, TopicPartition, Uuid
 from tieredstore.ops.offsets import without as offsets_without
 from tieredstore.partitions.selections import Subscribe
@@ -30,8 +33,10 @@ from tieredstore.reading import LogQuery, TopicReader
 from tieredstore.reading.losses import losses_between
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
+from tieredstore.restore.pairs import Pair, RecordDifference, Rows, Side
 from tieredstore.restore.produce.control_topic import ControlTopic
-from tieredstore.restore.produce.runs import CONTROL_TOPIC
+from tieredstore.restore.produce.partitioning import Partitioning
+from tieredstore.restore.produce.runs import CONTROL_TOPIC, OffsetRun
 from tieredstore.restore.produce.source import without
 
 if TYPE_CHECKING:
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.remote.source import SegmentSource
-    from tieredstore.restore.produce.offset_map import MappedRun, OffsetMap
+    from tieredstore.restore.produce.offset_map import OffsetMap
     from tieredstore.restore.produce.runs import RunPosition, SourceRange
 
 _logger: Final = logging.getLogger(__name__)
@@ -51,24 +56,11 @@ _COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 _AT_ONCE: Final = 4
 """Partitions in parallel. Each holds a few batches of 4 MiB."""
 
-What: TypeAlias = Literal["timestamp", "key", "value", "headers", "missing", "extra", "not_restored"]
-"""The field that differs; or the target lacks the record, or has another one; or the run's map lacks it."""
-
-_FIELDS: Final[tuple[What, ...]] = ("timestamp", "key", "value", "headers")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordDifference:
-    """The first record of a partition that differs. An offset is None if that side has no such record."""
-
-    what: What
-    offset: int | None
-    target_offset: int | None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPartition:
     """A source partition beside its target. ``first_offset`` and ``last_offset`` limit the comparison in the source.
+    ``target_partition`` is None if keys were hashed anew: the records are in any of them.
 
     ``records`` and ``target_records`` are the committed ones, and the digests (SHA-256, hexadecimal) are over their
     offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that the run's
@@ -79,7 +71,7 @@ class ComparedPartition:
     topic: str
     partition: int
     target_topic: str
-    target_partition: int
+    target_partition: int | None
     first_offset: int | None
     last_offset: int | None
     records: int
@@ -92,76 +84,102 @@ class ComparedPartition:
     difference: RecordDifference | None
 
 
-class OffsetRule(Protocol):
-    """Where the records of a source partition should be in the target."""
-
-    def pieces(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, int | None]]:
-        """Yield for ascending offsets the rows ``[first, stop)`` that have one delta, or None if they are nowhere."""
-        ...
-
-    def span(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the target offsets ``[first, stop)`` that belong to these source offsets."""
-        ...
-
-
-class EqualOffsets:
-    """The rule of log directories."""
-
-    def pieces(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, int | None]]:
-        """Yield all rows with the delta 0."""
-        yield 0, len(offsets), 0
-
-    def span(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the same offsets."""
-        return start, stop
-
-
 class MappedOffsets:
-    """The rule of a run of ``restore produce``: runs with a record at each offset, ascending."""
+    """Where the records of a source partition should be in the target: by ascending runs, each with one delta.
 
-    def __init__(self, runs: Iterable[MappedRun]) -> None:
-        self._runs = list(runs)
-        self._ends = [run.source_end for run in self._runs]
+    Log directories have a single run of all offsets, in which records may be missing on both sides.
+    """
 
-    def pieces(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, int | None]]:
-        """Yield a piece for each run, and one for the rows between two of them."""
+    def __init__(self, runs: Iterable[OffsetRun]) -> None:
+        self.runs = list(runs)
+        self._ends = [run.end for run in self.runs]
+
+    def pieces(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, OffsetRun | None]]:
+        """Yield for ascending offsets the rows ``[first, stop)`` of each run, and those between two runs with None."""
         row = 0
-        for run in self._runs[bisect_right(self._ends, offsets[0]) :]:
-            first = bisect_left(offsets, run.source, row)
-            stop = bisect_left(offsets, run.source_end, first)
+        for run in islice(self.runs, bisect_right(self._ends, offsets[0]), None):
+            first = bisect_left(offsets, run.start, row)
+            stop = bisect_left(offsets, run.end, first)
             if row < first:
                 yield row, first, None
             if first < stop:
-                yield first, stop, run.target - run.source
+                yield first, stop, run
             row = stop
             if row == len(offsets):
                 return
         yield row, len(offsets), None
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
-        """Return from the target offset of the first mapped one to that after the last."""
+        """Return the target offsets ``[first, stop)`` from the first to the last that source offsets are mapped to."""
         first = bisect_right(self._ends, start)
-        within = [run for run in self._runs[first:] if run.source < stop]
+        within = [run for run in self.runs[first:] if run.start < stop]
         if not within:
             return 0, 0
         begin, end = within[0], within[-1]
         return (
-            begin.target + max(0, start - begin.source),
-            end.target + min(stop, end.source_end) - end.source,
+            begin.target_start + max(0, start - begin.start),
+            end.target_start + min(stop, end.end) - end.start,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A source partition to compare: its offsets ``[start, stop)``, and its target."""
+    """A source partition to compare: its offsets ``[start, stop)``, and where each target partition has its records.
+
+    There is one target partition, except ``partitioning`` tells how keys were hashed anew.
+    """
 
     log: PartitionLog
     start: int
     stop: int
-    target: TopicPartition
-    rule: OffsetRule
+    topic: str
+    rules: Mapping[int, MappedOffsets]
     left_out: Sequence[OffsetSpan] = ()
     moves_zero_times: bool = False
+    partitioning: Partitioning | None = None
+
+    @property
+    def target(self) -> TopicPartition:
+        """The target partition, if there is one only."""
+        (number,) = self.rules
+        return self.topic, number
+
+    @property
+    def lost(self) -> Sequence[OffsetSpan]:
+        """The spans that the bucket has lost; the ends are exclusive."""
+        return [(loss.start, loss.stop) for loss in losses_between(self.log, self.start, self.stop)]
+
+    def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+        """Yield the records that a run restores, as the target has them except for their offsets."""
+        for batch in batches:
+            records: Any = without(batch, self.left_out)
+            if self.moves_zero_times:
+                # restore produce cannot write the time 0, which librdkafka takes for "now".
+                times = records.column("timestamp")
+                times = _compute.if_else(_compute.equal(times, 0), pa.scalar(1, pa.int64()), times)
+                records = records.set_column(1, records.schema.field("timestamp"), times)
+            if records.num_rows:
+                yield records
+
+    def report(self, pair: Pair, digests: tuple[str, str]) -> ComparedPartition:
+        """Return the result for the partition."""
+        is_empty = self.start == self.stop
+        return ComparedPartition(
+            topic=self.log.topic,
+            partition=self.log.partition,
+            target_topic=self.topic,
+            target_partition=self.target[1] if self.partitioning is None else None,
+            first_offset=None if is_empty else self.start,
+            last_offset=None if is_empty else self.stop - 1,
+            records=pair.ours.records,
+            target_records=pair.theirs.records,
+            not_restored=pair.not_restored,
+            digest=digests[0],
+            target_digest=digests[1],
+            lost=[(start, stop - 1) for start, stop in self.lost],
+            left_out=[(start, stop - 1) for start, stop in self.left_out],
+            difference=pair.difference,
+        )
 
 
 class Comparison:
@@ -186,8 +204,8 @@ class Comparison:
                 Earliest() if start is None else start, Latest() if stop is None else stop
             )
             for where, (first, end) in windows.items():
-                target = topics[where[0]], where[1]
-                yield _Work(snapshot.logs[where], first, end, target, EqualOffsets())
+                same = OffsetRun(*where, first, where[1], first, end - first)
+                yield _Work(snapshot.logs[where], first, end, topics[where[0]], {where[1]: MappedOffsets([same])})
 
         return self._compare(topics, works, {})
 
@@ -195,17 +213,16 @@ class Comparison:
         """Compare what a run of ``restore produce`` has restored, by its map.
 
         The run's position in the cluster tells what its cut left out. Log a warning for a run that is not finished: it
-        is compared as far as its map goes. Raise ConfigError for a topic whose keys were hashed anew, because its
-        records have no exact offsets.
+        is compared as far as its map goes. Raise ConfigError if it hashed keys anew and has no position, which tells
+        how.
         """
-        for topic, there in offset_map.topics.items():
-            if there.is_rehashed:
-                raise ConfigError(
-                    f"the run {offset_map.run} hashed the keys of {topic} anew: its records have no exact offsets to "
-                    "compare"
-                )
         topics = {topic: there.target for topic, there in offset_map.topics.items()}
         position = self._position(offset_map.run)
+        if position is None and any(there.is_rehashed for there in offset_map.topics.values()):
+            raise ConfigError(
+                f"the run {offset_map.run} hashed keys anew, and {CONTROL_TOPIC} of this cluster does not have its "
+                "position, which tells how: name the cluster that it restored into"
+            )
         sources: Mapping[TopicPartition, SourceRange] = {} if position is None else position.sources
         ranges = {
             (topic, number): restored
@@ -220,23 +237,31 @@ class Comparison:
 
         def works(_: TopicReader, snapshot: LogSnapshot) -> Iterator[_Work]:
             for where, restored in sorted(ranges.items()):
-                runs = list(offset_map.mapped_runs(where))
-                target = topics[where[0]], runs[0][0] if runs else where[1]
+                target, runs = topics[where[0]], list(offset_map.mapped_runs(where))
+                rules = {
+                    number: MappedOffsets(each) for number, each in groupby(runs, lambda run: run.target_partition)
+                }
+                partitioning = None
+                if position is not None and position.partitioner != "keep":
+                    partitioning = Partitioning(
+                        position.partitioner, sum(topic == target for topic, _ in position.ends)
+                    )
+                elif not rules:
+                    rules = {where[1]: MappedOffsets(())}
                 yield _Work(
-                    snapshot.logs[where], restored.start, restored.stop, target,
-                    MappedOffsets(run for _, run in runs),
+                    snapshot.logs[where], restored.start, restored.stop, target, rules,
                     left_out=sources[where].left_out if where in sources else (), moves_zero_times=True,
+                    partitioning=partitioning,
                 )  # fmt: skip
 
         topic_ids = {} if position is None else {name: Uuid.parse(text) for name, text in position.topic_ids.items()}
         return self._compare(topics, works, topic_ids)
 
     def _position(self, run: str) -> RunPosition | None:
-        with LiveCluster(self._properties, isolation="read_committed", timeout_s=self._timeout_s) as cluster:
-            if CONTROL_TOPIC not in cluster.describe([CONTROL_TOPIC]):
+        with LiveReader(self._properties, isolation="read_committed", timeout_s=self._timeout_s) as reader:
+            if CONTROL_TOPIC not in reader.cluster.describe([CONTROL_TOPIC]):
                 return None
-        with ControlTopic(self._properties, run, timeout_s=self._timeout_s, settles_s=self._timeout_s) as control:
-            return control.newest_position()
+            return ControlTopic(reader, run, settles_s=self._timeout_s).newest_position()
 
     def _compare(
         self,
@@ -254,213 +279,173 @@ class Comparison:
             for topic in topics.values():
                 target.cluster.existing_topic(topic)
             work = list(works(reader, reader.snapshot()))
-            starts = target.cluster.earliest_offsets([one.target for one in work])
-            ends = target.cluster.end_offsets([one.target for one in work], "read_committed")
-            compare = partial(_compare_partition, reader, target, starts, ends)
-            with closing(in_parallel(pool, compare, work, at_once=_AT_ONCE)) as done:
+            there = _Target(target, {(one.topic, number) for one in work for number in one.rules})
+            all_of = partial(in_parallel, pool, at_once=_AT_ONCE)
+            by_run = _RunDigests()
+            for digests in all_of(partial(_digest_target, there), _runs_by_target(work).items()):
+                by_run.add_all(digests)
+
+            def compare(one: _Work) -> ComparedPartition:
+                if one.partitioning is None:
+                    return _compare_partition(reader, there, one)
+                return _compare_rehashed(reader, there, by_run, one, one.partitioning)
+
+            with closing(all_of(compare, work)) as done:
                 yield from done
 
 
-def _compare_partition(
-    reader: TopicReader,
-    target: LiveReader,
-    starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-    work: _Work,
-) -> ComparedPartition:
-    pair = _Pair()
-    lost = [(loss.start, loss.stop) for loss in losses_between(work.log, work.start, work.stop)]
-    for start, stop in offsets_without(lost, (work.start, work.stop)):
-        first, end = work.rule.span(start, stop)
-        # The target may have lost records at both ends. They are then missing in the comparison.
-        first, end = max(first, starts[work.target]), min(end, ends[work.target])
+class _Target:
+    """The target partitions of a comparison."""
+
+    def __init__(self, reader: LiveReader, partitions: Collection[TopicPartition]) -> None:
+        self._reader = reader
+        self._starts = reader.cluster.earliest_offsets(partitions)
+        self._ends = reader.cluster.end_offsets(partitions, "read_committed")
+
+    def read(self, where: TopicPartition, span: OffsetSpan) -> Generator[pa.RecordBatch]:
+        """Read the offsets ``[start, stop)``. Records that are lost at both ends are missing in the comparison."""
+        start, stop = max(span[0], self._starts[where]), min(span[1], self._ends[where])
+        return self._reader.read(*where, start, max(start, stop), columns=_COLUMNS)
+
+
+def _compare_partition(reader: TopicReader, target: _Target, work: _Work) -> ComparedPartition:
+    pair, rule = Pair(), work.rules[work.target[1]]
+    for start, stop in offsets_without(work.lost, (work.start, work.stop)):
         with (
             closing(reader.read(work.log, start, stop)) as ours,
-            closing(target.read(*work.target, first, max(first, end), columns=_COLUMNS)) as theirs,
+            closing(target.read(work.target, rule.span(start, stop))) as theirs,
         ):
-            pair.compare(_expected(ours, work, pair), (_Rows(None, batch) for batch in theirs))
-    is_empty = work.start == work.stop
-    return ComparedPartition(
-        topic=work.log.topic,
-        partition=work.log.partition,
-        target_topic=work.target[0],
-        target_partition=work.target[1],
-        first_offset=None if is_empty else work.start,
-        last_offset=None if is_empty else work.stop - 1,
-        records=pair.ours.records,
-        target_records=pair.theirs.records,
-        not_restored=pair.not_restored,
-        digest=pair.ours.hexdigest(),
-        target_digest=pair.theirs.hexdigest(),
-        lost=[(start, stop - 1) for start, stop in lost],
-        left_out=[(start, stop - 1) for start, stop in work.left_out],
-        difference=pair.difference,
-    )
+            pair.compare(_expected(ours, work, rule, pair), (Rows(None, batch) for batch in theirs))
+    return work.report(pair, (pair.ours.hexdigest(), pair.theirs.hexdigest()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Records with the target offsets that they have or should have. ``offsets`` are those in the source, if known."""
-
-    offsets: Any
-    records: Any
-
-    def __len__(self) -> int:
-        return int(self.records.num_rows)
-
-    def cut(self, first: int, stop: int) -> _Rows:
-        """Return some of the rows."""
-        offsets = None if self.offsets is None else self.offsets.slice(first, stop - first)
-        return _Rows(offsets, self.records.slice(first, stop - first))
-
-
-def _expected(batches: Iterable[pa.RecordBatch], work: _Work, pair: _Pair) -> Iterator[_Rows]:
+def _expected(batches: Iterable[pa.RecordBatch], work: _Work, rule: MappedOffsets, pair: Pair) -> Iterator[Rows]:
     """Yield the source's records with the offsets that they should have in the target."""
-    for batch in batches:
-        records: Any = without(batch, work.left_out)
-        if not records.num_rows:
-            continue
-        if work.moves_zero_times:
-            # restore produce cannot write the time 0, which librdkafka takes for "now".
-            times = records.column("timestamp")
-            times = _compute.if_else(_compute.equal(times, 0), pa.scalar(1, pa.int64()), times)
-            records = records.set_column(1, records.schema.field("timestamp"), times)
-        for first, stop, delta in work.rule.pieces(int64_values(records, "offset")):
+    for records in work.kept(batches):
+        for first, stop, run in rule.pieces(int64_values(records, "offset")):
             piece = records.slice(first, stop - first)
-            offsets = piece.column("offset")
-            if delta is None:
-                pair.note_not_restored(offsets)
+            if run is None:
+                pair.note_not_restored(piece.column("offset"))
                 continue
-            there = _compute.add(offsets, pa.scalar(delta, pa.int64()))
-            yield _Rows(offsets, piece.set_column(0, piece.schema.field("offset"), there))
+            delta = pa.scalar(run.target_start - run.start, pa.int64())
+            yield Rows.moved(piece, _compute.add(piece.column("offset"), delta))
 
 
-class _Side:
-    """The number of records of one side, and a digest that does not depend on how they were cut into batches.
+def _expected_by_key(
+    batches: Iterable[pa.RecordBatch], work: _Work, partitioning: Partitioning, pair: Pair
+) -> Iterator[tuple[OffsetRun, Rows]]:
+    """Yield the source's records with the runs that they are in, and the offsets that they should have there."""
+    nowhere, counts = MappedOffsets(()), Counter[OffsetRun]()
+    for records in work.kept(batches):
+        keys = records.column("key").to_pylist()
+        for partition, places in partitioning.shares(keys, work.log.partition).items():
+            share = records.take(pa.array(places, pa.int64()))
+            for first, stop, run in work.rules.get(partition, nowhere).pieces(int64_values(share, "offset")):
+                piece, count = share.slice(first, stop - first), stop - first
+                if run is None:
+                    pair.note_not_restored(piece.column("offset"))
+                    continue
+                begin = run.target_start + counts[run]
+                counts[run] += count
+                yield run, Rows.moved(piece, pa.array(range(begin, begin + count), pa.int64()))
 
-    Each column is two streams: the lengths of its values, -1 for null, and their bytes.
+
+class _RunDigests:
+    """Digests of runs on one side. ``extra`` are the records before the runs that are in none, by number and first
+    offset.
     """
 
     def __init__(self) -> None:
-        self.records = 0
-        self._streams = [hashlib.sha256() for _ in range(11)]
+        self.extra: dict[OffsetRun, tuple[int, int]] = {}
+        self._whole: dict[OffsetRun, str] = {}
+        self._parts: dict[OffsetRun, Side] = {}
 
-    def seeing(self, pieces: Iterator[_Rows]) -> Iterator[_Rows]:
-        """Yield the pieces after adding them."""
-        for piece in pieces:
-            self._add(piece.records)
-            yield piece
+    def add(self, run: OffsetRun, records: Any) -> None:
+        """Add records of a run."""
+        side = self._parts.setdefault(run, Side())
+        side.add(records)
+        # Digests of many streams each need memory: the last record of a run makes them one.
+        if side.records == run.length and run not in self._whole:
+            self._whole[run] = self._parts.pop(run).hexdigest()
 
-    def _add(self, records: Any) -> None:
-        self.records += records.num_rows
-        headers = records.column("headers")
-        pairs = _compute.list_flatten(headers)
-        parts = [
-            _fixed(records.column("offset")),
-            _fixed(records.column("timestamp")),
-            *_binary(records.column("key")),
-            *_binary(records.column("value")),
-            _lengths(_compute.list_value_length(headers)),
-            *_binary(_compute.struct_field(pairs, [0])),
-            *_binary(_compute.struct_field(pairs, [1])),
-        ]
-        for stream, part in zip(self._streams, parts, strict=True):
-            stream.update(part)
+    def add_all(self, other: _RunDigests) -> None:
+        """Add the runs of another target partition."""
+        self.extra |= other.extra
+        self._whole |= other._whole
+        self._parts |= other._parts
 
-    def hexdigest(self) -> str:
-        """Return the digest of all streams."""
-        return hashlib.sha256(b"".join(stream.digest() for stream in self._streams)).hexdigest()
+    def of(self, run: OffsetRun) -> tuple[int, str]:
+        """Return the number of a run's records, and their digest."""
+        part = self._parts.get(run, Side())
+        return part.records + run.length * (run in self._whole), self._whole.get(run, "") + part.hexdigest()
 
 
-@dataclass(slots=True)
-class _Pair:
-    """What has been seen of both sides of a partition so far."""
-
-    ours: _Side = field(default_factory=_Side)
-    theirs: _Side = field(default_factory=_Side)
-    not_restored: int = 0
-    difference: RecordDifference | None = None
-
-    def note_not_restored(self, offsets: Any) -> None:
-        """Count records that are nowhere in the target."""
-        self.not_restored += len(offsets)
-        self._note("not_restored", offsets[0].as_py(), None)
-
-    def compare(self, ours: Iterator[_Rows], theirs: Iterator[_Rows]) -> None:
-        """Compare up to the first difference, and count all records."""
-        for one, other in _side_by_side(self.ours.seeing(ours), self.theirs.seeing(theirs)):
-            if self.difference is not None:
-                continue
-            if one is None or other is None:
-                self._note_single(one, other)
-            elif not one.records.equals(other.records):
-                self._note_different(one, other)
-
-    def _note_single(self, one: _Rows | None, other: _Rows | None) -> None:
-        if one is not None:
-            self._note("missing", one.offsets[0].as_py(), one.records.column("offset")[0].as_py())
-        elif other is not None:
-            self._note("extra", None, other.records.column("offset")[0].as_py())
-
-    def _note_different(self, one: _Rows, other: _Rows) -> None:
-        row = _first_different(one.records, other.records)
-        offset, expected = one.offsets[row].as_py(), one.records.column("offset")[row].as_py()
-        actual = other.records.column("offset")[row].as_py()
-        if actual > expected:
-            self._note("missing", offset, expected)
-        elif actual < expected:
-            self._note("extra", None, actual)
-        else:
-            for name in _FIELDS:
-                if not one.records.column(name)[row].equals(other.records.column(name)[row]):
-                    self._note(name, offset, expected)
-
-    def _note(self, what: What, offset: int | None, target_offset: int | None) -> None:
-        if self.difference is None:
-            self.difference = RecordDifference(what, offset, target_offset)
+def _runs_by_target(works: Iterable[_Work]) -> dict[TopicPartition, list[OffsetRun]]:
+    """Return the runs of each target partition with keys hashed anew, in the order of the target."""
+    runs: dict[TopicPartition, list[OffsetRun]] = {}
+    for work in works:
+        for number, rule in work.rules.items() if work.partitioning is not None else ():
+            runs.setdefault((work.topic, number), []).extend(rule.runs)
+    return {where: sorted(each, key=lambda run: run.target_start) for where, each in runs.items()}
 
 
-def _side_by_side(ours: Iterator[_Rows], theirs: Iterator[_Rows]) -> Iterator[tuple[_Rows | None, _Rows | None]]:
-    """Yield pieces of both sides with the same number of rows; at the end, None for the shorter side."""
-    one, other = next(ours, None), next(theirs, None)
-    while one is not None and other is not None:
-        rows = min(len(one), len(other))
-        yield one.cut(0, rows), other.cut(0, rows)
-        one = one.cut(rows, len(one)) if rows < len(one) else next(ours, None)
-        other = other.cut(rows, len(other)) if rows < len(other) else next(theirs, None)
-    while one is not None or other is not None:
-        yield one, other
-        one, other = next(ours, None), next(theirs, None)
+def _digest_target(target: _Target, item: tuple[TopicPartition, Sequence[OffsetRun]]) -> _RunDigests:
+    """Return the digests of the runs of a target partition."""
+    where, runs = item
+    made, ends = _RunDigests(), [run.target_end for run in runs]
+    with closing(target.read(where, (runs[0].target_start, ends[-1]))) as batches:
+        for batch in batches:
+            records: Any = batch
+            offsets, row = int64_values(batch, "offset"), 0
+            for run in islice(runs, bisect_right(ends, offsets[0]), None):
+                first = bisect_left(offsets, run.target_start, row)
+                stop = bisect_left(offsets, run.target_end, first)
+                if row < first:
+                    count, begin = made.extra.get(run, (0, offsets[row]))
+                    made.extra[run] = count + first - row, begin
+                if first < stop:
+                    made.add(run, records.slice(first, stop - first))
+                row = stop
+                if row == len(offsets):
+                    break
+    return made
 
 
-def _first_different(one: Any, other: Any) -> int:
-    """Return the first row that differs, by halving; the tables differ, and have the same number of rows."""
-    first, stop = 0, one.num_rows
-    while stop - first > 1:
-        middle = (first + stop) // 2
-        if one.slice(first, middle - first).equals(other.slice(first, middle - first)):
-            first = middle
-        else:
-            stop = middle
-    return int(first)
+def _compare_rehashed(
+    reader: TopicReader, target: _Target, theirs: _RunDigests, work: _Work, partitioning: Partitioning
+) -> ComparedPartition:
+    pair, ours = Pair(), _RunDigests()
+    for start, stop in offsets_without(work.lost, (work.start, work.stop)):
+        with closing(reader.read(work.log, start, stop)) as batches:
+            for run, rows in _expected_by_key(batches, work, partitioning, pair):
+                ours.add(run, rows.records)
+    digests = hashlib.sha256(), hashlib.sha256()
+    for run in sorted(run for rule in work.rules.values() for run in rule.runs):
+        here, there = ours.of(run), theirs.of(run)
+        # A run that has lost records since is not compared.
+        if here != there and any(start < run.end and run.start < stop for start, stop in work.lost):
+            continue
+        pair.ours.records += here[0]
+        pair.theirs.records += there[0]
+        for digest, (_, text) in zip(digests, (here, there), strict=True):
+            digest.update(text.encode())
+        if here != there and pair.difference is None:
+            pair.difference = _first_of_run(reader, target, work, partitioning, run)
+        if (extra := theirs.extra.get(run)) is not None:
+            pair.theirs.records += extra[0]
+            pair.difference = pair.difference or RecordDifference("extra", None, extra[1], run.target_partition)
+    return work.report(pair, (digests[0].hexdigest(), digests[1].hexdigest()))
 
 
-def _fixed(column: Any) -> memoryview:
-    """Return the bytes of a column of int64 without nulls."""
-    return memoryview(column.buffers()[1])[column.offset * 8 : (column.offset + len(column)) * 8]
-
-
-def _lengths(lengths: Any) -> memoryview:
-    return _fixed(_compute.fill_null(lengths, -1).cast(pa.int64()))
-
-
-def _binary(column: Any) -> tuple[memoryview, bytes | memoryview]:
-    """Return the lengths of the values, and the values themselves one after the other."""
-    binary = column.cast(pa.large_binary())
-    lengths = _lengths(_compute.binary_length(binary))
-    # Null values may have bytes.
-    values = _compute.drop_null(binary) if binary.null_count else binary
-    if not len(values) or values.buffers()[2] is None:
-        return lengths, b""
-    ends = memoryview(values.buffers()[1]).cast("q")
-    return lengths, memoryview(values.buffers()[2])[ends[values.offset] : ends[values.offset + len(values)]]
+def _first_of_run(
+    reader: TopicReader, target: _Target, work: _Work, partitioning: Partitioning, run: OffsetRun
+) -> RecordDifference | None:
+    """Return the first difference in a run."""
+    pair, where = Pair(), (work.topic, run.target_partition)
+    with (
+        closing(reader.read(work.log, run.start, run.end)) as ours,
+        closing(target.read(where, (run.target_start, run.target_end))) as theirs,
+    ):
+        expected = (rows for of, rows in _expected_by_key(ours, work, partitioning, pair) if of == run)
+        pair.compare(expected, (Rows(None, batch) for batch in theirs))
+    return pair.difference and replace(pair.difference, target_partition=run.target_partition)

@@ -19,12 +19,15 @@ from tests.support.kafka.kafka_topics import make_topic
 from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.kafka_cluster import KafkaCluster
+from tieredstore.api.outcomes import Outcome
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.produce.offset_map import OffsetMap, load_map
 from tieredstore.restore.produce.producing import ProduceRun
 from tieredstore.restore.produce.runs import ProduceOptions
+from tieredstore.restore.produce.source import SourceTopics
+from tieredstore.restore.produce.time_cut import TimeCut
 from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
 
 TIME_MS: Final = 1_700_000_000_000
@@ -114,8 +117,8 @@ def committed(server: KafkaServer | KafkaCluster, topic: str, partition: int) ->
 
 def mapped(offsets: OffsetMap, topic: str, partition: int) -> list[tuple[int, int]]:
     """Return the offsets in source and target of each record, in order."""
-    runs = [run for number, run in offsets.mapped_runs((topic, partition)) if number == partition]
-    return [(run.source + at, run.target + at) for run in runs for at in range(run.records)]
+    runs = [run for run in offsets.mapped_runs((topic, partition)) if run.target_partition == partition]
+    return [(run.start + at, run.target_start + at) for run in runs for at in range(run.length)]
 
 
 @dataclass
@@ -132,11 +135,13 @@ class Restore:
         topics = {topic: make_topic(server, partitions=count) for topic, count in source.topics.items()}
         return cls(source, server, topics)
 
-    def run(self, **more: Any) -> ProduceRun:
-        """Return a run in this process."""
+    def run(self, *, cut: TimeCut | None = None, **more: Any) -> list[Outcome]:
+        """Restore in this process."""
         properties = {"bootstrap.servers": self.server.bootstrap_servers, **more.pop("properties", {})}
         options = ProduceOptions(topics=dict(self.topics), **more.pop("options", {}))
-        return ProduceRun(self.source.bucket.manager, properties, options, **more)
+        with SourceTopics(self.source.bucket.manager, options) as source:
+            source.cut = cut
+            return list(ProduceRun(source, properties, **more).outcomes())
 
     def check(self) -> None:
         """Assert that the target has each committed record once, in order, where the map says."""
@@ -176,8 +181,8 @@ def _restore(store: str, servers: str, topics: dict[str, str], step: str, number
         options = ProduceOptions(topics=topics)
         properties = {"bootstrap.servers": servers}
         # A transaction for each batch, of which each segment has one.
-        for _ in ProduceRun(bucket.manager, properties, options, on_step=on_step, most_records=1).outcomes():
-            pass
+        with SourceTopics(bucket.manager, options) as source:
+            list(ProduceRun(source, properties, on_step=on_step, most_records=1).outcomes())
 
 
 _PROCESSES: Final = multiprocessing.get_context("forkserver")

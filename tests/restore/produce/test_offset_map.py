@@ -19,7 +19,6 @@ from tieredstore.errors import (
 )
 from tieredstore.restore.produce.offset_map import (
     FirstUnread,
-    MappedRun,
     OffsetMap,
     OffsetMapFile,
     Translation,
@@ -27,7 +26,7 @@ from tieredstore.restore.produce.offset_map import (
     list_runs,
     load_map,
 )
-from tieredstore.restore.produce.runs import OffsetRun
+from tieredstore.restore.produce.runs import SPARSE_RECORDS, OffsetRun
 
 WHERE = ("orders", 3)
 KEY = "t/!tieredstore/restores/r1/offsets"
@@ -135,6 +134,17 @@ def test_first_unread_offsets_never_skip_a_record(most: int) -> None:
                     assert first == FirstUnread(smallest, again)
 
 
+def test_hashed_keys_need_a_run_for_a_thousand_records() -> None:
+    made, count = OffsetMap("r1"), 90_000
+    made.add_topic("orders", "orders", is_rehashed=True)
+    made.extend(OffsetRun("orders", 0, at, at % 9, at // 9, 1) for at in range(count))
+    runs = list(made.mapped_runs(("orders", 0)))
+    assert [run.length for run in runs] == [SPARSE_RECORDS] * (count // SPARSE_RECORDS)
+    assert list(reread(made).mapped_runs(("orders", 0))) == runs
+    made.extend(OffsetRun("orders", 0, at, at % 9, at // 9, 1) for at in range(count))
+    assert list(made.mapped_runs(("orders", 0))) == runs
+
+
 @pytest.mark.parametrize("most", [0, 6000], ids=["equal", "random"])
 def test_a_thousand_million_records_need_a_megabyte_at_most(most: int) -> None:
     """50 partitions, 1000 transactions each, about 20,000 records per partition and transaction."""
@@ -161,7 +171,7 @@ def test_the_same_runs_again_change_nothing_and_others_are_refused() -> None:
     made.begin(WHERE, 7)
     made.advance(WHERE, 6)
     assert made.to_bytes() == before
-    assert [(target, mapped.records) for target, mapped in made.mapped_runs(WHERE)] == [(3, 10), (3, 5), (3, 5)]
+    assert list(made.mapped_runs(WHERE)) == runs
     assert made.partitions("orders") == {3: range(25)}
     for wrong in (run(5, 6, 3), run(24, 20, 2), run(30, 3, 1), run(9, 9, 2)):
         with pytest.raises(CorruptDataError, match="contradicts the offset map of the run r1"):
@@ -207,10 +217,7 @@ def test_the_file_grows_and_another_writer_is_noticed() -> None:
     resumed.save()
     with pytest.raises(PreconditionFailedError):
         first.save()
-    assert [mapped for _, mapped in load_map(store, "t/", "r1").mapped_runs(WHERE)] == [
-        MappedRun(0, 10, 0, 10, 10),
-        MappedRun(10, 20, 11, 21, 10),
-    ]
+    assert list(load_map(store, "t/", "r1").mapped_runs(WHERE)) == [run(0, 0, 10), run(10, 11, 10)]
     assert list_runs(store, "t/") == ["r1"]
     assert [info.key for info in store.list()] == [KEY]
 

@@ -116,7 +116,10 @@ def test_keys_are_hashed_anew(golden: Path, kafka: KafkaServer, tmp_path: Path) 
             assert all(any(value == each for each in ours) for value in wanted), "in order"
         assert len(values) == len(expected[number])
         found = sum(
-            run.records for of in range(2) for there, run in offset_map.mapped_runs(("none", of)) if there == number
+            run.length
+            for of in range(2)
+            for run in offset_map.mapped_runs(("none", of))
+            if run.target_partition == number
         )
         assert found == len(values)
 

@@ -6,16 +6,20 @@ import itertools
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import Any, Final
 
 import pytest
 
 from tests.restore.produce.restores import TIMEOUT_S, Restore, committed, mixed_topics
 from tests.support.kafka.kafka_topics import Produced, Transaction, end_offset, make_topic, produce
 from tests.support.servers.kafka import KafkaServer, start_kafka
+from tests.support.servers.kafka_cluster import start_kafka_cluster
 from tieredstore.errors import ConfigError, FencedError
 from tieredstore.restore.produce.runs import CONTROL_TOPIC
+from tieredstore.restore.produce.target import NewTopic, TargetCluster
 
 STEPS = ("begin", "produce", "flush", "positions", "commit", "committed", "map", "tombstone")
 
@@ -34,7 +38,7 @@ def restore(kafka: KafkaServer, tmp_path: Path) -> Restore:
 
 def test_every_record_comes_once_and_as_it_was(restore: Restore) -> None:
     steps: list[str] = []
-    done = list(restore.run(on_step=steps.append).outcomes())
+    done = restore.run(on_step=steps.append)
     assert [outcome.code for outcome in done] == ["restored"] * 4
     assert [str(outcome).split(", ")[1] for outcome in done] == ["orders-0", "orders-1", "payments-0", "payments-1"]
     assert set(steps) == {"resume", *STEPS}
@@ -44,9 +48,9 @@ def test_every_record_comes_once_and_as_it_was(restore: Restore) -> None:
 
 
 def test_a_finished_run_does_nothing(restore: Restore) -> None:
-    list(restore.run().outcomes())
+    restore.run()
     steps: list[str] = []
-    again = list(restore.run(on_step=steps.append).outcomes())
+    again = restore.run(on_step=steps.append)
     assert [(outcome.status, outcome.code) for outcome in again] == [("kept", "there")] * 4
     assert steps == ["resume"]
     restore.check()
@@ -84,9 +88,50 @@ def test_runs_killed_two_hundred_times(tmp_path: Path) -> None:
                 return
 
 
+def has_replicas(target: TargetCluster, topic: str) -> bool:
+    return target.existing_target(topic).least_live == 3
+
+
+SAFE: Final = {
+    "min.insync.replicas": "2", "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_brokers_killed_during_a_run(tmp_path: Path) -> None:
+    """Three brokers with replicas of everything; at each step another one is killed, and comes back after the run."""
+    with (
+        start_kafka_cluster(3, **SAFE) as cluster,
+        TargetCluster({"bootstrap.servers": cluster.bootstrap_servers}) as target,
+    ):
+        # Else it would have the controller's default, one replica.
+        target.create(CONTROL_TOPIC, NewTopic({"cleanup.policy": "compact"}, 1, 3))
+        for victim, step in enumerate(("flush", "commit"), 1):
+            source = mixed_topics(tmp_path / step, "orders")
+            target.create(step, NewTopic({}, source.topics["orders"], 3))
+            restore, steps = Restore(source, cluster, {"orders": step}), list[str]()
+
+            def kill(name: str, wanted: str = step, seen: list[str] = steps, node: int = victim) -> None:
+                seen.append(name)
+                # The first transaction is committed by then, and the last one is not.
+                if name == wanted and seen.count(name) == 2:
+                    cluster.brokers[node].kill()
+
+            restore.run(on_step=kill, most_records=1)
+            assert cluster.brokers[victim].process is None
+            assert steps[-1] == "committed"
+            restore.check()
+            cluster.brokers[victim].start()
+            # Until it has caught up, no other broker may die.
+            for topic in (step, CONTROL_TOPIC, "__transaction_state"):
+                wait_for(partial(has_replicas, target, topic))
+
+
 @pytest.mark.soak
 @pytest.mark.broker
-def test_a_broker_restarted_during_a_run(tmp_path: Path) -> None:
+def test_the_only_broker_killed_during_a_run(tmp_path: Path) -> None:
     with start_kafka() as server:
         process = server.process
         assert process is not None
@@ -99,10 +144,10 @@ def test_a_broker_restarted_during_a_run(tmp_path: Path) -> None:
                 left -= name == wanted
                 if left == 0:
                     left = -1
-                    process.stop()
+                    process.kill()
                     Thread(target=process.start).start()
 
-            list(restore.run(on_step=restart, most_records=1).outcomes())
+            restore.run(on_step=restart, most_records=1)
             assert left < 0
             restore.check()
 
@@ -115,10 +160,10 @@ def test_two_runs_of_one_name_fence_each_other(restore: Restore) -> None:
         begun += step == "flush"
         if begun == 2:
             begun = 10
-            list(restore.run(most_records=1).outcomes())
+            restore.run(most_records=1)
 
     with pytest.raises(FencedError, match="another process has begun the run orders="):
-        list(restore.run(on_step=interrupt, most_records=1).outcomes())
+        restore.run(on_step=interrupt, most_records=1)
     assert begun == 10
     restore.check()
 
@@ -127,7 +172,7 @@ def test_a_target_with_records_is_refused(restore: Restore, kafka: KafkaServer) 
     topic = restore.topics["payments"]
     produce(kafka, topic, [Produced(b"k", b"foreign")], partition=1)
     with pytest.raises(ConfigError, match=rf"^{topic}-1 has a record at offset 0 that this run has not written"):
-        list(restore.run().outcomes())
+        restore.run()
     assert committed(kafka, topic, 0) == []
 
 
@@ -137,12 +182,12 @@ def test_a_foreign_record_is_named_when_a_run_goes_on(restore: Restore, kafka: K
     end = committed(kafka, topic, 0)[-1][0] + 2
     produce(kafka, topic, [Produced(b"k", b"foreign")])
     with pytest.raises(ConfigError, match=rf"^{topic}-0 has a record at offset {end} that this run has not written"):
-        list(restore.run().outcomes())
+        restore.run()
 
 
 @pytest.mark.parametrize(("step", "number"), [("produce", 5), ("positions", 2), ("commit", 2), ("committed", 3)])
 def test_a_foreign_record_during_the_run_is_named(restore: Restore, kafka: KafkaServer, step: str, number: int) -> None:
-    smaller = {} if step == "produce" else {"most_records": 1}
+    smaller: dict[str, Any] = {} if step == "produce" else {"most_records": 1}
     topic, left = restore.topics["orders"], number
 
     def interfere(name: str) -> None:
@@ -155,7 +200,7 @@ def test_a_foreign_record_during_the_run_is_named(restore: Restore, kafka: Kafka
             produce(kafka, topic, [Produced(b"k", b"foreign")])
 
     with pytest.raises(ConfigError, match=rf"^{topic}-0 has a record at offset \d+ that this run has not written"):
-        list(restore.run(on_step=interfere, **smaller).outcomes())
+        restore.run(on_step=interfere, **smaller)
     assert committed(kafka, topic, 0)[-1][3] == b"foreign"
 
 
@@ -173,7 +218,7 @@ def test_an_open_transaction_in_the_control_topic_is_waited_for(restore: Restore
 
 
 def test_a_topic_created_again_is_refused(restore: Restore, kafka: KafkaServer) -> None:
-    list(restore.run(options={"name": "first"}).outcomes())
+    restore.run(options={"name": "first"})
     restore.topics = {**restore.topics, "orders": make_topic(kafka, partitions=2)}
     with pytest.raises(ConfigError, match="the run first restores other topics"):
-        list(restore.run(options={"name": "first"}).outcomes())
+        restore.run(options={"name": "first"})

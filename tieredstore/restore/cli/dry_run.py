@@ -1,4 +1,4 @@
-"""What ``restore produce --dry-run`` shows, and the refusal of a run that it would name.
+"""What ``restore produce --dry-run`` shows.
 
 Separate from ``produce``, which is about runs.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tieredstore.cli.terminal.output import complain, counted, human_count, print_json_line, print_lines
+from tieredstore.cli.terminal.output import counted, human_count, print_json_line, print_lines
 from tieredstore.cli.terminal.rows import Row, attributes
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.model import human_bytes
@@ -19,26 +19,18 @@ from tieredstore.ops.doctor.checkup import Check, Verdict
 
 if TYPE_CHECKING:
     from tieredstore.remote.manager import RemoteStorageManager
-    from tieredstore.remote.source import SegmentSource
-    from tieredstore.restore.produce.runs import ProduceOptions
+    from tieredstore.restore.produce.source import SourceTopics
     from tieredstore.restore.produce.target import NewTopic, NewTopics
 
 _SNAPSHOT: Final = "snapshot"
 _CHECK: Final[Row[Check]] = Row(attributes("check", "outcome", "detail"))
 
 
-def show_dry_run(
-    source: SegmentSource,
-    client: Mapping[str, str],
-    options: ProduceOptions,
-    new: NewTopics | None,
-    *,
-    as_json: bool,
-) -> None:
+def show_dry_run(topics: SourceTopics, client: Mapping[str, str], new: NewTopics | None, *, as_json: bool) -> None:
     """Read all records, compare them with the target, and print a line for each check. Exit with 2 if one is bad."""
     from tieredstore.restore.produce.dry_run import BYTES_PER_S, RECORDS_PER_S, examine
 
-    found = examine(source, client, options, new=new, scan=True)
+    found = examine(topics, client, new=new, scan=True)
     for check in found.checks:
         if as_json:
             print_json_line(_CHECK.json(check))
@@ -53,23 +45,6 @@ def show_dry_run(
         print_lines([f"{restored}, in about {_duration(found.expected_s)} at {speed}"])
     if any(check.outcome is Verdict.BAD for check in found.checks):
         raise typer.Exit(ConfigError.exit_code)
-
-
-def prepare_target(
-    source: SegmentSource, client: Mapping[str, str], options: ProduceOptions, new: NewTopics | None
-) -> None:
-    """Raise ConfigError if the target would refuse records or delete them at once. Create missing topics before, if
-    ``new`` says how.
-    """
-    from tieredstore.restore.produce.dry_run import create_missing, examine
-
-    found = examine(source, client, options, new=new)
-    found.refuse()
-    if found.missing:
-        create_missing(client, found.missing)
-        complain(f"created {', '.join(sorted(found.missing))}")
-        found = examine(source, client, options)
-        found.refuse()
 
 
 def new_topics(manager: RemoteStorageManager, create_with: str | None) -> NewTopics | None:

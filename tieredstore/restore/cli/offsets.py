@@ -6,7 +6,7 @@ Separate from ``groups``, which moves groups' offsets by the same map and needs 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -18,7 +18,7 @@ from tieredstore.errors import ResourceNotFoundError
 from tieredstore.limits import MAX_OFFSET
 
 if TYPE_CHECKING:
-    from tieredstore.restore.produce.offset_map import MappedRun, OffsetMap
+    from tieredstore.restore.produce.offset_map import OffsetMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +101,23 @@ def _partitions(offset_map: OffsetMap, topic: str) -> Iterator[_Moved]:
     target = offset_map.topics[topic].target
     for partition, restored in offset_map.partitions(topic).items():
         first, last = (restored.start, restored.stop - 1) if restored else (None, None)
-        by_target: dict[int, MappedRun] = {}
-        for number_there, run in offset_map.mapped_runs((topic, partition)):
-            before = by_target.get(number_there)
-            by_target[number_there] = run if before is None else before.until(run)
-        for number_there, all_of_it in by_target.items():
-            there = (all_of_it.target, all_of_it.target_end - 1, all_of_it.records)
-            yield _Moved(topic, partition, first, last, target, number_there, *there)
-        if not by_target:
-            yield _Moved(topic, partition, first, last, target)
+        by_target: dict[int | None, _Moved] = {}
+        for each in _runs(offset_map, topic, partition):
+            before = by_target.get(number_there := each.target_partition)
+            begin, records = (
+                (each.target_first_offset, 0) if before is None else (before.target_first_offset, before.records)
+            )
+            by_target[number_there] = replace(
+                each, first_offset=first, last_offset=last, target_first_offset=begin, records=records + each.records
+            )
+        yield from by_target.values() if by_target else [_Moved(topic, partition, first, last, target)]
 
 
 def _runs(offset_map: OffsetMap, topic: str, partition: int) -> Iterator[_Moved]:
-    for target_partition, run in offset_map.mapped_runs((topic, partition)):
+    for run in offset_map.mapped_runs((topic, partition)):
         yield _Moved(
-            topic, partition, run.source, run.source_end - 1, offset_map.topics[topic].target, target_partition,
-            run.target, run.target_end - 1, run.records,
+            topic, partition, run.start, run.end - 1, offset_map.topics[topic].target, run.target_partition,
+            run.target_start, run.target_end - 1, run.length,
         )  # fmt: skip
 
 

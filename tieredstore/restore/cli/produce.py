@@ -5,8 +5,7 @@ Separate from the other commands of ``restore``: its options are those of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -18,14 +17,13 @@ from tieredstore.cli.app.outcomes import Teller, Words, tell_all
 from tieredstore.cli.terminal.output import complain, human_count
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, Uuid
-from tieredstore.restore.cli.dry_run import new_topics, prepare_target, show_dry_run
+from tieredstore.restore.cli.dry_run import new_topics, show_dry_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tieredstore.api.outcomes import Outcome
-    from tieredstore.remote.source import SegmentSource
-    from tieredstore.restore.produce.runs import ProduceOptions
+    from tieredstore.restore.produce.source import SourceTopics
     from tieredstore.restore.produce.time_cut import TimeCut
 
 _LINE_EVERY_S: Final = 10.0
@@ -77,23 +75,28 @@ def produce(
     Example: tieredstore restore produce orders=orders2 -c store.properties --bootstrap-server broker1:9092
     """
     from tieredstore.api.outcomes import run
+    from tieredstore.restore.produce.dry_run import prepare_target
     from tieredstore.restore.produce.producing import ProduceRun
     from tieredstore.restore.produce.runs import ProduceOptions
+    from tieredstore.restore.produce.source import SourceTopics
 
     client = cluster.needed()
-    renamed = _parse_topics(topics)
+    renamed = parse_topics(topics)
     options = ProduceOptions(
         topics=renamed, topic_ids=_ids(renamed, topic_id), name=name, partitioner=partitioner, on_data_loss=on_loss
     )
-    with store.open() as bucket:
-        options = replace(options, cut=_cut(bucket.manager, options, window, cut_file))
+    if not isinstance(moment := window.end, AtTime | None):
+        raise ConfigError(f"--to {window.stop} is no time: give one, as 2026-01-31T08:00Z, yesterday or @MS")
+    with store.open() as bucket, SourceTopics(bucket.manager, options) as source:
+        source.cut = _cut(source, moment, cut_file)
         new = new_topics(bucket.manager, create_with)
         if dry_run:
-            show_dry_run(bucket.manager, client, options, new, as_json=output.as_json)
+            show_dry_run(source, client, new, as_json=output.as_json)
             return
-        prepare_target(bucket.manager, client, options, new)
+        if created := prepare_target(source, client, new):
+            complain(f"created {', '.join(created)}")
         teller = Teller(_RESTORED, output.as_json, is_plan=False)
-        produced = ProduceRun(bucket.manager, client, options, on_progress=_telling(teller))
+        produced = ProduceRun(source, client, on_progress=_telling(teller))
         tell_all(lambda tell: run(produced.outcomes(), tell), teller)
 
 
@@ -113,7 +116,8 @@ def _telling(teller: Teller) -> Callable[[int, int], None]:
     return tell
 
 
-def _parse_topics(texts: list[str]) -> Mapping[str, str]:
+def parse_topics(texts: Sequence[str]) -> dict[str, str]:
+    """Return source topics with their targets, of texts TOPIC or TOPIC=NEW; raise ConfigError for others."""
     topics: dict[str, str] = {}
     for text in texts:
         name, equals, new = text.partition("=")
@@ -133,18 +137,13 @@ def _ids(topics: Mapping[str, str], topic_id: str | None) -> Mapping[str, Uuid]:
     return {name: Uuid.parse(topic_id) for name in topics}
 
 
-def _cut(source: SegmentSource, options: ProduceOptions, window: End, file: Path | None) -> TimeCut | None:
+def _cut(source: SourceTopics, moment: AtTime | None, file: Path | None) -> TimeCut | None:
     """Return the cut at the time, or the one in the file."""
-    from tieredstore.restore.produce.cut_search import find_cut
-    from tieredstore.restore.produce.source import query_of
     from tieredstore.restore.produce.time_cut import TimeCut
 
-    moment = window.end
     if moment is None:
         return None if file is None else TimeCut.read(file)
-    if not isinstance(moment, AtTime):
-        raise ConfigError(f"--to {window.stop} is no time: give one, as 2026-01-31T08:00Z, yesterday or @MS")
-    cut = find_cut(source, query_of(options), moment.timestamp_ms)
+    cut = source.find_cut(moment.timestamp_ms)
     if file is not None:
         cut.write(file)
     for each in cut.partitions:

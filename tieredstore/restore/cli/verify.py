@@ -17,6 +17,7 @@ from tieredstore.cli.terminal.progress import counting
 from tieredstore.cli.terminal.rows import Row, attributes, field
 from tieredstore.cli.terminal.tables import number, text
 from tieredstore.errors import ConfigError, CorruptDataError, DataLossError
+from tieredstore.restore.cli.produce import parse_topics
 
 if TYPE_CHECKING:
     from tieredstore.restore.comparison import ComparedPartition
@@ -54,7 +55,7 @@ def verify(
     with store.open() as bucket, counting("comparing", "partition") as advance:
         comparison = Comparison(bucket.manager, client)
         if same_offsets:
-            partitions = comparison.same_offsets(_parse_topics(names), window.first, window.end)
+            partitions = comparison.same_offsets(parse_topics(names), window.first, window.end)
         else:
             opened = bucket.opened()
             partitions = comparison.run(load_map(opened.store, opened.prefix, names[0]))
@@ -86,16 +87,6 @@ def _report(compared: Sequence[ComparedPartition], *, as_json: bool) -> None:
         raise typer.Exit(DataLossError.exit_code)
 
 
-def _parse_topics(names: Sequence[str]) -> dict[str, str]:
-    topics: dict[str, str] = {}
-    for name in names:
-        topic, equals, new = name.partition("=")
-        if not topic or (equals and not new):
-            raise ConfigError(f"{name!r:.60} is not TOPIC or TOPIC=NEW")
-        topics[topic] = new or topic
-    return topics
-
-
 _MEANINGS: Final = {
     "missing": "the record is missing in the target",
     "extra": "the target has a record that the bucket does not have",
@@ -106,8 +97,9 @@ _MEANINGS: Final = {
 def _show_difference(one: ComparedPartition) -> str:
     assert one.difference is not None
     what, old, new = one.difference.what, one.difference.offset, one.difference.target_offset
-    meaning = _MEANINGS.get(what, f"another {what}")
-    places = [f"offset {old}"] * (old is not None) + [f"offset {new} of the target"] * (new is not None)
+    meaning, partition = _MEANINGS.get(what, f"another {what}"), one.difference.target_partition
+    there = "the target" if partition is None else f"{one.target_topic}-{partition}"
+    places = [f"offset {old}"] * (old is not None) + [f"offset {new} of {there}"] * (new is not None)
     more = f" ({human_count(one.not_restored)} of these)" if what == "not_restored" else ""
     return f"{one.topic}-{one.partition}: first difference at {', '.join(places)}: {meaning}{more}"
 
@@ -134,4 +126,5 @@ _COMPARED: Final[Row[ComparedPartition]] = Row(
     field("difference", lambda one: one.difference and one.difference.what, text("DIFFERENCE")),
     field("difference_offset", lambda one: one.difference and one.difference.offset),
     field("difference_target_offset", lambda one: one.difference and one.difference.target_offset),
+    field("difference_target_partition", lambda one: one.difference and one.difference.target_partition),
 )

@@ -10,17 +10,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.cimpl import NewTopic
-
 from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataError
 from tieredstore.live import LiveReader
-from tieredstore.live.broker_state import BrokerState
-from tieredstore.live.clients import LiveAdmin, await_answer
-from tieredstore.live.faults import fault
-from tieredstore.live.properties import client_configuration
 from tieredstore.model import TopicPartition
-from tieredstore.process.closing import Closing
 from tieredstore.records.columns import int64_values
 from tieredstore.restore.produce.runs import CONTROL_TOPIC, OffsetRun, RunPosition, offsets_from_bytes
 
@@ -34,28 +26,13 @@ _TELL_S: Final = 2.0
 """Markers of this run's own last transaction take a moment."""
 
 
-class ControlTopic(Closing):
+class ControlTopic:
     """The records of one run. ``settles_s`` is the longest time that a transaction of another run may be open."""
 
-    def __init__(self, properties: Mapping[str, str], run: str, *, timeout_s: float, settles_s: float) -> None:
-        self._properties = properties
+    def __init__(self, reader: LiveReader, run: str, *, settles_s: float) -> None:
+        self._reader = reader
         self._run = run
-        self._timeout_s = timeout_s
         self._settles_s = settles_s
-        self._reader = LiveReader(properties, isolation="read_committed", timeout_s=timeout_s)
-
-    def provide(self) -> None:
-        """Create the topic if it is missing. Raise ConfigError if it is not compacted: it would lose positions."""
-        if CONTROL_TOPIC not in self._reader.cluster.describe([CONTROL_TOPIC]):
-            self._create()
-            self._reader.cluster.existing_topic(CONTROL_TOPIC)
-        with BrokerState(self._properties, timeout_s=self._timeout_s) as state:
-            policy = state.topic_settings([CONTROL_TOPIC])[CONTROL_TOPIC].get("cleanup.policy")
-        if policy != "compact":
-            raise ConfigError(
-                f"the topic {CONTROL_TOPIC} has cleanup.policy={policy}, so it would lose the positions of restores: "
-                "set it to compact"
-            )
 
     def newest_position(self) -> RunPosition | None:
         """Return the run's position; None if it has none yet. Call it after ``Transactions.start``."""
@@ -108,62 +85,25 @@ class ControlTopic(Closing):
         for batch in batches:
             yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
 
-    def _create(self) -> None:
-        doing = f"the topic {CONTROL_TOPIC} cannot be created"
-        client = LiveAdmin(client_configuration(self._properties, "read_committed"))
-        untyped: Any = client
-        future = untyped.create_topics([NewTopic(CONTROL_TOPIC, 1, config={"cleanup.policy": "compact"})])[
-            CONTROL_TOPIC
-        ]
-        try:
-            await_answer(client, future, time.monotonic() + self._timeout_s, lambda: client.listen(doing))
-        except TimeoutError:
-            raise client.trouble.unavailable(doing, self._timeout_s) from None
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise fault(error.args[0], doing) from error
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._reader.close()
+def check_ends(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the next offset of each partition. Raise ConfigError, naming a record, if one follows ``ends``.
 
-
-class TargetLogs(Closing):
-    """The partitions of the target topics, as readers of committed records see them."""
-
-    def __init__(self, properties: Mapping[str, str], *, timeout_s: float) -> None:
-        self._reader = LiveReader(properties, isolation="read_committed", timeout_s=timeout_s)
-
-    def count(self, topic: str) -> int:
-        """Return the number of a topic's partitions."""
-        return len(self._reader.cluster.existing_topic(topic).partitions)
-
-    def starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition."""
-        return self._reader.cluster.earliest_offsets(partitions)
-
-    def check_ends(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the next offset of each partition. Raise ConfigError, naming a record, if one follows ``ends``.
-
-        Aborted records and markers may follow: they are what killed runs leave behind.
-        """
-        actual = self._reader.cluster.end_offsets(ends, "read_uncommitted")
-        begins = self._reader.cluster.earliest_offsets(ends)
-        for (topic, number), end in sorted(ends.items()):
-            where, stop = (topic, number), actual[topic, number]
-            if stop < end:
-                raise ConfigError(
-                    f"{topic}-{number} ends at offset {stop}, and the run has written up to {end}: the topic was "
-                    "created again; restore by a run of another name (--run)"
-                )
-            start = max(end, begins[where])
-            for batch in self._reader.read(topic, number, start, stop, columns=("offset",)) if start < stop else ():
-                raise ConfigError(
-                    f"{topic}-{number} has a record at offset {int64_values(batch, 'offset')[0]} that this run has not "
-                    "written: restore into a topic that is empty and that nothing else writes to"
-                )
-        return actual
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._reader.close()
+    Aborted records and markers may follow: they are what killed runs leave behind.
+    """
+    actual = reader.cluster.end_offsets(ends, "read_uncommitted")
+    begins = reader.cluster.earliest_offsets(ends)
+    for (topic, number), end in sorted(ends.items()):
+        where, stop = (topic, number), actual[topic, number]
+        if stop < end:
+            raise ConfigError(
+                f"{topic}-{number} ends at offset {stop}, and the run has written up to {end}: the topic was created "
+                "again; restore by a run of another name (--run)"
+            )
+        start = max(end, begins[where])
+        for batch in reader.read(topic, number, start, stop, columns=("offset",)) if start < stop else ():
+            raise ConfigError(
+                f"{topic}-{number} has a record at offset {int64_values(batch, 'offset')[0]} that this run has not "
+                "written: restore into a topic that is empty and that nothing else writes to"
+            )
+    return actual

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tieredstore.kafka.batches import BatchHeader
     from tieredstore.kafka.checkpoints import ProducerState
     from tieredstore.partitions.log import PartitionLog
+    from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
@@ -38,15 +39,14 @@ Epochs: TypeAlias = dict[int, set[int]]
 """By producer id, the epochs of transactions that are not over before the cut in some partition."""
 
 
-def find_cut(source: SegmentSource, query: LogQuery, time_ms: int) -> TimeCut:
-    """Find the cut of the query's topics in the bucket at a time.
+def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
+    """Find the cut of the query's topics, whose logs are in the snapshot, at a time.
 
-    It reads the logs from the segments of the cuts to their ends. Raise DataLossError by the query's policy, and the
-    errors of ``TopicReader.snapshot``.
+    It reads the logs from the segments of the cuts to their ends. Raise DataLossError by the query's policy.
     """
     reader = TopicReader(lambda: source, query, ReadSettings(columns=("timestamp",)))
     with reader, ThreadPool(READERS, "tieredstore-cut") as pool:
-        logs = [log for _, log in sorted(reader.snapshot().logs.items())]
+        logs = [log for _, log in sorted(snapshot.logs.items())]
         all_of = partial(in_parallel, pool, at_once=2 * READERS)
         searches = list(all_of(partial(_search, source, reader, time_ms), logs))
         newest: dict[int, int] = {}

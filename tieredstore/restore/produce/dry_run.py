@@ -24,7 +24,6 @@ from tieredstore.restore.produce.target_checks import (
 from tieredstore.restore.produce.transactions import TRANSACTION_MS
 
 if TYPE_CHECKING:
-    from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.produce.runs import ProduceOptions
     from tieredstore.restore.produce.target import NewTopic, NewTopics, TargetTopic
     from tieredstore.restore.produce.transactions import Headers
@@ -72,18 +71,14 @@ class DryRun:
 
 
 def examine(
-    source: SegmentSource,
-    properties: Mapping[str, str],
-    options: ProduceOptions,
-    *,
-    new: NewTopics | None = None,
-    scan: bool = False,
+    topics: SourceTopics, properties: Mapping[str, str], *, new: NewTopics | None = None, scan: bool = False
 ) -> DryRun:
     """Compare what a run would restore with the target's topics. ``scan`` reads all records.
 
-    A missing topic is created later if ``new`` says how. Raise the errors of the source's snapshot and of the brokers.
+    A missing topic is created later if ``new`` says how. Raise the errors of the brokers.
     """
-    with SourceTopics(source, options) as topics, TargetCluster(properties) as cluster:
+    options = topics.options
+    with TargetCluster(properties) as cluster:
         ranges = topics.ranges()
         scanned: dict[str, ScannedRecords] = {}
         for batch in topics.batches(ranges) if scan else ():
@@ -111,11 +106,19 @@ def examine(
     )
 
 
-def create_missing(properties: Mapping[str, str], missing: Mapping[str, NewTopic]) -> None:
-    """Create topics; raise BrokerError for a refusal."""
-    with TargetCluster(properties) as cluster:
-        for topic, new in missing.items():
-            cluster.create(topic, new)
+def prepare_target(topics: SourceTopics, properties: Mapping[str, str], new: NewTopics | None) -> list[str]:
+    """Create missing topics if ``new`` says how, and return their names.
+
+    Raise ConfigError if the target would refuse records or delete them at once, and BrokerError if it creates no topic.
+    """
+    found = examine(topics, properties, new=new)
+    found.refuse()
+    if found.missing:
+        with TargetCluster(properties) as cluster:
+            for topic, created in found.missing.items():
+                cluster.create(topic, created)
+        examine(topics, properties).refuse()
+    return sorted(found.missing)
 
 
 def _with_count(new: NewTopic | None, source: SourceTopic) -> NewTopic | None:

@@ -4,8 +4,9 @@ Separate from what produces, because commands that move consumer groups only rea
 
 Its key is ``<prefix>!tieredstore/restores/<run>/offsets``. It begins with a line of JSON, its version. A zstd frame
 with a checksum follows. It has a line of JSON (topics, partitions, numbers of runs), then five columns of integers with
-a value for each run: its records, the gaps before it, and what it spans beyond its records, in source and target. A
-column has the lowest bytes of all values first, then the next ones: the high ones are zero and compress to nothing.
+a value for each run: its records, the offsets before it in source and target, and its gaps in both, of which the target
+has none. A column has the lowest bytes of all values first, then the next ones: the high ones are zero and compress to
+nothing.
 
 Like keys of segments and catalog files, it is not encrypted: it has names of topics and offsets, no records.
 """
@@ -16,8 +17,8 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeAlias
 
 import zstandard
 from pydantic import Field, TypeAdapter, ValidationError, with_config
@@ -34,29 +35,6 @@ _MOST_STORED: Final = 1 << 28
 _MOST_BYTES: Final = 1 << 30
 _COLUMNS: Final = 5
 _LEVEL: Final = 9
-
-
-class MappedRun(NamedTuple):
-    """Records of a source partition that are in one target partition, in order. Ends are exclusive.
-
-    If both spans are as long as ``records``, every offset has a record, and all have the same delta. Otherwise only the
-    order is known, as where keys were hashed anew.
-    """
-
-    source: int
-    source_end: int
-    target: int
-    target_end: int
-    records: int
-
-    @classmethod
-    def of(cls, run: OffsetRun) -> MappedRun:
-        """Return the mapped form of a run."""
-        return cls(run.start, run.start + run.length, run.target_start, run.target_start + run.length, run.length)
-
-    def until(self, later: MappedRun) -> MappedRun:
-        """Return one run for this and a later one; the offsets between them have no records of this pair."""
-        return MappedRun(self.source, later.source_end, self.target, later.target_end, self.records + later.records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,55 +84,64 @@ class _Restored:
     target_start: int
 
 
-@dataclass(slots=True)
-class _MappedRuns:
-    """Runs of one pair of partitions, ascending, by column. ``total`` counts the records up to each run's end."""
+class _PairRuns:
+    """Runs of a pair of partitions, ascending, by column. ``total`` counts the records up to each run's end."""
 
-    source: array[int] = field(default_factory=lambda: array("q"))
-    source_end: array[int] = field(default_factory=lambda: array("q"))
-    target: array[int] = field(default_factory=lambda: array("q"))
-    target_end: array[int] = field(default_factory=lambda: array("q"))
-    total: array[int] = field(default_factory=lambda: array("q"))
+    def __init__(self, where: TopicPartition, target_partition: int) -> None:
+        self._where = where
+        self._target_partition = target_partition
+        self.end, self.target_end, self.total = (array("q") for _ in range(3))
+        self._start = array("q")
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self._start)
 
-    def __getitem__(self, at: int) -> MappedRun:
-        before = self.total[at - 1] if at > 0 else 0
-        count = self.total[at] - before
-        return MappedRun(self.source[at], self.source_end[at], self.target[at], self.target_end[at], count)
+    def __getitem__(self, at: int) -> OffsetRun:
+        start, length = self._start[at], self.total[at] - self.total_before(at)
+        target_start, gaps = self.target_end[at] - length, self.end[at] - start - length
+        return OffsetRun(*self._where, start, self._target_partition, target_start, length, gaps)
+
+    def __iter__(self) -> Iterator[OffsetRun]:
+        return (self[at] for at in range(len(self)))
+
+    def total_before(self, at: int) -> int:
+        """Return the number of records before a run."""
+        return self.total[at - 1] if at else 0
 
     def find(self, offset: int) -> int:
         """Return the number of the first run that ends after a source offset; ``len`` if none does."""
-        return bisect_right(self.source_end, offset)
+        return bisect_right(self.end, offset)
 
-    def add(self, run: MappedRun) -> bool:
+    def add(self, run: OffsetRun, *, is_rehashed: bool) -> bool:
         """Append a run, or extend the last one by it; return False if it does not follow the last run."""
-        if len(self) and (run.source < self.source_end[-1] or run.target < self.target_end[-1]):
+        last = self[len(self) - 1] if len(self) else None
+        if last is not None and (run.start < last.end or run.target_start < last.target_end):
             return False
-        total = run.records + (self.total[-1] if len(self) else 0)
-        last = self[len(self) - 1] if len(self) else run
-        is_next = (run.source, run.target) == (last.source_end, last.target_end)
-        if is_next and _is_dense(run) and _is_dense(last):
-            self.source_end[-1], self.target_end[-1], self.total[-1] = run.source_end, run.target_end, total
+        total = run.length + self.total_before(len(self))
+        if last is not None and last.joined(run, is_rehashed=is_rehashed) is not None:
+            self.end[-1], self.target_end[-1], self.total[-1] = run.end, run.target_end, total
             return True
-        for column, value in zip(self._columns(), (*run[:4], total), strict=True):
+        for column, value in zip(
+            (self._start, self.end, self.target_end, self.total),
+            (run.start, run.end, run.target_end, total),
+            strict=True,
+        ):
             column.append(value)
         return True
 
-    def has(self, run: MappedRun) -> bool:
+    def has(self, run: OffsetRun) -> bool:
         """Return True if the run is here, whole."""
-        at = self.find(run.source)
+        at = self.find(run.start)
         if at == len(self):
             return False
         here = self[at]
-        if _is_dense(here) and _is_dense(run):
-            delta = here.target - here.source
-            return here.source <= run.source and run.source_end <= here.source_end and run.target - run.source == delta
-        return here == run
-
-    def _columns(self) -> tuple[array[int], ...]:
-        return self.source, self.source_end, self.target, self.target_end, self.total
+        is_within = here.start <= run.start and run.end <= here.end
+        is_within_target = here.target_start <= run.target_start and run.target_end <= here.target_end
+        return (
+            is_within
+            and is_within_target
+            and (here.gaps > 0 or run.target_start - run.start == here.target_start - here.start)
+        )
 
 
 class OffsetMap:
@@ -169,7 +156,7 @@ class OffsetMap:
         self.run = run
         self.topics: dict[str, MappedTopic] = {}
         self._restored: dict[TopicPartition, _Restored] = {}
-        self._mapped: dict[TopicPartition, dict[int, _MappedRuns]] = {}
+        self._mapped: dict[TopicPartition, dict[int, _PairRuns]] = {}
 
     def add_topic(self, source: str, target: str, *, is_rehashed: bool = False) -> None:
         """Map a topic; raise ConfigError if the run maps it in another way, or another topic to the same target."""
@@ -199,31 +186,20 @@ class OffsetMap:
 
         Raise CorruptDataError for runs that contradict the map.
         """
-        last: dict[tuple[TopicPartition, int], MappedRun] = {}
         for run in runs:
-            where, mapped = (run.topic, run.partition), MappedRun.of(run)
-            if not self.topics[run.topic].is_rehashed:
-                self._add(where, run.target_partition, mapped)
-                continue
-            # Single records would need gigabytes: keep one run for each pair of partitions.
-            before = last.get((where, run.target_partition))
-            last[where, run.target_partition] = mapped if before is None else before.until(mapped)
-        for (where, target_partition), mapped in last.items():
-            self._add(where, target_partition, mapped)
-
-    def _add(self, where: TopicPartition, target_partition: int, mapped: MappedRun) -> None:
-        topic, pairs = self.topics[where[0]], self._mapped.setdefault(where, {})
-        self.begin(where, mapped.source, target_start=mapped.target)
-        self.advance(where, mapped.source_end)
-        if not topic.is_rehashed and any(partition != target_partition for partition in pairs):
-            raise CorruptDataError(
-                f"the run {self.run} has {name_of(where)} in another partition than {target_partition}"
-            )
-        if not _is_valid(mapped) or not (topic.is_rehashed or _is_dense(mapped)):
-            raise CorruptDataError(f"{mapped} of {name_of(where)} is not valid")
-        known = pairs.setdefault(target_partition, _MappedRuns())
-        if not known.add(mapped) and not known.has(mapped):
-            raise CorruptDataError(f"{mapped} of {name_of(where)} contradicts the offset map of the run {self.run}")
+            where, is_rehashed = (run.topic, run.partition), self.topics[run.topic].is_rehashed
+            self.begin(where, run.start, target_start=run.target_start)
+            self.advance(where, run.end)
+            pairs = self._mapped.setdefault(where, {})
+            if not is_rehashed and any(partition != run.target_partition for partition in pairs):
+                raise CorruptDataError(
+                    f"the run {self.run} has {name_of(where)} in another partition than {run.target_partition}"
+                )
+            if not _is_valid(run) or (run.gaps and not is_rehashed):
+                raise CorruptDataError(f"{run} is not valid")
+            known = pairs.setdefault(run.target_partition, _PairRuns(where, run.target_partition))
+            if not known.add(run, is_rehashed=is_rehashed) and not known.has(run):
+                raise CorruptDataError(f"{run} contradicts the offset map of the run {self.run}")
 
     def partitions(self, topic: str) -> dict[int, range]:
         """Return the restored offsets of a source topic's partitions, ascending; empty for an unknown topic."""
@@ -242,10 +218,10 @@ class OffsetMap:
                     ends[partition] = max(ends.get(partition, 0), runs.target_end[-1])
         return dict(sorted(ends.items()))
 
-    def mapped_runs(self, where: TopicPartition) -> Iterator[tuple[int, MappedRun]]:
-        """Yield each run of a source partition with its target partition."""
-        for partition, known in self._mapped.get(where, {}).items():
-            yield from ((partition, known[at]) for at in range(len(known)))
+    def mapped_runs(self, where: TopicPartition) -> Iterator[OffsetRun]:
+        """Yield the runs of a source partition, ascending for each target partition."""
+        for known in self._mapped.get(where, {}).values():
+            yield from known
 
     def translate(self, where: TopicPartition, offset: int) -> Translation:
         """Return the target offset for an offset of a source partition whose records stayed together.
@@ -256,12 +232,12 @@ class OffsetMap:
         topic, known = self._find(where)
         if topic.is_rehashed:
             raise ConfigError(f"the run {self.run} hashed the keys of {where[0]} anew: it has no exact offsets")
-        partition, runs = next(iter(self._mapped.get(where, {}).items()), (where[1], _MappedRuns()))
+        partition, runs = next(iter(self._mapped.get(where, {}).items()), (where[1], _PairRuns(where, where[1])))
         at = runs.find(offset)
         if at < len(runs):
             run = runs[at]
-            is_inside = offset >= run.source
-            target = run.target + max(0, offset - run.source)
+            is_inside = offset >= run.start
+            target = run.target_start + max(0, offset - run.start)
         else:
             is_inside = offset == known.end
             target = runs.target_end[-1] if len(runs) else known.target_start
@@ -349,8 +325,7 @@ class OffsetMap:
         begin = 0
         for pair in document.pairs:
             part = [column[begin : begin + pair.runs] for column in columns]
-            for mapped in _decode(part):
-                made._add((pair.topic, pair.partition), pair.target, mapped)
+            made.extend(_decode(pair, part))
             begin += pair.runs
         return made
 
@@ -413,58 +388,52 @@ def _key(prefix: str, run: str) -> str:
     return f"{prefix}{_FOLDER}{run}/offsets"
 
 
-def _is_dense(run: MappedRun) -> bool:
-    return run.source_end - run.source == run.target_end - run.target == run.records
+def _is_valid(run: OffsetRun) -> bool:
+    ends = run.end, run.target_end
+    return min(run.start, run.target_start, run.gaps, run.length - 1) >= 0 and max(ends) <= MAX_OFFSET + 1
 
 
-def _is_valid(run: MappedRun) -> bool:
-    spans = run.source_end - run.source, run.target_end - run.target
-    ends = run.source_end, run.target_end
-    return run.source >= 0 and run.target >= 0 and 1 <= run.records <= min(spans) and max(ends) <= MAX_OFFSET + 1
-
-
-def _least_read(run: MappedRun, offset: int) -> int:
-    """Return how many of the run's records, at least, are before a source offset."""
-    return max(0, run.records - max(0, run.source_end - offset))
-
-
-def _first_unread(runs: _MappedRuns, offset: int) -> int | None:
+def _first_unread(runs: _PairRuns, offset: int) -> int | None:
     """Return a target offset at or before the first record at or after a source offset; None if there is none."""
     at = runs.find(offset)
-    return runs.target[at] + _least_read(runs[at], offset) if at < len(runs) else None
+    if at == len(runs):
+        return None
+    run = runs[at]
+    least_read = max(0, run.length - (run.end - offset))
+    return run.target_start + least_read
 
 
-def _read_again(runs: _MappedRuns, offset: int, start: int) -> int:
+def _read_again(runs: _PairRuns, offset: int, start: int) -> int:
     """Return how many records before a source offset are, at most, at or after the target offset ``start``."""
     at, first = runs.find(offset), bisect_right(runs.target_end, start)
-    read = runs.total[at - 1] if at else 0
+    read, skipped = runs.total_before(at), runs.total_before(first)
     if at < len(runs):
-        read += min(runs[at].records, max(0, offset - runs.source[at]))
-    skipped = runs.total[first - 1] if first else 0
+        read += min(runs[at].length, max(0, offset - runs[at].start))
     if first < len(runs):
-        run = runs[first]
-        skipped += max(0, run.records - max(0, run.target_end - start))
+        skipped += max(0, start - runs[first].target_start)
     return max(0, read - skipped)
 
 
-def _encode(runs: _MappedRuns, columns: Sequence[array[int]]) -> None:
-    source_end = target_end = 0
-    for run in (runs[at] for at in range(len(runs))):
-        count = run.records
-        columns[0].append(count)
-        columns[1].append(run.source - source_end)
-        columns[2].append(run.target - target_end)
-        columns[3].append(run.source_end - run.source - count)
-        columns[4].append(run.target_end - run.target - count)
-        source_end, target_end = run.source_end, run.target_end
+def _encode(runs: _PairRuns, columns: Sequence[array[int]]) -> None:
+    end = target_end = 0
+    for run in runs:
+        for column, value in zip(
+            columns, (run.length, run.start - end, run.target_start - target_end, run.gaps, 0), strict=True
+        ):
+            column.append(value)
+        end, target_end = run.end, run.target_end
 
 
-def _decode(columns: Sequence[array[int]]) -> Iterator[MappedRun]:
-    source_end = target_end = 0
-    for count, source_gap, target_gap, source_more, target_more in zip(*columns, strict=True):
-        source, target = source_end + source_gap, target_end + target_gap
-        source_end, target_end = source + count + source_more, target + count + target_more
-        yield MappedRun(source, source_end, target, target_end, count)
+def _decode(pair: _Pair, columns: Sequence[array[int]]) -> Iterator[OffsetRun]:
+    end = target_end = 0
+    for length, missing, target_missing, gaps, target_gaps in zip(*columns, strict=True):
+        if target_gaps:
+            raise CorruptDataError(f"a run of {pair.topic}-{pair.partition} has gaps in the target")
+        run = OffsetRun(
+            pair.topic, pair.partition, end + missing, pair.target, target_end + target_missing, length, gaps
+        )
+        yield run
+        end, target_end = run.end, run.target_end
 
 
 def _planes(column: array[int]) -> bytes:

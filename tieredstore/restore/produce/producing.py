@@ -9,57 +9,51 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from tieredstore.api.outcomes import Outcome
 from tieredstore.errors import (
     BrokerUnavailableError,
     ConfigError,
     PreconditionFailedError,
-    ResourceNotFoundError,
     StoreUnavailableError,
     TieredStoreError,
 )
-from tieredstore.live.broker_state import BrokerState
-from tieredstore.live.cluster import LiveCluster
+from tieredstore.live import LiveReader
 from tieredstore.model import TopicPartition
-from tieredstore.restore.produce.control_topic import ControlTopic, TargetLogs
+from tieredstore.restore.produce.control_topic import ControlTopic, check_ends
 from tieredstore.restore.produce.offset_map import OffsetMapFile
 from tieredstore.restore.produce.partitioning import Partitioning
 from tieredstore.restore.produce.runs import (
     CONTROL_TOPIC,
     OffsetRun,
     OnProgress,
-    ProduceOptions,
     RunPosition,
     SourceRange,
     offsets_to_bytes,
 )
 from tieredstore.restore.produce.source import SourceBatch, SourceTopics, consecutive
-from tieredstore.restore.produce.target import TargetCluster
+from tieredstore.restore.produce.target import TIMESTAMP_TYPE, TargetCluster, TargetTopic
 from tieredstore.restore.produce.transactions import TRANSACTION_MS, Transactions
-
-if TYPE_CHECKING:
-    from tieredstore.remote.source import SegmentSource
 
 OnStep: TypeAlias = Callable[[str], object]
 """Called before each operation with its name, so that tests can end the process there."""
-
-_Answer = TypeVar("_Answer")
 
 _logger: Final = logging.getLogger(__name__)
 
 _MOST_RECORDS: Final = 100_000
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_S: Final = 10.0
-_OFFSETS_IN_RECORD: Final = 10_000
-"""Runs of offsets in one control record: some 400 KB, under the default ``max.message.bytes``."""
+_OFFSETS_IN_RECORD: Final = 2000
+"""Runs of offsets in one control record: at most 700 KB, less than the default ``max.message.bytes``."""
 _UNMAPPED: Final = 2_000
 """Control records with offsets after which the bucket's map is written; the last ones are mapped at the end."""
+
+_TURN_RECORDS: Final = 20_000
+"""Records of one source partition in a row where keys are hashed anew: few runs, and groups read little again."""
 
 _CALL_S: Final = 60.0
 _GIVE_UP_S: Final = 300.0
@@ -70,20 +64,26 @@ _PAUSE_S: Final = 1.0
 class _Transaction:
     """What the open transaction has so far.
 
-    ``sent`` has what each target partition got, in the order of sending: source partition, first offset, number.
+    ``sent`` has the runs that each target partition got, in their order. It begins at the target offset in ``begins``.
     """
 
     since: float
+    is_rehashed: bool
+    begins: Mapping[TopicPartition, int]
     next: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
-    sent: dict[TopicPartition, list[tuple[TopicPartition, int, int]]] = field(
-        default_factory=dict[TopicPartition, list[tuple[TopicPartition, int, int]]]
-    )
+    sent: dict[TopicPartition, list[OffsetRun]] = field(default_factory=dict[TopicPartition, list[OffsetRun]])
     records: int = 0
     size: int = 0
 
     def note_sent(self, target: TopicPartition, where: TopicPartition, offsets: Sequence[int]) -> None:
         """Note records that were sent to one target partition."""
-        self.sent.setdefault(target, []).extend((where, start, length) for start, length in consecutive(offsets))
+        runs = self.sent.setdefault(target, [])
+        for start, length in consecutive(offsets):
+            begin = runs[-1].target_end if runs else self.begins[target]
+            run = OffsetRun(*where, start, target[1], begin, length)
+            is_same = bool(runs) and runs[-1][:2] == where
+            joined = runs[-1].joined(run, is_rehashed=self.is_rehashed) if is_same else None
+            runs[len(runs) - (joined is not None) :] = [joined or run]
         self.records += len(offsets)
 
     def is_full(self, most_records: int) -> bool:
@@ -103,9 +103,8 @@ class ProduceRun:
 
     def __init__(
         self,
-        source: SegmentSource,
+        source: SourceTopics,
         properties: Mapping[str, str],
-        options: ProduceOptions,
         *,
         on_progress: OnProgress | None = None,
         on_step: OnStep | None = None,
@@ -115,7 +114,7 @@ class ProduceRun:
     ) -> None:
         self._source = source
         self._properties = properties
-        self._options = options
+        self._options = source.options
         self._on_progress: OnProgress = on_progress or (lambda _records, _size: None)
         self._on_step: OnStep = on_step or (lambda _: None)
         self._timeout_s = timeout_s
@@ -152,92 +151,80 @@ class ProduceRun:
 
     def _attempt(self) -> RunPosition:
         """Produce what is left, and return the position after it."""
-        properties, run = self._properties, self._options.run
+        properties, options, timeout_s = self._properties, self._options, self._timeout_s
         with ExitStack() as stack:
-            control = stack.enter_context(
-                ControlTopic(properties, run, timeout_s=self._timeout_s, settles_s=TRANSACTION_MS / 1000 + 30)
-            )
-            control.provide()
+            cluster = stack.enter_context(TargetCluster(properties, timeout_s=timeout_s))
+            reader = stack.enter_context(LiveReader(properties, isolation="read_committed", timeout_s=timeout_s))
+            targets = [cluster.existing_target(topic) for topic in options.topics.values()]
+            most = min(int(each.settings["max.message.bytes"]) for each in (*targets, cluster.control_topic()))
+            control = ControlTopic(reader, options.run, settles_s=TRANSACTION_MS / 1000 + 30)
             transactions = stack.enter_context(
-                Transactions(properties, run, most_batch_bytes=self._most_batch_bytes(), timeout_s=self._timeout_s)
+                Transactions(properties, options.run, most_batch_bytes=most, timeout_s=timeout_s)
             )
             transactions.start()
             self._on_step("resume")
             position = control.newest_position()
+            self._check_same(position)
             if position is not None and position.is_finished:
-                self._check_same(position, None)
                 return position
-            source = stack.enter_context(SourceTopics(self._source, self._options))
-            targets = stack.enter_context(TargetLogs(properties, timeout_s=self._timeout_s))
-            position = self._begin(transactions, source, targets, position)
+            position = self._begin(transactions, reader, targets, position)
             self._begun = self._begun or position
-            position = self._produce(transactions, control, source, position)
+            if not position.is_produced:
+                # The position that says so is committed: a killed run sets the times back.
+                cluster.set_times(dict.fromkeys(position.append_times, "CreateTime"))
+            position = self._produce(transactions, control, position)
             position = self._map(transactions, control, position)
-            return self._set_times_back(transactions, position)
+            if position.append_times:
+                self._on_step("times")
+                cluster.set_times(position.append_times)
+                position = replace(position, append_times={})
+                transactions.begin()
+                self._commit(transactions, position)
+            return position
 
     def _begin(
-        self, transactions: Transactions, source: SourceTopics, targets: TargetLogs, position: RunPosition | None
+        self,
+        transactions: Transactions,
+        reader: LiveReader,
+        targets: Sequence[TargetTopic],
+        position: RunPosition | None,
     ) -> RunPosition:
         """Return the position to go on from, once source and target are as it says."""
+        options = self._options
+        ranges = self._source.ranges() if position is None else position.sources
+        places = self._place(targets, ranges, None if position is None else position.ends)
+        ends = reader.cluster.earliest_offsets(places) if position is None else position.ends
+        self._next = check_ends(reader, ends)
+        self._source.check(ranges)
         if position is not None:
-            self._check_same(position, source.topic_ids)
-            self._place(targets, position.sources, position.ends)
-            self._next = targets.check_ends(position.ends)
-            source.check(position.sources)
-            self._keep_times(position)
             return position
-        options, ranges = self._options, source.ranges()
-        source.check(ranges)
-        ends = targets.starts(self._place(targets, ranges))
-        self._next = targets.check_ends(ends)
         new = RunPosition(
             topics=dict(options.topics),
-            topic_ids=source.topic_ids,
+            topic_ids=self._source.topic_ids,
             partitioner=options.partitioner,
             sources=ranges,
             ends=ends,
-            append_times=self._cluster(lambda cluster: cluster.append_times(options.topics.values())),
+            append_times={each.topic: each.own.get(TIMESTAMP_TYPE) for each in targets if each.has_append_times},
         )
         transactions.begin()
         self._commit(transactions, new)
-        self._keep_times(new)
         return new
-
-    def _keep_times(self, position: RunPosition) -> None:
-        """Let records have their own times. The position that says so is committed: a killed run sets them back."""
-        if position.append_times and not position.is_produced:
-            self._cluster(lambda cluster: cluster.keep_times(position.append_times))
-
-    def _set_times_back(self, transactions: Transactions, position: RunPosition) -> RunPosition:
-        """Give LogAppendTime back to the topics that had it."""
-        if not position.append_times:
-            return position
-        self._on_step("times")
-        self._cluster(lambda cluster: cluster.set_times_back(position.append_times))
-        new = replace(position, append_times={})
-        transactions.begin()
-        self._commit(transactions, new)
-        return new
-
-    def _cluster(self, call: Callable[[TargetCluster], _Answer]) -> _Answer:
-        with TargetCluster(self._properties, timeout_s=self._timeout_s) as cluster:
-            return call(cluster)
 
     def _place(
         self,
-        targets: TargetLogs,
+        targets: Sequence[TargetTopic],
         sources: Collection[TopicPartition],
-        before: Collection[TopicPartition] | None = None,
+        before: Collection[TopicPartition] | None,
     ) -> list[TopicPartition]:
         """Return the target partitions that records may go to. Raise ConfigError if they do not fit the source, or if
         they are others than ``before``, when the run began.
         """
         options = self._options
         partitions: list[TopicPartition] = []
-        for topic, target in options.topics.items():
+        for topic, target in zip(options.topics, targets, strict=True):
             numbers = sorted(number for name, number in sources if name == topic)
-            self._partitionings[topic] = Partitioning(options.partitioner, targets.count(target))
-            partitions += [(target, number) for number in self._partitionings[topic].targets(target, numbers)]
+            self._partitionings[topic] = Partitioning(options.partitioner, target.partition_count)
+            partitions += [(target.topic, each) for each in self._partitionings[topic].targets(target.topic, numbers)]
         if before is not None and set(partitions) != set(before):
             raise ConfigError(
                 f"the target of the run {options.run} has {len(partitions)} partitions, and had {len(before)} when the "
@@ -245,29 +232,31 @@ class ProduceRun:
             )
         return partitions
 
-    def _check_same(self, position: RunPosition, topic_ids: Mapping[str, str] | None) -> None:
+    def _check_same(self, position: RunPosition | None) -> None:
+        """Raise ConfigError if the run began with other topics or another partitioner."""
         run, options = self._options.run, self._options
+        if position is None:
+            return
         if position.topics != dict(options.topics) or position.partitioner != options.partitioner:
             raise ConfigError(
                 f"the run {run} restores other topics, or by another partitioner, than asked for now: give this run "
                 "another name (--run)"
             )
-        if topic_ids is not None and position.topic_ids != topic_ids:
+        if position.topic_ids != self._source.topic_ids:
             raise ConfigError(
                 f"the run {run} began with other topics of these names, by their topic ids: give this run another name "
                 "(--run)"
             )
 
-    def _produce(
-        self, transactions: Transactions, control: ControlTopic, source: SourceTopics, position: RunPosition
-    ) -> RunPosition:
+    def _produce(self, transactions: Transactions, control: ControlTopic, position: RunPosition) -> RunPosition:
         open_one: _Transaction | None = None
-        with closing(source.batches(position.sources)) as batches:
+        is_rehashed = position.partitioner != "keep"
+        with closing(self._source.batches(position.sources, _TURN_RECORDS if is_rehashed else 1)) as batches:
             for batch in batches:
                 if open_one is None:
                     self._on_step("begin")
                     transactions.begin()
-                    open_one = _Transaction(time.monotonic())
+                    open_one = _Transaction(time.monotonic(), is_rehashed, self._next)
                 self._on_step("produce")
                 self._send(transactions, open_one, batch)
                 if open_one.is_full(self._most_records):
@@ -280,12 +269,10 @@ class ProduceRun:
         """Send each record of a batch to its target partition."""
         (topic, number), offsets = batch.where, batch.offsets()
         target = self._options.topics[topic]
-        if not len(batch):
-            pass
-        elif self._options.partitioner == "keep":
+        if len(batch) and not open_one.is_rehashed:
             transactions.send(target, number, batch.rows(), len(batch))
             open_one.note_sent((target, number), batch.where, offsets)
-        else:
+        elif len(batch):
             rows = list(batch.rows())
             for partition, places in self._partitionings[topic].shares([row[0] for row in rows], number).items():
                 transactions.send(target, partition, (rows[place] for place in places), len(places))
@@ -296,8 +283,14 @@ class ProduceRun:
     def _end(self, transactions: Transactions, done: _Transaction, position: RunPosition) -> RunPosition:
         """Commit records, the offsets that they got, and the position after them. Return that position."""
         self._on_step("flush")
-        firsts = transactions.flush()
-        runs, ends = self._assign(done.sent, firsts)
+        for (topic, partition), offset in transactions.flush().items():
+            if offset != (expected := self._next[topic, partition]):
+                # The next attempt looks what it is, and names a record.
+                raise BrokerUnavailableError(
+                    f"the next record of {topic}-{partition} got offset {offset} instead of {expected}"
+                )
+        runs = [run for of_target in done.sent.values() for run in of_target]
+        ends = {target: of_target[-1].target_end for target, of_target in done.sent.items()}
         self._on_step("positions")
         number = position.offset_records
         for at in range(0, len(runs), _OFFSETS_IN_RECORD):
@@ -317,35 +310,6 @@ class ProduceRun:
         self._next |= {where: end + 1 for where, end in ends.items()}
         self._on_progress(done.records, done.size)
         return new
-
-    def _assign(
-        self,
-        sent: Mapping[TopicPartition, Iterable[tuple[TopicPartition, int, int]]],
-        firsts: Mapping[TopicPartition, int],
-    ) -> tuple[list[OffsetRun], dict[TopicPartition, int]]:
-        """Return the runs of offsets, and the ends of the target partitions, by the first offset of each."""
-        runs: list[OffsetRun] = []
-        ends: dict[TopicPartition, int] = {}
-        for target, of_target in sent.items():
-            offset = firsts[target]
-            if offset != self._next[target]:
-                # The next attempt looks what it is, and names a record.
-                raise BrokerUnavailableError(
-                    f"the next record of {target[0]}-{target[1]} got offset {offset} instead of {self._next[target]}"
-                )
-            by_source: dict[TopicPartition, list[OffsetRun]] = {}
-            for where, start, length in of_target:
-                known = by_source.setdefault(where, [])
-                run = OffsetRun(*where, start, target[1], offset, length)
-                last = known[-1] if known else None
-                if last and (last.start + last.length, last.target_start + last.length) == (start, offset):
-                    known[-1] = last._replace(length=last.length + length)
-                else:
-                    known.append(run)
-                offset += length
-            runs += chain.from_iterable(by_source.values())
-            ends[target] = offset
-        return runs, ends
 
     def _commit(self, transactions: Transactions, position: RunPosition) -> None:
         transactions.send_control(CONTROL_TOPIC, self._options.run.encode(), position.to_bytes())
@@ -370,7 +334,8 @@ class ProduceRun:
         return new
 
     def _save_offsets(self, control: ControlTopic, position: RunPosition) -> None:
-        file = OffsetMapFile(self._source.store, self._source.layout.prefix, self._options.run)
+        bucket = self._source.bucket
+        file = OffsetMapFile(bucket.store, bucket.layout.prefix, self._options.run)
         for topic, target in position.topics.items():
             file.map.add_topic(topic, target, is_rehashed=position.partitioner != "keep")
         for (topic, number), source in position.sources.items():
@@ -391,17 +356,6 @@ class ProduceRun:
 
     def _offsets_key(self, number: int) -> bytes:
         return f"{self._options.run}/{number}".encode()
-
-    def _most_batch_bytes(self) -> int:
-        """Return the smallest ``max.message.bytes`` of the topics to write; raise ResourceNotFoundError without one."""
-        targets = sorted(self._options.topics.values())
-        with LiveCluster(self._properties, isolation="read_committed", timeout_s=self._timeout_s) as cluster:
-            there = cluster.describe(targets)
-        if missing := [name for name in targets if name not in there]:
-            raise ResourceNotFoundError(f"there is no topic {missing[0]} in the cluster: create it, empty")
-        with BrokerState(self._properties, timeout_s=self._timeout_s) as state:
-            settings = state.topic_settings([*targets, CONTROL_TOPIC])
-        return min(int(each["max.message.bytes"]) for each in settings.values())
 
     def _outcome(self, where: TopicPartition, before: SourceRange, after: SourceRange) -> Outcome:
         topic, number = where

@@ -21,7 +21,6 @@ from tieredstore.catalog.lineage import OffsetSpan
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.records.settings import OnDataLoss
-from tieredstore.restore.produce.time_cut import TimeCut
 from tieredstore.versions import RESTORE_OFFSETS, RESTORE_POSITION
 
 Partitioner: TypeAlias = Literal["keep", "java", "librdkafka"]
@@ -33,12 +32,21 @@ OnProgress: TypeAlias = Callable[[int, int], object]
 CONTROL_TOPIC: Final = "__tieredstore_restores"
 """The compacted topic of the target cluster that has the positions of all runs. It has one partition."""
 
+SPARSE_RECORDS: Final = 1000
+"""The most records of a run with gaps. A group may read as many again in each target partition, and the map of a run
+that hashes keys has about a run for as many records.
+"""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9._,=-]{1,150}")
 _LONGEST_NAME: Final = 150
 
 
 class OffsetRun(NamedTuple):
-    """``length`` source records with consecutive offsets from ``start`` on, at consecutive offsets of the target."""
+    """``length`` records of a source partition, in their order at consecutive offsets of a target partition.
+
+    The source offsets from ``start`` on are consecutive too, except for ``gaps`` of them: where keys are hashed anew,
+    those have records for other partitions or none, and are not known.
+    """
 
     topic: str
     """The source topic."""
@@ -48,6 +56,30 @@ class OffsetRun(NamedTuple):
     target_partition: int
     target_start: int
     length: int
+    gaps: int = 0
+
+    @property
+    def end(self) -> int:
+        """The source offset after the last record."""
+        return self.start + self.length + self.gaps
+
+    @property
+    def target_end(self) -> int:
+        """The target offset after the last record."""
+        return self.target_start + self.length
+
+    def joined(self, later: OffsetRun, *, is_rehashed: bool) -> OffsetRun | None:
+        """Return one run for this and a later one of the same partitions; None if there is more between them.
+
+        Where keys are hashed anew, source offsets between them may be missing, in runs of up to ``SPARSE_RECORDS``.
+        """
+        missing, length = later.start - self.end, self.length + later.length
+        if later.target_start != self.target_end or missing < 0:
+            return None
+        gaps = self.gaps + missing + later.gaps
+        if gaps and not (is_rehashed and length <= SPARSE_RECORDS):
+            return None
+        return self._replace(length=length, gaps=gaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +100,12 @@ class ProduceOptions:
     """The topics to restore, and how.
 
     ``topics`` maps source topics to target topics, which exist. ``topic_ids`` choose between incarnations of a source
-    topic. Without ``cut``, partitions are read to their ends. It counts for a run's first start only: a run that is
-    resumed keeps its own. ``name`` is the run's; None derives it from the topics. Offsets that are in no segment are
-    an error, or logged and left out (``on_data_loss``).
+    topic. ``name`` is the run's; None derives it from the topics. Offsets that are in no segment are an error, or
+    logged and left out (``on_data_loss``).
     """
 
     topics: Mapping[str, str]
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid])
-    cut: TimeCut | None = None
     partitioner: Partitioner = "keep"
     name: str | None = None
     on_data_loss: OnDataLoss = "fail"
@@ -192,7 +222,7 @@ class _StoredPosition:
 
 @dataclass(frozen=True, slots=True)
 class _StoredOffsets:
-    runs: list[tuple[str, int, int, int, int, int]]
+    runs: list[OffsetRun]
 
 
 _POSITION: Final = TypeAdapter(_StoredPosition)
@@ -206,4 +236,4 @@ def offsets_to_bytes(runs: Iterable[OffsetRun]) -> bytes:
 
 def offsets_from_bytes(raw: bytes | None, where: str) -> Sequence[OffsetRun]:
     """Parse the value of a record RUN/NUMBER; raise CorruptDataError, which begins with ``where``, for another one."""
-    return [OffsetRun(*run) for run in RESTORE_OFFSETS.parse(_OFFSETS, raw, where).runs]
+    return RESTORE_OFFSETS.parse(_OFFSETS, raw, where).runs

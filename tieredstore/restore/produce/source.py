@@ -22,11 +22,13 @@ from tieredstore.reading import LogQuery, QueryWords, TopicReader
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
+from tieredstore.restore.produce.cut_search import find_cut
 from tieredstore.restore.produce.runs import ProduceOptions, SourceRange
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import OffsetSpan, Span
     from tieredstore.remote.source import SegmentSource
+    from tieredstore.restore.produce.time_cut import TimeCut
     from tieredstore.restore.produce.transactions import Headers, Row
 
 _AT_ONCE: Final = 4
@@ -65,13 +67,24 @@ class SourceBatch:
 
 
 class SourceTopics(Closing):
-    """The topics of a bucket that a run restores."""
+    """The topics of a bucket that a run restores, as they are now: one look for the cut, the checks and the run.
+
+    A new run restores what is before ``cut``, or everything without one; a run that is resumed keeps its own.
+    """
 
     def __init__(self, source: SegmentSource, options: ProduceOptions) -> None:
-        self._query = query_of(options)
-        self._cut = options.cut
+        self.bucket = source
+        self.options = options
+        self.cut: TimeCut | None = None
+        words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
+        topics = Subscribe(tuple(sorted(options.topics)))
+        self._query = LogQuery(topics, topic_ids=options.topic_ids, on_data_loss=options.on_data_loss, words=words)
         self._reader = TopicReader(lambda: source, self._query, ReadSettings(columns=_COLUMNS))
         self._snapshot = self._reader.snapshot()
+
+    def find_cut(self, time_ms: int) -> TimeCut:
+        """Find the cut of all topics at a time; see ``cut_search``."""
+        return find_cut(self.bucket, self._query, time_ms, self._snapshot)
 
     @property
     def topic_ids(self) -> dict[str, str]:
@@ -79,11 +92,11 @@ class SourceTopics(Closing):
         return {topic: str(log.topic_id) for (topic, _), log in self._snapshot.logs.items()}
 
     def ranges(self) -> dict[TopicPartition, SourceRange]:
-        """Return what a new run restores: everything up to the options' cut, if there is one.
+        """Return what a new run restores.
 
         Raise ConfigError for a cut of other topics, or without one of the partitions.
         """
-        cuts = {} if self._cut is None else self._cut.of_topics(self.topic_ids, self._snapshot.logs)
+        cuts = {} if self.cut is None else self.cut.of_topics(self.topic_ids, self._snapshot.logs)
         stops = {where: cut.stop for where, cut in cuts.items()}
         lookup = self._reader.lookup(self._snapshot)
         windows = lookup.clamped(Earliest(), stops)
@@ -108,19 +121,25 @@ class SourceTopics(Closing):
             if left.next < left.stop:
                 Losses(self._query).accept_missing(losses_between(self._snapshot.logs[where], left.next, left.stop))
 
-    def batches(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceBatch]:
-        """Yield what is left of the ranges: each partition's records in order, a few partitions in turn."""
+    def batches(self, ranges: Mapping[TopicPartition, SourceRange], turn: int = 1) -> Generator[SourceBatch]:
+        """Yield what is left of the ranges: each partition's records in order, a few partitions in turn.
+
+        A partition's turn ends with the batch that brings it to ``turn`` records.
+        """
         waiting = deque(sorted(where for where, left in ranges.items() if left.next < left.stop))
         turns: deque[Generator[SourceBatch]] = deque()
         try:
             while waiting or turns:
                 while waiting and len(turns) < _AT_ONCE:
                     turns.append(self._partition(waiting[0], ranges[waiting.popleft()]))
-                reader = turns.popleft()
-                batch = next(reader)
-                yield batch
-                if batch.records is not None:
-                    turns.append(reader)
+                reader, count, is_over = turns[0], 0, False
+                while count < turn and not is_over:
+                    batch = next(reader)
+                    yield batch
+                    count, is_over = count + len(batch), batch.records is None
+                turns.rotate(-1)
+                if is_over:
+                    turns.pop()
         finally:
             for reader in turns:
                 reader.close()
@@ -137,13 +156,6 @@ class SourceTopics(Closing):
     def close(self) -> None:
         """Close the reader."""
         self._reader.close()
-
-
-def query_of(options: ProduceOptions) -> LogQuery:
-    """Return the query of a run's source topics."""
-    words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
-    topics = Subscribe(tuple(sorted(options.topics)))
-    return LogQuery(topics, topic_ids=options.topic_ids, on_data_loss=options.on_data_loss, words=words)
 
 
 def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBatch:

@@ -5,7 +5,8 @@ Separate from ``target_checks``, which judges these facts and asks nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -14,13 +15,16 @@ from confluent_kafka import TopicCollection, admin
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tieredstore.config.properties import read_properties
-from tieredstore.errors import BrokerDeniedError, ConfigError
+from tieredstore.errors import BrokerDeniedError, BrokerError, ConfigError, ResourceNotFoundError
 from tieredstore.live.cluster import LiveCluster, changed_settings, is_of_topic
+from tieredstore.live.faults import unknown_s
+from tieredstore.restore.produce.runs import CONTROL_TOPIC
 from tieredstore.versions import fault_in
 
 # confluent-kafka does not type this module.
 _admin: Final[Any] = admin
-_TYPE: Final = "message.timestamp.type"
+_AGAIN_S: Final = 0.1
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,11 @@ class TargetTopic:
     settings: Mapping[str, str]
     own: Mapping[str, str]
     operations: frozenset[str] | None
+
+    @property
+    def has_append_times(self) -> bool:
+        """True if records get the broker's time."""
+        return self.settings.get(TIMESTAMP_TYPE) == "LogAppendTime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +128,47 @@ class TargetCluster(LiveCluster):
         self._one(lambda timeout_s: self._untyped.create_topics([created], request_timeout=timeout_s)[topic], doing)
         self.existing_topic(topic)
 
-    def append_times(self, topics: Iterable[str]) -> dict[str, str | None]:
-        """Return the topics with LogAppendTime, each with what it sets itself: None for the cluster's default."""
-        targets = [target for topic in topics if (target := self.target(topic)) is not None]
-        return {each.topic: each.own.get(_TYPE) for each in targets if each.settings.get(_TYPE) == "LogAppendTime"}
+    def control_topic(self) -> TargetTopic:
+        """Return the control topic; create it if it is missing.
 
-    def keep_times(self, topics: Iterable[str]) -> None:
-        """Let the records of topics have the times that their producer gives."""
-        for topic in topics:
-            self._set(topic, "CreateTime")
+        Raise ConfigError if it is not compacted: it would lose positions.
+        """
+        found = self.target(CONTROL_TOPIC)
+        if found is None:
+            try:
+                self.create(CONTROL_TOPIC, NewTopic({"cleanup.policy": "compact"}, partition_count=1))
+            except BrokerError:
+                # Another run may have created it meanwhile.
+                if self.target(CONTROL_TOPIC) is None:
+                    raise
+            found = self.existing_target(CONTROL_TOPIC)
+        if (policy := found.settings.get("cleanup.policy")) != "compact":
+            raise ConfigError(
+                f"the topic {CONTROL_TOPIC} has cleanup.policy={policy}, so it would lose the positions of restores: "
+                "set it to compact"
+            )
+        return found
 
-    def set_times_back(self, topics: Mapping[str, str | None]) -> None:
-        """Give topics back what :meth:`append_times` has returned."""
-        for topic, own in topics.items():
-            self._set(topic, own)
+    def existing_target(self, topic: str) -> TargetTopic:
+        """Return the topic as it is now; raise ResourceNotFoundError if there is none.
 
-    def _set(self, topic: str, value: str | None) -> None:
-        resource = changed_settings(topic, {_TYPE: value})
-        doing = f"{_TYPE} of {topic} cannot be changed at {self._servers}"
+        Retry for a few seconds: a new topic is not known to all brokers at once.
+        """
+        end = time.monotonic() + unknown_s(self._timeout_s)
+        while (found := self.target(topic)) is None:
+            if time.monotonic() > end:
+                raise ResourceNotFoundError(f"there is no topic {topic} in the cluster: create it, empty")
+            time.sleep(_AGAIN_S)
+        return found
+
+    def set_times(self, topics: Mapping[str, str | None]) -> None:
+        """Set ``message.timestamp.type`` of topics; None leaves it to the cluster."""
+        for topic, value in topics.items():
+            self._set_times(topic, value)
+
+    def _set_times(self, topic: str, value: str | None) -> None:
+        resource = changed_settings(topic, {TIMESTAMP_TYPE: value})
+        doing = f"{TIMESTAMP_TYPE} of {topic} cannot be changed at {self._servers}"
         self._one(
             lambda timeout_s: self._untyped.incremental_alter_configs([resource], request_timeout=timeout_s)[resource],
             doing,

@@ -1,0 +1,187 @@
+"""Records of two sides, compared piece by piece, and digests of each side.
+
+Separate from ``comparison``, because it knows columns of records, but neither bucket nor cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute
+
+_compute: Final[Any] = pyarrow.compute
+
+What: TypeAlias = Literal["timestamp", "key", "value", "headers", "missing", "extra", "not_restored"]
+"""The field that differs; or the target lacks the record, or has another one; or the run's map lacks it."""
+
+_FIELDS: Final[tuple[What, ...]] = ("timestamp", "key", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDifference:
+    """The first record of a partition that differs. An offset is None if that side has no such record.
+
+    ``target_partition`` has the target offset, and is None where it is that of the comparison.
+    """
+
+    what: What
+    offset: int | None
+    target_offset: int | None
+    target_partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Records with the target offsets that they have or should have. ``offsets`` are those in the source, if known."""
+
+    offsets: Any
+    records: Any
+
+    @classmethod
+    def moved(cls, records: Any, there: Any) -> Rows:
+        """Return source records with other offsets."""
+        return cls(records.column("offset"), records.set_column(0, records.schema.field("offset"), there))
+
+    def __len__(self) -> int:
+        return int(self.records.num_rows)
+
+    def cut(self, first: int, stop: int) -> Rows:
+        """Return some of the rows."""
+        offsets = None if self.offsets is None else self.offsets.slice(first, stop - first)
+        return Rows(offsets, self.records.slice(first, stop - first))
+
+
+class Side:
+    """The number of records of one side, and a digest that does not depend on how they were cut into batches.
+
+    Each column is two streams: the lengths of its values, -1 for null, and their bytes.
+    """
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._streams = [hashlib.sha256() for _ in range(11)]
+
+    def seeing(self, pieces: Iterator[Rows]) -> Iterator[Rows]:
+        """Yield the pieces after adding them."""
+        for piece in pieces:
+            self.add(piece.records)
+            yield piece
+
+    def add(self, records: Any) -> None:
+        """Add records."""
+        self.records += records.num_rows
+        headers = records.column("headers")
+        pairs = _compute.list_flatten(headers)
+        parts = [
+            _fixed(records.column("offset")),
+            _fixed(records.column("timestamp")),
+            *_binary(records.column("key")),
+            *_binary(records.column("value")),
+            _lengths(_compute.list_value_length(headers)),
+            *_binary(_compute.struct_field(pairs, [0])),
+            *_binary(_compute.struct_field(pairs, [1])),
+        ]
+        for stream, part in zip(self._streams, parts, strict=True):
+            stream.update(part)
+
+    def hexdigest(self) -> str:
+        """Return the digest of all streams."""
+        return hashlib.sha256(b"".join(stream.digest() for stream in self._streams)).hexdigest()
+
+
+@dataclass(slots=True)
+class Pair:
+    """What has been seen of both sides of a partition so far."""
+
+    ours: Side = field(default_factory=Side)
+    theirs: Side = field(default_factory=Side)
+    not_restored: int = 0
+    difference: RecordDifference | None = None
+
+    def note_not_restored(self, offsets: Any) -> None:
+        """Count records that are nowhere in the target."""
+        self.not_restored += len(offsets)
+        self._note("not_restored", offsets[0].as_py(), None)
+
+    def compare(self, ours: Iterator[Rows], theirs: Iterator[Rows]) -> None:
+        """Compare up to the first difference, and count all records."""
+        for one, other in _side_by_side(self.ours.seeing(ours), self.theirs.seeing(theirs)):
+            if self.difference is not None:
+                continue
+            if one is None or other is None:
+                self._note_single(one, other)
+            elif not one.records.equals(other.records):
+                self._note_different(one, other)
+
+    def _note_single(self, one: Rows | None, other: Rows | None) -> None:
+        if one is not None:
+            self._note("missing", one.offsets[0].as_py(), one.records.column("offset")[0].as_py())
+        elif other is not None:
+            self._note("extra", None, other.records.column("offset")[0].as_py())
+
+    def _note_different(self, one: Rows, other: Rows) -> None:
+        row = _first_different(one.records, other.records)
+        offset, expected = one.offsets[row].as_py(), one.records.column("offset")[row].as_py()
+        actual = other.records.column("offset")[row].as_py()
+        if actual > expected:
+            self._note("missing", offset, expected)
+        elif actual < expected:
+            self._note("extra", None, actual)
+        else:
+            for name in _FIELDS:
+                if not one.records.column(name)[row].equals(other.records.column(name)[row]):
+                    self._note(name, offset, expected)
+
+    def _note(self, what: What, offset: int | None, target_offset: int | None) -> None:
+        if self.difference is None:
+            self.difference = RecordDifference(what, offset, target_offset)
+
+
+def _side_by_side(ours: Iterator[Rows], theirs: Iterator[Rows]) -> Iterator[tuple[Rows | None, Rows | None]]:
+    """Yield pieces of both sides with the same number of rows; at the end, None for the shorter side."""
+    one, other = next(ours, None), next(theirs, None)
+    while one is not None and other is not None:
+        rows = min(len(one), len(other))
+        yield one.cut(0, rows), other.cut(0, rows)
+        one = one.cut(rows, len(one)) if rows < len(one) else next(ours, None)
+        other = other.cut(rows, len(other)) if rows < len(other) else next(theirs, None)
+    while one is not None or other is not None:
+        yield one, other
+        one, other = next(ours, None), next(theirs, None)
+
+
+def _first_different(one: Any, other: Any) -> int:
+    """Return the first row that differs, by halving; the tables differ, and have the same number of rows."""
+    first, stop = 0, one.num_rows
+    while stop - first > 1:
+        middle = (first + stop) // 2
+        if one.slice(first, middle - first).equals(other.slice(first, middle - first)):
+            first = middle
+        else:
+            stop = middle
+    return int(first)
+
+
+def _fixed(column: Any) -> memoryview:
+    """Return the bytes of a column of int64 without nulls."""
+    return memoryview(column.buffers()[1])[column.offset * 8 : (column.offset + len(column)) * 8]
+
+
+def _lengths(lengths: Any) -> memoryview:
+    return _fixed(_compute.fill_null(lengths, -1).cast(pa.int64()))
+
+
+def _binary(column: Any) -> tuple[memoryview, bytes | memoryview]:
+    """Return the lengths of the values, and the values themselves one after the other."""
+    binary = column.cast(pa.large_binary())
+    lengths = _lengths(_compute.binary_length(binary))
+    # Null values may have bytes.
+    values = _compute.drop_null(binary) if binary.null_count else binary
+    if not len(values) or values.buffers()[2] is None:
+        return lengths, b""
+    ends = memoryview(values.buffers()[1]).cast("q")
+    return lengths, memoryview(values.buffers()[2])[ends[values.offset] : ends[values.offset + len(values)]]
