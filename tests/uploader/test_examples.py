@@ -31,6 +31,8 @@ def test_the_unit_starts_what_there_is_and_leaves_it_time_and_files() -> None:
     # The service needs all held files and a thousand more.
     assert int(unit["LimitNOFILE"]) >= settings.hold_max_files + 1024
     assert (unit["Restart"], unit["ExecReload"].rpartition("/")[2]) == ("always", "kill -HUP $MAINPID")
+    # Held segments are hard links, which need a writable folder; everything else is read-only.
+    assert (unit["ProtectSystem"], unit["ReadWritePaths"]) == ("strict", "/var/lib/kafka")
     program, *words = unit["ExecStart"].split()
     assert program.endswith("/tieredstore")
     started(words)
