@@ -234,6 +234,41 @@ class LiveCluster(Closing):
             if place.error is not None:
                 raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
 
+    def create_topic(self, topic: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
+        """Create a topic, and wait until brokers know it. A number of -1 means the cluster's default.
+
+        Raise BrokerError for a refusal.
+        """
+        new = _admin.NewTopic(topic, partitions, replication_factor, config=dict(settings))
+        doing = f"topic {topic} cannot be created at {self._servers}"
+        self._one(lambda timeout_s: self._untyped.create_topics([new], request_timeout=timeout_s)[topic], doing)
+        self.existing_topic(topic)
+
+    def change_settings(self, topic: str, settings: Mapping[str, str | None]) -> None:
+        """Set these settings of a topic, or drop those that are None; leave the others. One request."""
+        resource = changed_settings(topic, settings)
+        doing = f"{', '.join(sorted(settings))} of {topic} cannot be changed at {self._servers}"
+        self._one(
+            lambda timeout_s: self._untyped.incremental_alter_configs([resource], request_timeout=timeout_s)[resource],
+            doing,
+        )
+
+    def settings_of(self, topic: str) -> Mapping[str, Any]:
+        """Return the entries of all settings of a topic, by name. One request."""
+        return self._settings(_admin.ResourceType.TOPIC, topic)
+
+    def broker_settings(self, broker: int) -> Mapping[str, Any]:
+        """Return the entries of all settings of a broker, by name. One request."""
+        return self._settings(_admin.ResourceType.BROKER, str(broker))
+
+    def _settings(self, kind: Any, name: str) -> Mapping[str, Any]:
+        resource = _admin.ConfigResource(kind, name)
+        doing = f"the settings of {name} at {self._servers} cannot be read"
+        found: Mapping[str, Any] = self._one(
+            lambda timeout_s: self._untyped.describe_configs([resource], request_timeout=timeout_s)[resource], doing
+        )
+        return found
+
     def _offsets(
         self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None = None
     ) -> dict[TopicPartition, int]:
@@ -260,7 +295,7 @@ class LiveCluster(Closing):
     def _one(self, ask: Callable[[float], Future[Any]], doing: str, *, absent_too: bool = False) -> Any:
         """Return the answer to a single request; see :meth:`_answers`."""
         client = self._clients.get()
-        return self._answers(client, lambda timeout_s: {"it": ask(timeout_s)}, doing, absent_too=absent_too)["it"]
+        return self._answers(client, lambda timeout_s: {"": ask(timeout_s)}, doing, absent_too=absent_too)[""]
 
     @property
     def _untyped(self) -> Any:
@@ -335,7 +370,7 @@ class LiveCluster(Closing):
     def _fault(self, client: LiveAdmin, error: KafkaException, what: object, doing: str) -> TieredStoreError:
         """Return the error of one partition, or the connection's error if that explains more."""
         named = _name_of(what)
-        of = f"{doing}, for {named}"
+        of = f"{doing}, for {named}" if named else doing
         if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
             return self._name_absent(self._failure(client, error, of), named)
         # Look up why librdkafka could ask no broker, which it does not say.
@@ -353,7 +388,7 @@ class LiveCluster(Closing):
 
     def _name_absent(self, error: TieredStoreError, named: str) -> TieredStoreError:
         """Replace any error about an absent topic or partition by one common sentence."""
-        is_absent = isinstance(error, ResourceNotFoundError)
+        is_absent = isinstance(error, ResourceNotFoundError) and named
         return ResourceNotFoundError(f"there is no {named} at {self._servers}") if is_absent else error
 
     def set_sasl_credentials(self, username: str, password: str) -> None:

@@ -19,7 +19,6 @@ from tieredstore.model import human_bytes
 if TYPE_CHECKING:
     from tieredstore.api.outcomes import Outcome
     from tieredstore.api.rows import Topic
-    from tieredstore.restore.logdir.cluster import RestoreCluster
 
 _Plan: TypeAlias = Annotated[
     Path, typer.Option("--plan", metavar="FILE", help="The file that prepare writes and the others read.")
@@ -46,9 +45,10 @@ def prepare(
 
     Example: tieredstore restore prepare orders -c store.properties --bootstrap-server broker1:9092
     """
+    from tieredstore.restore.logdir.cluster import RestoreCluster
     from tieredstore.restore.logdir.prepared import new_plan
 
-    brokers = _cluster_of(cluster)
+    needed = cluster.needed()
     with store.open() as bucket:
         found = bucket.topics(*topics)
     wanted = {topic.name: (str(topic.topic_id), _logs_of(topic, partition_count)) for topic in found}
@@ -56,7 +56,7 @@ def prepare(
         names = [topic.name for topic in found]
         again = next(name for name in wanted if names.count(name) > 1)
         raise ConfigError(f"topic {again} was created more than once: mirror one of its ids into a bucket of its own")
-    with new_plan(plan) as file:
+    with RestoreCluster(needed) as brokers, new_plan(plan) as file:
         prepared = brokers.prepare(
             wanted, replication_factor=replication_factor, on_topic=lambda name: print_lines([f"created {name}"])
         )
@@ -127,12 +127,13 @@ def finish(
 
     Example: tieredstore restore finish -c store.properties --bootstrap-server broker1:9092
     """
+    from tieredstore.restore.logdir.cluster import RestoreCluster
     from tieredstore.restore.logdir.finishing import plan_finish
     from tieredstore.restore.logdir.prepared import PreparedRestore
 
     settings = dict(_parse_setting(text) for text in changed_settings or ())
-    prepared, brokers = PreparedRestore.read(plan), _cluster_of(cluster)
-    with store.open() as bucket:
+    prepared = PreparedRestore.read(plan)
+    with RestoreCluster(cluster.needed()) as brokers, store.open() as bucket:
         carry_out(
             plan_finish(bucket.manager, brokers, prepared, settings), _FINISHED, yes=apply.yes, as_json=output.as_json
         )
@@ -149,12 +150,6 @@ def _logs_of(topic: Topic, asked: int | None) -> list[tuple[int, int]]:
         if left_out := partition.incomplete + partition.damaged:
             complain(f"{topic.name}-{partition.number}: {counted(left_out, 'segment')} incomplete or damaged, left out")
     return logs
-
-
-def _cluster_of(cluster: Cluster) -> RestoreCluster:
-    from tieredstore.restore.logdir.cluster import RestoreCluster
-
-    return RestoreCluster(cluster.needed())
 
 
 def _parse_setting(text: str) -> tuple[str, str]:
