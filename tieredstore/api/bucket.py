@@ -115,9 +115,10 @@ class Bucket(Closing):
 
         ``topics`` are names or globs; without any, all topics are returned. Reads the manifest of each segment, and
         needs no key. ``start`` and ``stop`` restrict the sums to segments with records in between. If the bucket has a
-        broker, the broker's offsets are added. ``until`` is a time: ``missing_until`` then lists the offsets before it
-        that the bucket lacks. ``on_segment`` is called with each segment, complete or not. Raises ResourceNotFoundError
-        for a name that does not exist.
+        broker, its offsets are added, and topics that it tiers (``remote.storage.enable``) but the bucket lacks.
+        ``until`` is a time: ``missing_until`` then lists the offsets before it that the bucket lacks, and
+        ``why_missing`` the reasons. ``on_segment`` is called with each segment, complete or not. Raises
+        ResourceNotFoundError for a name that does not exist.
         """
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
 
@@ -128,7 +129,7 @@ class Bucket(Closing):
                 "until compares with a broker: open the bucket with broker=, and leave start and stop out"
             )
         listed = told(self._listed(scopes, first, last), self._teller(on_segment))
-        return sum_up(self, listed, moment, scopes.partitions)
+        return sum_up(self, listed, moment, scopes, is_whole=first is None and last is None)
 
     def each_segment(
         self, *topics: str, start: GivenPlace = None, stop: GivenPlace = None, **which: Unpack[Which]

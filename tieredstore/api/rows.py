@@ -41,6 +41,9 @@ class Partition:
     Both are None if the bucket has no offsets of it. ``gaps`` are half-open ranges of offsets between two segments that
     are in neither. The sums cover complete segments; ``incomplete`` segments lack an object, or have a ``damaged``
     manifest. ``broker`` is None without a broker, or if the broker lacks the partition.
+
+    The bucket has all records before ``complete_up_to``, without a hole after its first offset; if it has everything up
+    to the log's end, that is when the broker was asked. None means unknown, or that even the first record is missing.
     """
 
     number: int
@@ -55,6 +58,9 @@ class Partition:
     stored_size: int = 0
     incomplete: int = 0
     damaged: int = 0
+    complete_up_to: datetime | None = None
+    why_missing: tuple[str, ...] = ()
+    """A sentence for each cause of ``missing_until``."""
 
     @property
     def stored(self) -> tuple[tuple[int, int], ...]:
@@ -80,10 +86,12 @@ class Partition:
 
         None if unknown, because the broker lacks the partition.
         """
-        if self.broker is None or self.broker.until is None:
-            return None
-        start = min([self.broker.earliest_offset, *(first for first, _ in self.stored)])
-        return tuple(without(self.stored, (start, self.broker.until)))
+        return None if self.broker is None or self.broker.until is None else self.missing_before(self.broker.until)
+
+    def missing_before(self, offset: int) -> tuple[tuple[int, int], ...]:
+        """Return the ranges of offsets before ``offset`` that the bucket lacks, as far back as bucket or broker go."""
+        held = (*self.stored, *(() if self.broker is None else (self.broker.extent,)))
+        return tuple(without(self.stored, (min((first for first, _ in held), default=offset), offset)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,15 @@ class Scopes:
         names = ", ".join(self.topics) or "all topics"
         return names if self.partitions is None else f"{names} {list(self.partitions)}"
 
+    @property
+    def is_open(self) -> bool:
+        """True if the call covers topics that it does not name."""
+        return not self.topics or any(map(is_glob, self.topics))
+
+    def matches(self, topic: str) -> bool:
+        """Return True if the call covers a topic of this name, whether it exists or not."""
+        return not self.topics or any(fnmatch.fnmatchcase(topic, name) for name in self.topics)
+
     def of(self, store: ObjectStore, prefix: str) -> Iterator[Scope]:
         """Yield the scopes of listings. Raise ResourceNotFoundError for a topic or partition that was named but does
         not exist.

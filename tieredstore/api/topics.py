@@ -6,6 +6,7 @@ Separate from ``bucket``, because no other method asks a broker.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,63 +14,112 @@ from typing import TYPE_CHECKING, TypeAlias
 from tieredstore.api.rows import Partition, Topic, time_of
 from tieredstore.api.tables import Table
 from tieredstore.catalog.stored import StoredSegment
+from tieredstore.catalog.watermark import find_watermark
 from tieredstore.errors import CorruptDataError
-from tieredstore.model import AtTime, Uuid
+from tieredstore.model import AtTime, TopicIdPartition, Uuid
 from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals
+from tieredstore.ops.offsets import ask_broker, why_missing
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
+    from tieredstore.api.scopes import Scopes
     from tieredstore.ops.offsets import BrokerLog
 
-_Lives: TypeAlias = dict[tuple[str, Uuid], dict[int, Partition]]
-"""The partitions of each incarnation of a topic."""
+_Life: TypeAlias = tuple[str, Uuid]
+"""An incarnation of a topic: name and id."""
 
 
 def sum_up(
-    bucket: Bucket, listed: Iterator[ListedSegment], until: AtTime | None, only: tuple[int, ...] | None
+    bucket: Bucket, listed: Iterator[ListedSegment], until: AtTime | None, scopes: Scopes, *, is_whole: bool
 ) -> Table[Topic]:
-    """Return the topics of a listing; ``only`` restricts the broker's partitions."""
-    lives: _Lives = {}
+    """Return the topics of a listing. With a broker, add its offsets, and the topics in scope that it tiers.
+
+    ``is_whole`` is False if a window left segments out: it is then unknown up to when a partition is complete.
+    """
+    lives: dict[_Life, dict[int, _Held]] = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
         held = _Held(where.partition)
         for one in of_partition:
             held.add(one)
-        lives.setdefault((where.topic, where.topic_id), {})[where.partition] = held.row(bucket)
-    if bucket.broker is not None:
-        for life, logs in _ask_broker(bucket, lives, until).items():
-            for number, log in logs.items():
-                if only is None or number in only:
-                    known = lives[life].get(number) or Partition(number, None, None)
-                    lives[life][number] = replace(known, broker=log)
-    return Table(_topic(*life, partitions) for life, partitions in lives.items())
+        lives.setdefault((where.topic, where.topic_id), {})[where.partition] = held
+    if bucket.broker is None:
+        return Table(_topic(*life, [held.row() for held in lives[life].values()]) for life in lives)
+    now_ms = time.time_ns() // 1_000_000
+    logs = _ask_broker(bucket, scopes, list(lives), until, now_ms)
+    rows: dict[_Life, list[Partition]] = {
+        life: [] for life in sorted({*lives, *logs}, key=lambda life: (life[0], str(life[1])))
+    }
+    only = scopes.partitions
+    places = [
+        (life, number)
+        for life in rows
+        for number in {*lives.get(life, {}), *(n for n in logs.get(life, {}) if only is None or n in only)}
+    ]
+
+    def compare(place: tuple[_Life, int]) -> Partition:
+        life, number = place
+        held = lives.get(life, {}).get(number) or _Held(number)
+        row, log = held.row(bucket), logs.get(life, {}).get(number)
+        if log is None or not is_whole:
+            return replace(row, broker=log)
+        return _compare(bucket, life, held, row, log, until, now_ms)
+
+    with ThreadPool(READERS, "tieredstore-watermarks") as pool:
+        for (life, _), row in zip(places, in_parallel(pool, compare, places, at_once=2 * READERS), strict=True):
+            rows[life].append(row)
+    return Table(_topic(*life, of_topic) for life, of_topic in rows.items())
 
 
-def _ask_broker(bucket: Bucket, lives: _Lives, until: AtTime | None) -> dict[tuple[str, Uuid], dict[int, BrokerLog]]:
+def _ask_broker(
+    bucket: Bucket, scopes: Scopes, lives: list[_Life], until: AtTime | None, now_ms: int
+) -> dict[_Life, dict[int, BrokerLog]]:
     from tieredstore import live  # noqa: PLC0415  of the extra `kafka`
-    from tieredstore.ops.offsets import ask_broker  # noqa: PLC0415
     from tieredstore.reading.query import timeout_of  # noqa: PLC0415
 
     client = bucket.broker or {}
     layout = bucket.manager.layout
-    ids = [layout.topic_id(topic, topic_id) for topic, topic_id in lives]
+    ids = [(topic, layout.topic_id(topic, topic_id)) for topic, topic_id in lives]
     with live.LiveCluster(client, isolation="read_uncommitted", timeout_s=timeout_of(client)) as cluster:
-        return ask_broker(cluster, list(zip((topic for topic, _ in lives), ids, strict=True)), until)
+        others = [topic for topic in cluster.topics() if scopes.matches(topic)] if scopes.is_open else []
+        return ask_broker(cluster, ids, until, now_ms=now_ms, others=others)
 
 
-def _topic(name: str, topic_id: Uuid, partitions: dict[int, Partition]) -> Topic:
-    rows = tuple(one for _, one in sorted(partitions.items()))
+def _compare(
+    bucket: Bucket, life: _Life, held: _Held, row: Partition, log: BrokerLog, until: AtTime | None, now_ms: int
+) -> Partition:
+    """Return the partition with the broker's offsets, the time up to which it is complete, and why not further."""
+    row = replace(row, broker=log)
+    missing = row.missing_before(max(log.end_offset, row.end_offset or 0))
+    up_to_ms = held.newest_before(missing[0][0], now_ms) if missing else now_ms
+    # The broker's answer for an earlier time is an offset of its own log, which may begin behind the missing ones.
+    if until is not None and log.until is not None and missing and (up_to_ms or -1) >= until.timestamp_ms:
+        row = replace(row, broker=replace(log, until=min(log.until, missing[0][0])))
+    row = replace(row, complete_up_to=time_of(up_to_ms))
+    if not row.missing_until:
+        return row
+    mark = find_watermark(bucket.manager, TopicIdPartition(life[1], life[0], row.number))
+    return replace(row, why_missing=tuple(why_missing(row.missing_until, row.lost, log, mark)))
+
+
+def _topic(name: str, topic_id: Uuid, partitions: list[Partition]) -> Topic:
+    rows = tuple(sorted(partitions, key=lambda one: one.number))
     segments, size = sum(one.segments for one in rows), sum(one.size for one in rows)
     return Topic(name, topic_id, rows, segments, size, sum(one.stored_size for one in rows))
 
 
 @dataclass(slots=True)
 class _Held:
-    """Sums over the segments of a partition, which are added in order of offsets."""
+    """Sums over the segments of a partition, which are added in order of offsets.
+
+    ``gaps`` are the ranges of offsets between them, each with the greatest timestamp of the segment before it.
+    """
 
     number: int
     held: HeldOffsets = field(default_factory=HeldOffsets)
     totals: SegmentTotals = field(default_factory=SegmentTotals)
-    gaps: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    gaps: dict[tuple[int, int], int | None] = field(default_factory=dict[tuple[int, int], "int | None"])
     last: StoredSegment | None = None
     incomplete: int = 0
     damaged: int = 0
@@ -80,20 +130,38 @@ class _Held:
             self.incomplete += 1
             self.damaged += isinstance(one.loaded, CorruptDataError)
             return
-        self.last = one.whole
-        self.totals.add(one.whole)
         if (gap := self.held.add(one.whole.metadata)) is not None:
-            self.gaps.append((gap[0], gap[1] + 1))
+            self.gaps[gap[0], gap[1] + 1] = self.newest_ms
+        self.totals.add(one.whole)
+        self.last = one.whole
 
-    def row(self, bucket: Bucket) -> Partition:
+    def row(self, broker_of: Bucket | None = None) -> Partition:
         """Return the partition. If its last manifest lacks the end offset and there is a broker, look the end up."""
         start, end = (self.held.spans[0][0], self.held.spans[-1][1] + 1) if self.held.spans else (None, None)
-        if end is not None and self.last is not None and self.last.last_offset is None and bucket.broker is not None:
+        if end is not None and self.last is not None and self.last.last_offset is None and broker_of is not None:
             from tieredstore.catalog.completion import describe_segment  # noqa: PLC0415  few need it
 
-            end = max(end, describe_segment(bucket.manager, self.last).end_offset + 1)
+            end = max(end, describe_segment(broker_of.manager, self.last).end_offset + 1)
         return Partition(
             self.number, start, end, tuple(self.gaps), time_of(self.totals.newest_ms), None,
             time_of(self.totals.oldest_ms), self.totals.segments, self.totals.size, self.totals.stored_size,
             self.incomplete, self.damaged,
         )  # fmt: skip
+
+    @property
+    def newest_ms(self) -> int | None:
+        """The greatest timestamp of the last segment, if known."""
+        time_ms = -1 if self.last is None else self.last.metadata.max_timestamp_ms
+        return None if time_ms < 0 else time_ms
+
+    def newest_before(self, offset: int, now_ms: int) -> int | None:
+        """Return the greatest timestamp of the segment that ends before a missing offset, at most ``now_ms``.
+
+        No record before that time is missing: the first record at or after it is stored, as Kafka finds it. The
+        greatest timestamp of all segments would claim too much if a producer's clock was once ahead. None if the offset
+        is before all segments.
+        """
+        if not self.held.spans or offset < self.held.spans[0][0]:
+            return None
+        newest = next((newest for (first, _), newest in self.gaps.items() if first == offset), self.newest_ms)
+        return None if newest is None else min(newest, now_ms)

@@ -296,14 +296,19 @@ class StoredMoves:
         return read_moves(self._source, where)
 
 
-def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-    """Read the moves back of a partition's watermark, by one request; log a warning if it is corrupt."""
+def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark | None:
+    """Read a partition's watermark, by one request; None without one. Log a corrupt one, and return None."""
     made_id = source.layout.derived_id(where.topic)
     try:
-        mark = read_watermark(source.store, source.layout.prefix, where, made_id)
+        return read_watermark(source.store, source.layout.prefix, where, made_id)
     except CorruptDataError as error:
         _logger.warning("%s", error)
-        return ()
+        return None
+
+
+def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
+    """Read the moves back of a partition's watermark, by one request; none if it is corrupt."""
+    mark = find_watermark(source, where)
     return () if mark is None else mark.moved_back
 
 

@@ -143,6 +143,17 @@ class LiveCluster(Closing):
         )
         return {name: _live_topic(name, answers[name], doing) for name in names if answers[name] is not None}
 
+    def settings_of(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return the effective settings of topics, including the cluster's and Kafka's defaults. One request.
+
+        Topics that do not exist, or whose settings the login may not read, are absent.
+        """
+        answers, _ = self._settings_of(list(topics), f"the settings of topics at {self._servers} cannot be read")
+        return {
+            topic: {name: entry.value for name, entry in answer.items() if entry.value is not None}
+            for topic, answer in answers.items()
+        }
+
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first readable offset of each partition. One request per leading broker."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
@@ -301,6 +312,38 @@ class LiveCluster(Closing):
     def _untyped(self) -> Any:
         """The client as Any, because the library does not type its futures."""
         return self._clients.get()
+
+    def _settings_of(
+        self, topics: Sequence[str], doing: str
+    ) -> tuple[dict[str, Mapping[str, Any]], dict[str, BrokerDeniedError]]:
+        """Return the settings of each topic as the library gives them, and the refusals."""
+        resources = [_admin.ConfigResource(_admin.ResourceType.TOPIC, name) for name in topics]
+
+        def ask(timeout_s: float) -> dict[str, Future[Any]]:
+            if not resources:
+                return {}
+            futures: Mapping[Any, Future[Any]] = self._untyped.describe_configs(resources, request_timeout=timeout_s)
+            return {resource.name: future for resource, future in futures.items()}
+
+        return self._each(ask, doing)
+
+    def _each(
+        self, ask: Callable[[float], Mapping[Asked, Future[Any]]], doing: str
+    ) -> tuple[dict[Asked, Any], dict[Asked, BrokerDeniedError]]:
+        """Return the answers, and the refusals. What was deleted after it had been listed is in neither."""
+        client = self._clients.get()
+        end = time.monotonic() + self._timeout_s
+        answers: dict[Asked, Any] = {}
+        denied: dict[Asked, BrokerDeniedError] = {}
+        for what, future in ask(self._timeout_s).items():
+            try:
+                answers[what] = self._answer(client, what, future, doing, end, None)
+            except BrokerDeniedError as error:
+                denied[what] = error
+            except ResourceNotFoundError:
+                continue
+        client.hear()
+        return answers, denied
 
     def _answers(
         self,

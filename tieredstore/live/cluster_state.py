@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaException, TopicCollection, admin
 
-from tieredstore.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError, ResourceNotFoundError
+from tieredstore.errors import BrokerError, BrokerUnavailableError
 from tieredstore.format.cluster_snapshot import AclEntry, CommittedOffset, GroupOffsets, NotHeld, TopicSettings
-from tieredstore.live.clients import LiveAdmin
 from tieredstore.live.cluster import GroupClient, LiveCluster, is_of_topic, uuid_of
 from tieredstore.live.faults import fault
 from tieredstore.model import TopicPartition
@@ -29,7 +27,6 @@ _OTHER_GROUP: Final = "neither a classic nor a consumer group, as share and stre
 
 # confluent-kafka does not type these.
 _admin: Final[Any] = admin
-_Asked = TypeVar("_Asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +58,13 @@ class ClusterState(LiveCluster):
         """
         names = self.topics()
         doing = f"the settings of topics at {self._servers} cannot be read"
-        resources = [_admin.ConfigResource(_admin.ResourceType.TOPIC, name) for name in names]
         described, _ = self._each(
             lambda timeout_s: (
                 self._untyped.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s) if names else {}
             ),
             doing,
         )
-        configs, denied = self._each(
-            lambda timeout_s: (
-                _by_name(self._untyped.describe_configs(resources, request_timeout=timeout_s)) if names else {}
-            ),
-            doing,
-        )
+        configs, denied = self._settings_of(names, doing)
         found = [
             _topic_settings(name, described[name], configs[name])
             for name in names
@@ -158,33 +149,11 @@ class ClusterState(LiveCluster):
             f"the cluster {self._servers} cannot be described",
         )
 
-    def _each(
-        self, ask: Callable[[float], Mapping[_Asked, Future[Any]]], doing: str
-    ) -> tuple[dict[_Asked, Any], dict[_Asked, BrokerDeniedError]]:
-        """Return the answers, and the refusals. What was deleted after it had been listed is in neither."""
-        client: LiveAdmin = self._clients.get()
-        end = time.monotonic() + self._timeout_s
-        answers: dict[_Asked, Any] = {}
-        denied: dict[_Asked, BrokerDeniedError] = {}
-        for what, future in ask(self._timeout_s).items():
-            try:
-                answers[what] = self._answer(client, what, future, doing, end, None)
-            except BrokerDeniedError as error:
-                denied[what] = error
-            except ResourceNotFoundError:
-                continue
-        client.hear()
-        return answers, denied
-
 
 def _live_group(listed: Any) -> LiveGroup:
     # The library does not know all states of groups of the consumer protocol, so only these are without members.
     has_members = listed.state not in {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
     return LiveGroup("consumer" if listed.type is ConsumerGroupType.CONSUMER else "classic", has_members)
-
-
-def _by_name(futures: Mapping[Any, Future[Any]]) -> dict[str, Future[Any]]:
-    return {resource.name: future for resource, future in futures.items()}
 
 
 def _topic_settings(name: str, described: Any, entries: Mapping[str, Any]) -> TopicSettings:

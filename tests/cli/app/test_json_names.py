@@ -97,7 +97,7 @@ WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipel
 }
 SELDOM = {
     "fault", "output_key", "problem", "path", "broker_earliest_offset", "broker_end_offset", "complete_until",
-    "not_stored", "committed_offset", "read_again",
+    "complete_up_to", "complete_up_to_ms", "why_missing", "not_stored", "committed_offset", "read_again",
 }  # fmt: skip
 """Names that the lines above never print, since the demo's bucket lacks them and no broker is asked."""
 

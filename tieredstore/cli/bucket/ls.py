@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -86,7 +86,8 @@ def ls(
     loss) are named on stderr, and have "complete": false in JSON.
 
     With --bootstrap-server a line is always a partition, with the brokers' offsets: NOT STORED are offsets that only
-    the brokers have, LOST those that neither has. The active segment is stored once it is closed.
+    the brokers have, LOST those that neither has. No record before COMPLETE UP TO (UTC) is missing. Topics that the
+    brokers tier are listed even if the bucket has nothing of them. The active segment is stored once it is closed.
 
     --plot draws the stored bytes by the time of their records; with -p or --bootstrap-server the offsets of each
     partition, lost ones in red. It needs matplotlib.
@@ -107,7 +108,12 @@ def ls(
         if topics.partitions is not None and not has_broker:
             _show_segments(seen, map(seen.add, bucket.each_segment(*topics.names, **places, **which)), output)
         else:
-            rows = bucket.topics(*topics.names, **places, until=time, on_segment=seen.add, **which)
+            try:
+                rows = bucket.topics(*topics.names, **places, until=time, on_segment=seen.add, **which)
+            except BrokerUnavailableError as error:
+                if time is None:
+                    raise
+                raise BrokerUnavailableError(f"unknown whether it is complete {_up_to(time)}: {error}") from error
             _show_partitions(rows, output, has_broker=has_broker, until=time)
     _name_missing_keys(seen.key_ids, bucket.settings)
     if picture is not None and (topics.partitions is not None or has_broker):
@@ -222,12 +228,18 @@ def _partition_row(id_rank: int, *, has_broker: bool, has_until: bool) -> Row[_N
             declare("end_offset", lambda row: row[1].end_offset),
             declare("lost", lambda row: [{"start": start, "stop": stop} for start, stop in row[1].lost]),
         ),
-        _SUMS.of(lambda row: row[1]),
+        (_SUMS_BESIDE_BROKER if has_broker else _SUMS).of(lambda row: row[1]),
     ]
     if has_broker:
         parts.insert(1, _BROKER_OFFSETS.of(lambda row: row[1]))
     if has_until:
-        parts.insert(2, Row(declare("complete_until", lambda row: _is_complete(row[1]), word("COMPLETE"), _yes_or_no)))
+        parts.insert(
+            2,
+            Row(
+                declare("complete_until", lambda row: _is_complete(row[1]), word("COMPLETE"), _yes_or_no),
+                declare("why_missing", lambda row: list(row[1].why_missing)),
+            ),
+        )
     return Row(*parts)
 
 
@@ -235,19 +247,25 @@ def _yes_or_no(is_it: bool) -> str:
     return "yes" if is_it else "no"
 
 
-_SUMS: Final[Row[Partition]] = Row(
-    declare("segments", lambda one: one.segments, number("SEGMENTS", rank=4), human_count),
-    declare("size", lambda one: one.size, number("SIZE", rank=3), human_bytes),
-    declare("stored_size", lambda one: one.stored_size, number("STORED"), human_bytes),
-    declare("ratio", lambda one: ratio_of(one.size, one.stored_size)),
-    column(number("RATIO", rank=5), lambda one: human_ratio(one.size, one.stored_size)),
-    declare("incomplete", lambda one: one.incomplete),
-    declare("damaged", lambda one: one.damaged),
-    declare("oldest_timestamp_ms", lambda one: _ms(one.first_time), moment("FIRST", rank=2), human_time),
-    declare("oldest_timestamp", lambda one: iso_utc(_ms(one.first_time))),
-    declare("newest_timestamp_ms", lambda one: _ms(one.last_time), moment("LAST", rank=1), human_time),
-    declare("newest_timestamp", lambda one: iso_utc(_ms(one.last_time))),
-)
+def _sums_row(first_rank: int, last_rank: int, stored_rank: int) -> Row[Partition]:
+    return Row(
+        declare("segments", lambda one: one.segments, number("SEGMENTS", rank=4), human_count),
+        declare("size", lambda one: one.size, number("SIZE", rank=3), human_bytes),
+        declare("stored_size", lambda one: one.stored_size, number("STORED", rank=stored_rank), human_bytes),
+        declare("ratio", lambda one: ratio_of(one.size, one.stored_size)),
+        column(number("RATIO", rank=5), lambda one: human_ratio(one.size, one.stored_size)),
+        declare("incomplete", lambda one: one.incomplete),
+        declare("damaged", lambda one: one.damaged),
+        declare("oldest_timestamp_ms", lambda one: _ms(one.first_time), moment("FIRST", rank=first_rank), human_time),
+        declare("oldest_timestamp", lambda one: iso_utc(_ms(one.first_time))),
+        declare("newest_timestamp_ms", lambda one: _ms(one.last_time), moment("LAST", rank=last_rank), human_time),
+        declare("newest_timestamp", lambda one: iso_utc(_ms(one.last_time))),
+    )
+
+
+_SUMS: Final = _sums_row(first_rank=2, last_rank=1, stored_rank=0)
+_SUMS_BESIDE_BROKER: Final = _sums_row(first_rank=5, last_rank=4, stored_rank=3)
+"""The sums of a table that compares with brokers, whose offsets matter more."""
 _BROKER_OFFSETS: Final[Row[Partition]] = Row(
     declare(
         "broker_earliest_offset", lambda one: one.broker and one.broker.earliest_offset, number("BROKER FROM", rank=3)
@@ -255,6 +273,8 @@ _BROKER_OFFSETS: Final[Row[Partition]] = Row(
     declare("broker_end_offset", lambda one: one.broker and one.broker.end_offset, number("BROKER END", rank=2)),
     declare("not_stored", lambda one: _count(one.not_stored), number("NOT STORED")),
     column(text("LOST"), lambda one: ", ".join(f"{start}-{stop - 1}" for start, stop in one.lost) or "none"),
+    declare("complete_up_to_ms", lambda one: _ms(one.complete_up_to), moment("COMPLETE UP TO"), human_time),
+    declare("complete_up_to", lambda one: iso_utc(_ms(one.complete_up_to))),
 )
 
 
@@ -307,24 +327,16 @@ def _judge(topics: Sequence[Topic], until: AtTime) -> None:
                 complain(f"{where} is not known to be complete: the brokers do not have it")
             elif missing:
                 incomplete += 1
-                for sentence in _reasons(one, missing):
+                for sentence in one.why_missing:
                     complain(f"{where} is not complete: {sentence}")
-    moment = f"up to {human_time(until.timestamp_ms)} (UTC)"
     if incomplete:
-        raise ResourceNotFoundError(f"not complete {moment}: {counted(incomplete, 'partition')}")
+        raise ResourceNotFoundError(f"not complete {_up_to(until)}: {counted(incomplete, 'partition')}")
     if unknown:
-        raise BrokerUnavailableError(f"not known to be complete {moment}: {counted(unknown, 'partition')}")
+        raise BrokerUnavailableError(f"not known to be complete {_up_to(until)}: {counted(unknown, 'partition')}")
 
 
-def _reasons(one: Partition, missing: Iterable[Extent]) -> Iterator[str]:
-    lost = one.lost
-    for start, stop in missing:
-        offsets = f"offset {start}" if stop == start + 1 else f"offsets {start} to {stop - 1}"
-        are = "is" if stop == start + 1 else "are"
-        if any(first < stop and start < end for first, end in lost):
-            yield f"{offsets} {are} not in the bucket, and not all of them on the broker either"
-        else:
-            yield f"{offsets} {are} on the broker alone; a segment is stored once it is closed (segment.ms)"
+def _up_to(time: AtTime) -> str:
+    return f"up to {human_time(time.timestamp_ms)} (UTC)"
 
 
 # ---- segments
