@@ -143,7 +143,7 @@ class Cluster:
     def topics(self) -> tuple[str, ...]:
         return PARTITION.topic, "local", "tiered"
 
-    def settings_of(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    def effective_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         settings = {
             PARTITION.topic: {"segment.ms": "1000"},
             "tiered": {"remote.storage.enable": "true"},

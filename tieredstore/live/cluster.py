@@ -143,7 +143,7 @@ class LiveCluster(Closing):
         )
         return {name: _live_topic(name, answers[name], doing) for name in names if answers[name] is not None}
 
-    def settings_of(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    def effective_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the effective settings of topics, including the cluster's and Kafka's defaults. One request.
 
         Topics that do not exist, or whose settings the login may not read, are absent.

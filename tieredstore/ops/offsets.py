@@ -115,7 +115,7 @@ def ask_broker(
     """
     names = dict.fromkeys(topic for topic, _ in lives)
     more = [topic for topic in others if topic not in names]
-    settings = cluster.settings_of([*(() if until is None else names), *more])
+    settings = cluster.effective_settings([*(() if until is None else names), *more])
     tiered = [topic for topic in more if settings.get(topic, {}).get(_TIERED) == "true"]
     described = cluster.describe([*names, *tiered])
     own: dict[str, Uuid] = {}
