@@ -303,6 +303,7 @@ def test_the_command_ships_once_and_says_what_was_left(disk: BrokerDisk, tmp_pat
     done = tieredstore("uploader", "-c", settings, "--once", "--json")
     assert done.code == 0
     assert done.rows[1]["done"] == 1
+    assert tieredstore("uploader", "-c", settings, "--once").clean().text == "nothing to ship\n"
     disk.grow(2)
     disk.delete(2)
     (disk.log_dir / "replication-offset-checkpoint").unlink()

@@ -234,7 +234,8 @@ def assumptions_of(prices: PriceFile, undated: int) -> list[str]:
         kafka = prices.kafka
         sentences.append(
             f"brokers would hold {kafka.replication_factor:g} replicas on disks that are {kafka.disk_fill:.0%} full, "
-            f"in {kafka.zones:g} zones, except for the last {kafka.local_days:g} days, which they hold anyway; each "
+            f"in {kafka.zones:g} zones, except for the last {kafka.local_days:g} "
+            f"day{'s' * (kafka.local_days != 1)}, which they hold anyway; each "
             f"replica is copied to another broker {kafka.moved_per_month:g} × a month"
         )
     return [*sentences, *prices.assumptions]

@@ -12,7 +12,7 @@ import typer
 from tieredstore.cli.app.options import DryRun, JsonLogs, Once, Output, SettingsFile
 from tieredstore.cli.app.outcomes import OUTCOME
 from tieredstore.cli.terminal.log_lines import log_lines
-from tieredstore.cli.terminal.output import JsonValue, complain, print_json_line, print_lines, print_table
+from tieredstore.cli.terminal.output import JsonValue, complain, counted, print_json_line, print_lines, print_table
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError
@@ -92,7 +92,8 @@ def _tell_of_run(shipping: Uploader, left: Sequence[Outcome], output: Output) ->
     else:
         print_lines(f"not shipped: {one.topic}-{one.partition}: {one.reason}" for one in left)
         sizes = f"{human_bytes(counts.bytes)}, stored as {human_bytes(counts.stored_bytes)}"
-        print_lines([f"segments shipped: {counts.segments} ({sizes})" if counts.segments else "nothing shipped"])
+        nothing = "nothing shipped" if left or counts.holes else "nothing to ship"
+        print_lines([f"{counted(counts.segments, 'segment')} shipped ({sizes})" if counts.segments else nothing])
     if counts.holes:
         complain(f"{counts.lost_offsets} offsets could not be shipped; the watermarks record which, and why")
         raise typer.Exit(DataLossError.exit_code)
@@ -107,8 +108,8 @@ def _print_json(outcomes: Sequence[Outcome], sums: dict[str, JsonValue]) -> None
         print_json_line(OUTCOME.json(one))
     statuses = Counter(one.status for one in outcomes)
     codes: dict[str, JsonValue] = dict(sorted(Counter(one.code for one in outcomes).items()))
-    counted: dict[str, JsonValue] = {
+    by_status: dict[str, JsonValue] = {
         "planned": statuses["planned"], "done": 0, "kept": statuses["kept"], "failed": statuses["failed"],
     }  # fmt: skip
     stored = sum(one.stored_size or 0 for one in outcomes if one.status == "planned")
-    print_json_line({"summary": {**counted, "stored_size": stored, "codes": codes, **sums}})
+    print_json_line({"summary": {**by_status, "stored_size": stored, "codes": codes, **sums}})
