@@ -27,7 +27,7 @@ from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.restore.produce.producing import ProduceRun
 from tieredstore.restore.produce.runs import ProduceOptions
-from tieredstore.restore.produce.source import SourceTopics
+from tieredstore.restore.produce.source import BucketTopics
 from tieredstore.testing.segments import Record, build_batch, write_segment
 
 _WHERE: Final = TopicIdPartition(Uuid(bytes(range(16))), "orders", 0)
@@ -97,7 +97,7 @@ def _plain(server: KafkaServer, rows: list[tuple[bytes | None, bytes | None, int
 def _ours(server: KafkaServer, manager: RemoteStorageManager, name: str) -> None:
     options = ProduceOptions(topics={"orders": make_topic(server)}, name=name)
     properties = {"bootstrap.servers": server.bootstrap_servers, **_CLIENT}
-    with SourceTopics(manager, options) as source:
+    with BucketTopics(manager, options) as source:
         for outcome in ProduceRun(source, properties).outcomes():
             assert outcome.status == "done"
 

@@ -24,7 +24,7 @@ from tieredstore.restore.produce.offset_map import OffsetMap, load_map
 from tieredstore.restore.produce.partitioning import Partitioning
 from tieredstore.restore.produce.producing import ProduceRun
 from tieredstore.restore.produce.runs import SPARSE_RECORDS, OffsetRun, ProduceOptions
-from tieredstore.restore.produce.source import SourceTopics
+from tieredstore.restore.produce.source import BucketTopics
 from tieredstore.restore.produce.time_cut import PartitionCut, TimeCut
 from tieredstore.testing.segments import Record, build_batch
 
@@ -143,7 +143,7 @@ def rehashed(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> tu
     """Return a target with two partitions for the keys of the plain bucket, and the map of the run."""
     bucket, target = plain_bucket(tmp_path_factory.mktemp("rehashed")), make_topic(kafka, partitions=2)
     options = ProduceOptions(topics={"plain": target}, partitioner="java", name=f"rehashed-{target}")
-    with SourceTopics(bucket.manager, options) as source:
+    with BucketTopics(bucket.manager, options) as source:
         list(ProduceRun(source, {"bootstrap.servers": kafka.bootstrap_servers}).outcomes())
     return target, load_map(bucket.manager.store, "", options.run)
 
@@ -219,7 +219,7 @@ def test_hashed_records_that_a_map_lacks(kafka: KafkaServer, rehashed: tuple[str
 def test_hashed_records_that_one_side_lost(kafka: KafkaServer, plain: Bucket, tmp_path: Path) -> None:
     bucket, target = plain_bucket(tmp_path / "whole"), make_topic(kafka, partitions=2)
     options = ProduceOptions(topics={"plain": target}, partitioner="librdkafka", name=f"lost-{target}")
-    with SourceTopics(bucket.manager, options) as source:
+    with BucketTopics(bucket.manager, options) as source:
         list(ProduceRun(source, {"bootstrap.servers": kafka.bootstrap_servers}).outcomes())
     offset_map = load_map(bucket.manager.store, "", options.run)
     one = compare_rehashed(plain_bucket(tmp_path / "part", segments=(0, 2)), kafka, offset_map)

@@ -254,7 +254,13 @@ class Comparison:
                     partitioning=partitioning,
                 )  # fmt: skip
 
-        topic_ids = {} if position is None else {name: Uuid.parse(text) for name, text in position.topic_ids.items()}
+        topic_ids: dict[str, Uuid] = {}
+        for name, text in () if position is None else position.topic_ids.items():
+            if (topic_id := Uuid.spelled(text)) is None:
+                raise ConfigError(
+                    f"the run {offset_map.run} restored {name} from a backup, and only buckets can be compared: {text}"
+                )
+            topic_ids[name] = topic_id
         return self._compare(topics, works, topic_ids)
 
     def _position(self, run: str) -> RunPosition | None:

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,10 +24,11 @@ from tieredstore.api.outcomes import Outcome
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.restore.cli.produce import open_backup
 from tieredstore.restore.produce.offset_map import OffsetMap, load_map
 from tieredstore.restore.produce.producing import ProduceRun
 from tieredstore.restore.produce.runs import ProduceOptions
-from tieredstore.restore.produce.source import SourceTopics
+from tieredstore.restore.produce.source import BackupTopics, BucketTopics
 from tieredstore.restore.produce.time_cut import TimeCut
 from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
 
@@ -128,6 +130,8 @@ class Restore:
     source: SourceBucket
     server: KafkaServer | KafkaCluster
     topics: Mapping[str, str]
+    backup: Path | None = None
+    """Settings of a backup to restore from instead of the bucket."""
 
     @classmethod
     def into(cls, server: KafkaServer, source: SourceBucket) -> Restore:
@@ -139,7 +143,7 @@ class Restore:
         """Restore in this process."""
         properties = {"bootstrap.servers": self.server.bootstrap_servers, **more.pop("properties", {})}
         options = ProduceOptions(topics=dict(self.topics), **more.pop("options", {}))
-        with SourceTopics(self.source.bucket.manager, options) as source:
+        with BucketTopics(self.source.bucket.manager, options) as source:
             source.cut = cut
             return list(ProduceRun(source, properties, **more).outcomes())
 
@@ -155,7 +159,7 @@ class Restore:
 
     def spawn(self, step: str = "", number: int = 1) -> BaseProcess:
         """Start a process that restores, and that kills itself before the ``number``-th operation of this name."""
-        places = str(self.source.bucket.root), self.server.bootstrap_servers, dict(self.topics)
+        places = str(self.source.bucket.root), self.backup, self.server.bootstrap_servers, dict(self.topics)
         process = _PROCESSES.Process(target=_restore, args=(*places, step, number))
         process.start()
         return process
@@ -168,7 +172,7 @@ class Restore:
         return process.exitcode != 0
 
 
-def _restore(store: str, servers: str, topics: dict[str, str], step: str, number: int) -> None:
+def _restore(store: str, backup: Path | None, servers: str, topics: dict[str, str], step: str, number: int) -> None:
     left = number
 
     def on_step(name: str) -> None:
@@ -177,11 +181,15 @@ def _restore(store: str, servers: str, topics: dict[str, str], step: str, number
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with ts.open(store) as bucket:
+    kept = nullcontext() if backup is None else open_backup(backup, list(topics))
+    with ts.open(store) as bucket, kept as opened:
         options = ProduceOptions(topics=topics)
         properties = {"bootstrap.servers": servers}
         # A transaction for each batch, of which each segment has one.
-        with SourceTopics(bucket.manager, options) as source:
+        here = (
+            BucketTopics(bucket.manager, options) if opened is None else BackupTopics(bucket.manager, options, opened)
+        )
+        with here as source:
             list(ProduceRun(source, properties, on_step=on_step, most_records=1).outcomes())
 
 

@@ -23,7 +23,7 @@ from tieredstore.reading.query import LogQuery
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.produce.runs import ProduceOptions
-from tieredstore.restore.produce.source import SourceTopics
+from tieredstore.restore.produce.source import BucketTopics
 from tieredstore.restore.produce.time_cut import PartitionCut, TimeCut
 from tieredstore.testing.batches import ANONYMOUS, Producer, Record, build_batch, build_end_marker
 
@@ -251,7 +251,7 @@ def test_the_cut_is_that_of_a_search_by_hand(steps: list[Step], share: int) -> N
                 model.send(partition, [now], None)
             model.roll(partition)
         try:
-            with SourceTopics(bucket.manager, ProduceOptions(topics={"orders": "orders"})) as topics:
+            with BucketTopics(bucket.manager, ProduceOptions(topics={"orders": "orders"})) as topics:
                 cut = topics.find_cut(moment)
             found = [
                 Expected(each.stop, kept_offsets(bucket, each), each.earlier_records, each.open_transactions)

@@ -19,7 +19,7 @@ from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, Topi
 from tieredstore.ops.doctor.checkup import Check, Verdict
 from tieredstore.restore.produce.dry_run import examine, prepare_target
 from tieredstore.restore.produce.runs import ProduceOptions
-from tieredstore.restore.produce.source import SourceTopics
+from tieredstore.restore.produce.source import BucketTopics
 from tieredstore.restore.produce.target import NewTopic, TargetCluster, TargetTopic
 from tieredstore.restore.produce.target_checks import (
     ScannedRecords,
@@ -129,7 +129,7 @@ def source(tmp_path: Path) -> SourceBucket:
 
 def bad_checks(servers: str, source: SourceBucket, topic: str) -> set[str]:
     properties = {"bootstrap.servers": servers}
-    with SourceTopics(source.bucket.manager, ProduceOptions(topics={"orders": topic})) as topics:
+    with BucketTopics(source.bucket.manager, ProduceOptions(topics={"orders": topic})) as topics:
         found = examine(topics, properties, scan=True)
     assert found.records == 2 * 3 * (19 + 10)
     with_errors = {check.check for check in found.checks if check.outcome is Verdict.BAD}
@@ -187,7 +187,7 @@ def test_a_missing_topic_is_created_as_a_file_says(kafka: KafkaServer, source: S
     )
     assert bad_checks(kafka.bootstrap_servers, source, name) == {"topic"}
     new, properties = NewTopic.read(path), {"bootstrap.servers": kafka.bootstrap_servers}
-    with SourceTopics(source.bucket.manager, ProduceOptions(topics={"orders": name})) as topics:
+    with BucketTopics(source.bucket.manager, ProduceOptions(topics={"orders": name})) as topics:
         assert prepare_target(topics, properties, lambda _topic, _topic_id: new) == [name]
         assert prepare_target(topics, properties, lambda _topic, _topic_id: new) == []
     with TargetCluster(properties) as cluster:

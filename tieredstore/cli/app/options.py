@@ -485,7 +485,7 @@ Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that 
 BACKUP: Final = typer.Option(
     "--backup", metavar="FILE", help="Settings of a pipeline, or of Secor, that keeps the same topics raw."
 )
-"""Option of commands that search files for records."""
+"""Option of commands that read records from files."""
 
 JsonLogs: TypeAlias = Annotated[
     bool,

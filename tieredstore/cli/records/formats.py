@@ -26,6 +26,8 @@ from tieredstore.cli.terminal.rows import Row
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tieredstore.reading.topic_backup import TopicBackup
+
 T = TypeVar("T")
 
 
@@ -89,3 +91,7 @@ class Format:
     """Returns True for files of the format, by name, settings or first bytes."""
     show: Callable[[Asked], AbstractContextManager[Shown]]
     """Returns what to show; the file stays open within the context."""
+    topics: Callable[[Path, Sequence[str]], AbstractContextManager[TopicBackup] | None] | None = None
+    """Opens topics whose records are in such files, by a settings file, so that they can be restored. Returns None for
+    settings of something else.
+    """

@@ -1,12 +1,12 @@
-"""Files of pipelines for ``show -c PIPELINE``: their records and origins.
+"""Files of pipelines for ``show -c PIPELINE``: their records and origins; and for ``restore produce --backup``.
 
-Separate from the commands, because ``show`` loads this module by an entry point.
+Separate from the commands, because those two load this module by an entry point.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.records.formats import Asked, Format, Records, Rows, Shown, View
@@ -17,14 +17,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tieredstore.pipelines.upkeep.origins import Origin
+    from tieredstore.reading.topic_backup import TopicBackup
 
 
 def _is_of_pipeline(asked: Asked) -> bool:
     if asked.path is not None or asked.store.settings is None or asked.store.url is not None:
         return False
+    return _is_pipeline(asked.store.settings)
+
+
+def _is_pipeline(settings: Path) -> bool:
     from tieredstore.config.properties import read_properties
 
-    return "pipeline.name" in read_properties(asked.store.settings)
+    return "pipeline.name" in read_properties(settings)
+
+
+def _topics(settings: Path, topics: Sequence[str]) -> AbstractContextManager[TopicBackup] | None:
+    from tieredstore.pipelines.upkeep.topic_backup import open_backup
+
+    return open_backup(settings, topics) if _is_pipeline(settings) else None
 
 
 @contextmanager
@@ -83,5 +94,6 @@ FILES: Final = (
         frozenset({View.CONTENTS, View.RECORDS, View.SOURCES}),
         _is_of_pipeline,
         _show,
+        _topics,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -12,13 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import ConfigError, DataLossError, ObjectNotFoundError, ResourceNotFoundError
+from tieredstore.errors import (
+    ConfigError,
+    CorruptDataError,
+    DataLossError,
+    ObjectNotFoundError,
+    ResourceNotFoundError,
+)
 from tieredstore.model import AtTime, check_offset
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.log.holdings import Family, Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner, log_of
+from tieredstore.pipelines.run.recipes import places_of
 from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.upkeep.output_files import read_records, uploads_of
 from tieredstore.reading.reader import TopicReader
@@ -155,6 +163,8 @@ class _Piece:
     """True if each file ends before the next begins."""
     given_to: int = _UNKNOWN
     """The generation that has replaced these files, or -1."""
+    needs: tuple[str, ...] = ()
+    """The files and their sidecars, if a commit log names them."""
 
 
 class KeptFiles(RecordSource):
@@ -165,7 +175,11 @@ class KeptFiles(RecordSource):
         self._pipeline, self._store, self._window_bytes = pipeline, store, window_bytes
         self._log = commit_log_of(pipeline, store)
         self._topic_ids: dict[int, str] = {}
-        self._pieces = self._find_committed(topic) if self._log.read().number >= 0 else self._find_named(topic)
+        self.repeats = 0
+        """Records so far whose offsets an earlier file had too."""
+        self.is_committed: bool = self._log.read().number >= 0
+        """True if a commit log names the files; False if only their names tell their offsets."""
+        self._pieces = self._find_committed(topic) if self.is_committed else self._find_named(topic)
         if not self._pieces:
             raise ResourceNotFoundError(
                 f"{pipeline.own.name} has no files of generation {pipeline.own.generation} of the topic {topic}"
@@ -222,10 +236,13 @@ class KeptFiles(RecordSource):
         return windows
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """Yield the records in order of offsets. If Secor has written a record twice, yield it once."""
+        """Yield the records in order of offsets. If Secor has written a record twice, yield it once.
+
+        Raise CorruptDataError if two files have different records at an offset.
+        """
+        later: list[Any] = []
         for piece in self._over(window):
-            reading = self._stream if piece.ordered else self._sort
-            for batch in reading(piece):
+            for batch in self._stream(piece) if piece.ordered else self._sort(piece, later):
                 offsets = batch.column("offset")
                 inside = pc.and_(
                     pc.greater_equal(offsets, max(piece.start, window.start)),
@@ -233,6 +250,27 @@ class KeptFiles(RecordSource):
                 )
                 if (rest := batch.filter(inside)).num_rows:
                     yield rest
+
+        if later and self._pieces[window.partition][-1].stop <= window.stop:
+            raise DataLossError(
+                f"files of {self._pipeline.own.name} have records of {window.topic}-{window.partition} behind the end "
+                "of its newest file: some that followed are missing; read the offsets before them"
+            )
+
+    def holes(self, window: Window) -> list[tuple[int, int]]:
+        """Return the offsets of a window that are in no file, or of which a file is gone, as half-open spans."""
+        holes: list[tuple[int, int]] = []
+        reached = window.start
+        for piece in self._pieces.get(window.partition, []):
+            if piece.stop > reached and piece.start < window.stop and self._there.issuperset(piece.needs):
+                holes += [(reached, piece.start)] if reached < piece.start else []
+                reached = piece.stop
+        return [*holes, (reached, window.stop)] if reached < window.stop else holes
+
+    @functools.cached_property
+    def _there(self) -> set[str]:
+        prefixes = places_of(self._pipeline).prefixes
+        return {info.key for prefix in prefixes for info in self._store.list(prefix)}
 
     def close(self) -> None:
         """Do nothing: no file is open between windows."""
@@ -297,6 +335,7 @@ class KeptFiles(RecordSource):
                     max((file.max_timestamp for file in files), default=_UNKNOWN),
                     all(file.last_offset < after.first_offset for file, after in itertools.pairwise(files)),
                     one.given_to,
+                    tuple(file.key for file in one.window.files),
                 )
                 pieces.setdefault(number, []).append(piece)
         return pieces
@@ -318,11 +357,33 @@ class KeptFiles(RecordSource):
         for key in piece.keys:
             yield from self._read(key)
 
-    def _sort(self, piece: _Piece) -> Iterator[Any]:
-        batches = [batch for key in piece.keys for batch in self._read(key)]
+    def _sort(self, piece: _Piece, later: list[Any]) -> Iterator[Any]:
+        """Yield the records of a piece. ``later`` has those that earlier files have beyond their pieces; replace them
+        by those beyond this one.
+        """
+        batches = [*later, *(batch for key in piece.keys for batch in self._read(key))]
+        later.clear()
         if batches:
             table = pa.Table.from_batches(batches).sort_by("offset")
-            yield from _once(table.to_batches(max_chunksize=4096))
+            later.extend(table.filter(pc.field("offset") >= piece.stop).to_batches())
+            yield from self._once(table.filter(pc.field("offset") < piece.stop).to_batches(max_chunksize=4096))
+
+    def _once(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Drop and count rows that repeat an offset. Rows must be sorted by offset."""
+        last, kept = _UNKNOWN, None
+        for batch in batches:
+            rows: list[int] = []
+            for row, offset in enumerate(batch.column("offset").to_pylist()):
+                if offset > last:
+                    rows.append(row)
+                    last, kept = offset, (batch, row)
+                elif kept is not None and not _is_same(kept, (batch, row)):
+                    raise CorruptDataError(
+                        f"files of {self._pipeline.own.name} have two different records at offset {offset}: they are "
+                        "of two topics of one name, or damaged; move those of one topic away"
+                    )
+            self.repeats += batch.num_rows - len(rows)
+            yield batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))
 
     def _read(self, key: str) -> Iterator[Any]:
         try:
@@ -344,13 +405,7 @@ class KeptFiles(RecordSource):
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _once(batches: Iterable[Any]) -> Iterator[Any]:
-    """Drop rows that repeat an offset. Rows must be sorted by offset."""
-    last = _UNKNOWN
-    for batch in batches:
-        rows: list[int] = []
-        for row, offset in enumerate(batch.column("offset").to_pylist()):
-            if offset > last:
-                rows.append(row)
-                last = offset
-        yield batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))
+def _is_same(one: tuple[Any, int], other: tuple[Any, int]) -> bool:
+    return all(
+        one[0].column(name)[one[1]].equals(other[0].column(name)[other[1]]) for name in ("key", "value", "timestamp")
+    )

@@ -1,20 +1,22 @@
-"""``restore produce``: a bucket's records in topics of a running cluster.
+"""``restore produce``: records of a bucket or a backup in topics of a running cluster.
 
 Separate from the other commands of ``restore``: its options are those of a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from tieredstore.cli.app.options import Cluster, DryRun, End, Json, Store
+from tieredstore.cli.app.options import BACKUP, Cluster, DryRun, End, Json, Store
 from tieredstore.cli.app.outcomes import Teller, Words, tell_all
-from tieredstore.cli.terminal.output import complain, human_count
+from tieredstore.cli.terminal.output import complain, counted, human_count
+from tieredstore.config.installed import attached_parts
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, Uuid
 from tieredstore.restore.cli.dry_run import new_topics, show_dry_run
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tieredstore.api.outcomes import Outcome
-    from tieredstore.restore.produce.source import SourceTopics
+    from tieredstore.cli.records.formats import Format
+    from tieredstore.reading.topic_backup import TopicBackup
+    from tieredstore.restore.produce.producing import ProduceRun
+    from tieredstore.restore.produce.source import BucketTopics, SourceTopics
     from tieredstore.restore.produce.time_cut import TimeCut
 
 _LINE_EVERY_S: Final = 10.0
@@ -61,6 +66,7 @@ def produce(
             help="Create missing topics by FILE, or by the bucket's snapshots.",
         ),
     ] = None,
+    backup: Annotated[Path | None, BACKUP] = None,
     *,
     dry_run: DryRun = False,
     output: Json,
@@ -72,13 +78,15 @@ def produce(
     order in each partition stay as they are. The new offsets are in the bucket: see restore offsets. --to TIME cuts
     all topics at one time.
 
+    With --backup the records come from the files of that pipeline. What these lack is shown first, also by --dry-run.
+
     Example: tieredstore restore produce orders=orders2 -c store.properties --bootstrap-server broker1:9092
     """
     from tieredstore.api.outcomes import run
     from tieredstore.restore.produce.dry_run import prepare_target
     from tieredstore.restore.produce.producing import ProduceRun
     from tieredstore.restore.produce.runs import ProduceOptions
-    from tieredstore.restore.produce.source import SourceTopics
+    from tieredstore.restore.produce.source import BackupTopics, BucketTopics
 
     client = cluster.needed()
     renamed = parse_topics(topics)
@@ -87,17 +95,47 @@ def produce(
     )
     if not isinstance(moment := window.end, AtTime | None):
         raise ConfigError(f"--to {window.stop} is no time: give one, as 2026-01-31T08:00Z, yesterday or @MS")
-    with store.open() as bucket, SourceTopics(bucket.manager, options) as source:
-        source.cut = _cut(source, moment, cut_file)
+    if backup is not None and (moment, cut_file, topic_id) != (None, None, None):
+        raise ConfigError("--to, --cut-file and --topic-id are for topics of the bucket: leave out --backup")
+    with ExitStack() as stack:
+        bucket = stack.enter_context(store.open())
+        kept = None if backup is None else stack.enter_context(open_backup(backup, list(renamed)))
+        source: SourceTopics
+        if kept is not None:
+            source = BackupTopics(bucket.manager, options, kept)
+        else:
+            source = stack.enter_context(BucketTopics(bucket.manager, options))
+            source.cut = _cut(source, moment, cut_file)
         new = new_topics(bucket.manager, create_with)
         if dry_run:
             show_dry_run(source, client, new, as_json=output.as_json)
             return
+        for sentence in source.lacks:
+            complain(f"source: {sentence}")
         if created := prepare_target(source, client, new):
             complain(f"created {', '.join(created)}")
         teller = Teller(_RESTORED, output.as_json, is_plan=False)
         produced = ProduceRun(source, client, on_progress=_telling(teller))
-        tell_all(lambda tell: run(produced.outcomes(), tell), teller)
+        tell_all(lambda tell: run(_counted(produced, kept, teller), tell), teller)
+
+
+def open_backup(settings: Path, topics: Sequence[str]) -> AbstractContextManager[TopicBackup]:
+    """Open topics of a backup by its settings file; raise ConfigError if no installed part knows such settings."""
+    formats: list[Format] = [each for part in attached_parts("tieredstore.files") for each in part]
+    opened = (each.topics(settings, topics) for each in formats if each.topics is not None)
+    found = next((each for each in opened if each is not None), None)
+    if found is None:
+        raise ConfigError(f"{settings} is not a backup: name the settings of a pipeline (pipeline.name)")
+    return found
+
+
+def _counted(produced: ProduceRun, backup: TopicBackup | None, teller: Teller) -> Iterator[Outcome]:
+    """Yield the outcomes. Tell how many records of a backup were left out because they came twice."""
+    yield from produced.outcomes()
+    if backup is not None:
+        teller.more["repeats"] = backup.repeats
+        if backup.repeats:
+            complain(f"{counted(backup.repeats, 'record')} of the backup came twice, and are restored once")
 
 
 def _telling(teller: Teller) -> Callable[[int, int], None]:
@@ -137,7 +175,7 @@ def _ids(topics: Mapping[str, str], topic_id: str | None) -> Mapping[str, Uuid]:
     return {name: Uuid.parse(topic_id) for name in topics}
 
 
-def _cut(source: SourceTopics, moment: AtTime | None, file: Path | None) -> TimeCut | None:
+def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> TimeCut | None:
     """Return the cut at the time, or the one in the file."""
     from tieredstore.restore.produce.time_cut import TimeCut
 

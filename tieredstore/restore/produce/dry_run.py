@@ -89,14 +89,15 @@ def examine(
         sources: list[SourceTopic] = []
         for topic in options.topics:
             own = {number: each for (name, number), each in spans.items() if name == topic}
-            sources.append(SourceTopic(topic, own, scanned.get(topic)))
+            sources.append(SourceTopic(topic, own, scanned.get(topic), is_backup=topics.is_backup))
         targets = {topic: cluster.target(target) for topic, target in options.topics.items()}
         missing = {
             each.topic: _with_count(new(each.topic, topics.topic_ids[each.topic]), each) if new is not None else None
             for each in sources
             if targets[each.topic] is None
         }
-        checks = tuple(_checks(cluster, properties, options, sources, targets, missing))
+        lacks = [Check("source", Verdict.WARN, sentence) for sentence in topics.lacks]
+        checks = (*lacks, *_checks(cluster, properties, options, sources, targets, missing))
     return DryRun(
         checks,
         sum(each.most_records if each.scanned is None else each.scanned.records for each in sources),
@@ -134,15 +135,16 @@ def add_records(before: ScannedRecords, records: Any) -> ScannedRecords:
     if any(headers):
         sizes = _compute.add(sizes, pyarrow.array([_size_of(each) for each in headers], sizes.type))
     times = int64_values(records, "timestamp")
-    earliest, latest = min(times), max(times)
+    known = [time for time in times if time >= 0]
+    earliest, latest = min(known, default=None), max(known, default=None)
     return ScannedRecords(
         before.records + len(keys),
         before.size + int(_compute.sum(sizes).as_py()),
         max(before.largest, int(_compute.max(sizes).as_py()) + _RECORD_BYTES),
-        earliest if before.earliest_ms is None else min(before.earliest_ms, earliest),
-        latest if before.latest_ms is None else max(before.latest_ms, latest),
+        min((time for time in (before.earliest_ms, earliest) if time is not None), default=None),
+        max((time for time in (before.latest_ms, latest) if time is not None), default=None),
         before.without_key + int(keys.null_count),
-        before.at_epoch + (0 if earliest > 0 else sum(time == 0 for time in times)),
+        before.at_epoch + (sum(time == 0 for time in times) if earliest == 0 else 0),
     )
 
 

@@ -244,8 +244,8 @@ class ProduceRun:
             )
         if position.topic_ids != self._source.topic_ids:
             raise ConfigError(
-                f"the run {run} began with other topics of these names, by their topic ids: give this run another name "
-                "(--run)"
+                f"the run {run} began with another backup, or with other topics of these names, by their topic ids: "
+                "give this run another name (--run)"
             )
 
     def _produce(self, transactions: Transactions, control: ControlTopic, position: RunPosition) -> RunPosition:

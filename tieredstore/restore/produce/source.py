@@ -1,21 +1,24 @@
 """The committed records of the source, a few partitions at a time, as a producer takes them.
 
-Separate from ``producing``, because it knows the bucket and no cluster.
+Separate from ``producing``, because it knows buckets and backups, and no cluster.
 """
 
 from __future__ import annotations
 
+import logging
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
-from tieredstore.model import Earliest, TopicPartition
+from tieredstore.errors import DataLossError
+from tieredstore.model import Earliest, TopicPartition, name_of
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.process.closing import Closing
 from tieredstore.reading import LogQuery, QueryWords, TopicReader
@@ -27,9 +30,12 @@ from tieredstore.restore.produce.runs import ProduceOptions, SourceRange
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import OffsetSpan, Span
+    from tieredstore.reading.topic_backup import TopicBackup
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.produce.time_cut import TimeCut
     from tieredstore.restore.produce.transactions import Headers, Row
+
+_logger: Final = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
 """Partitions that are read in turn, so that several brokers work. Each holds a few batches of 4 MiB."""
@@ -66,15 +72,87 @@ class SourceBatch:
         return [] if self.records is None else int64_values(self.records, "offset")
 
 
-class SourceTopics(Closing):
-    """The topics of a bucket that a run restores, as they are now: one look for the cut, the checks and the run.
+class SourceTopics(Closing, ABC):
+    """The topics that a run restores, as they are now: one look for the cut, the checks and the run.
+
+    They are in ``bucket`` or in a backup, and the map of offsets is in ``bucket``. Positions in them are offsets.
+    """
+
+    is_backup: ClassVar[bool] = False
+
+    def __init__(self, bucket: SegmentSource, options: ProduceOptions) -> None:
+        self.bucket = bucket
+        self.options = options
+
+    @property
+    def lacks(self) -> Sequence[str]:
+        """What the records lack beside those of a bucket, each as a sentence for users."""
+        return ()
+
+    @property
+    @abstractmethod
+    def topic_ids(self) -> Mapping[str, str]:
+        """The id of each topic in the bucket; for a backup, also which one it is."""
+
+    @abstractmethod
+    def ranges(self) -> dict[TopicPartition, SourceRange]:
+        """Return what a new run restores."""
+
+    @abstractmethod
+    def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
+        """Return the parts of segments that have the ranges. A backup has none."""
+
+    @abstractmethod
+    def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
+        """Raise DataLossError if offsets that are left are missing, before anything is produced; or log them, if the
+        options say so.
+        """
+
+    @abstractmethod
+    def read(self, where: TopicPartition, left: SourceRange) -> Generator[pa.RecordBatch]:
+        """Yield what is left of a partition, in order."""
+
+    def batches(self, ranges: Mapping[TopicPartition, SourceRange], turn: int = 1) -> Generator[SourceBatch]:
+        """Yield what is left of the ranges: each partition's records in order, a few partitions in turn.
+
+        A partition's turn ends with the batch that brings it to ``turn`` records.
+        """
+        waiting = deque(sorted(where for where, left in ranges.items() if left.next < left.stop))
+        turns: deque[Generator[SourceBatch]] = deque()
+        try:
+            while waiting or turns:
+                while waiting and len(turns) < _AT_ONCE:
+                    turns.append(self._partition(waiting[0], ranges[waiting.popleft()]))
+                reader, count, is_over = turns[0], 0, False
+                while count < turn and not is_over:
+                    batch = next(reader)
+                    yield batch
+                    count, is_over = count + len(batch), batch.records is None
+                turns.rotate(-1)
+                if is_over:
+                    turns.pop()
+        finally:
+            for reader in turns:
+                reader.close()
+
+    def _partition(self, where: TopicPartition, left: SourceRange) -> Generator[SourceBatch]:
+        with closing(self.read(where, left)) as batches:
+            for records in batches:
+                following = int64_values(records, "offset")[-1] + 1
+                kept = without(records, left.left_out)
+                if kept.num_rows:
+                    yield SourceBatch(where, following, kept)
+        yield SourceBatch(where, left.stop, None)
+
+
+class BucketTopics(SourceTopics):
+    """Topics of a bucket.
 
     A new run restores what is before ``cut``, or everything without one; a run that is resumed keeps its own.
     """
 
     def __init__(self, source: SegmentSource, options: ProduceOptions) -> None:
-        self.bucket = source
-        self.options = options
+        super().__init__(source, options)
         self.cut: TimeCut | None = None
         words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
         topics = Subscribe(tuple(sorted(options.topics)))
@@ -87,7 +165,7 @@ class SourceTopics(Closing):
         return find_cut(self.bucket, self._query, time_ms, self._snapshot)
 
     @property
-    def topic_ids(self) -> dict[str, str]:
+    def topic_ids(self) -> Mapping[str, str]:
         """The id of each topic in the bucket."""
         return {topic: str(log.topic_id) for (topic, _), log in self._snapshot.logs.items()}
 
@@ -116,46 +194,66 @@ class SourceTopics(Closing):
         }
 
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
-        """Raise DataLossError if offsets that are left are in no segment, before anything is produced."""
+        """Accept offsets that are in no segment, or raise DataLossError."""
         for where, left in sorted(ranges.items()):
             if left.next < left.stop:
                 Losses(self._query).accept_missing(losses_between(self._snapshot.logs[where], left.next, left.stop))
 
-    def batches(self, ranges: Mapping[TopicPartition, SourceRange], turn: int = 1) -> Generator[SourceBatch]:
-        """Yield what is left of the ranges: each partition's records in order, a few partitions in turn.
-
-        A partition's turn ends with the batch that brings it to ``turn`` records.
-        """
-        waiting = deque(sorted(where for where, left in ranges.items() if left.next < left.stop))
-        turns: deque[Generator[SourceBatch]] = deque()
-        try:
-            while waiting or turns:
-                while waiting and len(turns) < _AT_ONCE:
-                    turns.append(self._partition(waiting[0], ranges[waiting.popleft()]))
-                reader, count, is_over = turns[0], 0, False
-                while count < turn and not is_over:
-                    batch = next(reader)
-                    yield batch
-                    count, is_over = count + len(batch), batch.records is None
-                turns.rotate(-1)
-                if is_over:
-                    turns.pop()
-        finally:
-            for reader in turns:
-                reader.close()
-
-    def _partition(self, where: TopicPartition, left: SourceRange) -> Generator[SourceBatch]:
-        with closing(self._reader.read(self._snapshot.logs[where], left.next, left.stop)) as batches:
-            for records in batches:
-                following = int64_values(records, "offset")[-1] + 1
-                kept = without(records, left.left_out)
-                if kept.num_rows:
-                    yield SourceBatch(where, following, kept)
-        yield SourceBatch(where, left.stop, None)
+    def read(self, where: TopicPartition, left: SourceRange) -> Generator[pa.RecordBatch]:
+        """Read segments."""
+        return self._reader.read(self._snapshot.logs[where], left.next, left.stop)
 
     def close(self) -> None:
         """Close the reader."""
         self._reader.close()
+
+
+class BackupTopics(SourceTopics):
+    """Topics of a backup, which the caller closes."""
+
+    is_backup: ClassVar[bool] = True
+
+    def __init__(self, bucket: SegmentSource, options: ProduceOptions, backup: TopicBackup) -> None:
+        super().__init__(bucket, options)
+        self._backup = backup
+
+    @property
+    def lacks(self) -> Sequence[str]:
+        """The backup's own sentences."""
+        return self._backup.lacks
+
+    @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """The identity of each topic."""
+        return self._backup.identities
+
+    def ranges(self) -> dict[TopicPartition, SourceRange]:
+        """Return everything."""
+        return {where: SourceRange(start, start, stop) for where, (start, stop) in self._backup.extents().items()}
+
+    def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
+        """Return no part of a segment for each partition."""
+        return dict.fromkeys(ranges, ())
+
+    def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
+        """Accept holes of the backup, or raise DataLossError."""
+        for where, left in sorted(ranges.items()):
+            for start, stop in self._backup.holes(where, left.next, left.stop):
+                sentence = f"offsets {start} to {stop - 1} of {name_of(where)} are missing in the backup"
+                if self.options.on_data_loss != "report":
+                    raise DataLossError(f"{sentence}: bring them back, or use --on-loss report to leave them out")
+                _logger.warning("%s, and are left out", sentence)
+
+    def read(self, where: TopicPartition, left: SourceRange) -> Generator[pa.RecordBatch]:
+        """Read what is between the holes."""
+        begin = left.next
+        for start, stop in (*self._backup.holes(where, left.next, left.stop), (left.stop, left.stop)):
+            if begin < start:
+                yield from self._backup.records(where, begin, start)
+            begin = stop
+
+    def close(self) -> None:
+        """Do nothing: the backup is the caller's."""
 
 
 def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBatch:

@@ -50,6 +50,8 @@ class SourceTopic:
     topic: str
     partitions: Mapping[int, Sequence[Span]]
     scanned: ScannedRecords | None = None
+    is_backup: bool = False
+    """True without segments: the partitions are those of a backup, which tells neither sizes nor times in advance."""
 
     @property
     def partition_count(self) -> int:
@@ -184,6 +186,13 @@ def _retention(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool, n
     settings = dict(target.settings)
     shown = ", ".join(f"{name}={settings[name]}" for name in ("retention.ms", "retention.bytes"))
     most = number_of(settings, "retention.bytes")
+    deletes = "delete" in settings["cleanup.policy"] and max(most, number_of(settings, "retention.ms")) >= 0
+    if source.is_backup and deletes:
+        detail = (
+            f"{target.topic} deletes old records ({shown}), and a backup does not tell which: set both to -1 for the "
+            "restore"
+        )
+        return Check("retention", Verdict.BAD, detail)
     if is_rehashed and most >= 0:
         # All target partitions together have room for the records of all source partitions.
         settings["retention.bytes"] = str(most * target.partition_count // max(1, len(source.partitions)))

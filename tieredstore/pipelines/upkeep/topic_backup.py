@@ -1,0 +1,101 @@
+"""Topics in the files of a pipeline, or of Secor, for ``restore produce --backup``.
+
+Separate from ``record_sources``, which a backfill reads in parallel, and which does not judge formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import ConfigError
+from tieredstore.pipelines.config.settings import load_pipeline
+from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.model import TopicPartition
+    from tieredstore.pipelines.config.settings import Pipeline
+
+_WINDOW_BYTES: Final = 1
+"""One file at a time."""
+
+
+class PipelineBackup:
+    """The topics of a pipeline's generation. Raise ConfigError if its files do not have the records unchanged."""
+
+    def __init__(self, pipeline: Pipeline, store: ObjectStore, topics: Sequence[str]) -> None:
+        own = pipeline.own
+        if own.columns != "none" or own.frame:
+            raise ConfigError(
+                f"the files of {own.name} have columns made of values, and not the values themselves: restore from the "
+                "bucket, or from a pipeline without columns and frame"
+            )
+        self._own = own
+        self._files = {topic: KeptFiles(pipeline, store, topic, _WINDOW_BYTES) for topic in topics}
+        self._windows = {
+            (topic, one.partition): one
+            for topic, files in self._files.items()
+            for one in files.extents(Selected(topic))
+        }
+
+    @property
+    def identities(self) -> Mapping[str, str]:
+        """The pipeline, its generation, and the topic's id if a commit log tells it."""
+        ids = {topic: one.topic_id for (topic, _), one in self._windows.items()}
+        name = f"pipeline {self._own.name}, generation {self._own.generation}"
+        return {topic: f"{name}, {topic_id or 'no topic id'}" for topic, topic_id in ids.items()}
+
+    @property
+    def lacks(self) -> Sequence[str]:
+        """What Secor does not store, or a transformer may have changed."""
+        return list(self._lacks())
+
+    def _lacks(self) -> Iterator[str]:
+        if self._own.transformer:
+            yield f"records are as {self._own.transformer} left them: those that it dropped are missing"
+        if all(files.is_committed for files in self._files.values()):
+            return
+        yield "without a commit log nobody notices missing files, or records of two topics that had one name"
+        yield "Secor wrote records of aborted transactions too, if it read with isolation.level=read_uncommitted"
+        if "sequencefile" in self._own.format:
+            without = "headers" if self._own.format.startswith("messagepack") else "headers, keys and times"
+            yield f"records have no {without}, and a null value is an empty one"
+
+    @property
+    def repeats(self) -> int:
+        """The records that Secor had uploaded twice."""
+        return sum(files.repeats for files in self._files.values())
+
+    def extents(self) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Return the offsets of each partition's files."""
+        return {where: (one.start, one.stop) for where, one in self._windows.items()}
+
+    def holes(self, where: TopicPartition, start: int, stop: int) -> Sequence[tuple[int, int]]:
+        """Return the offsets in no window of the commit log. Names of files cannot tell of any."""
+        return self._files[where[0]].holes(Window(where[0], "", where[1], start, stop))
+
+    def records(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
+        """Yield the records of all files in order of offsets."""
+        topic, number = where
+        files = self._files[topic]
+        # An earlier file of Secor may have records from the start on, so only a commit log lets the read begin there.
+        begin = start if files.is_committed else min(start, self._windows[where].start)
+        for batch in files.records(Window(topic, "", number, begin, stop)):
+            offsets: list[int] = batch.column("offset").to_pylist()
+            if offsets[-1] >= start:
+                yield batch.slice(sum(offset < start for offset in offsets))
+
+
+@contextmanager
+def open_backup(path: Path, topics: Sequence[str]) -> Generator[PipelineBackup]:
+    """Open the pipeline's output, and find its files of the topics."""
+    pipeline = load_pipeline(path)
+    with open_parts(pipeline) as parts:
+        yield PipelineBackup(pipeline, parts.store, topics)
