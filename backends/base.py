@@ -256,11 +256,11 @@ class ObjectStore(ABC):
         """Return size and etag of an object; raise ``ObjectNotFoundError`` if it is absent."""
 
     @abstractmethod
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         """Replace the object if it still has ``etag``; return the new etag.
 
         Raise ``PreconditionFailedError`` if the object has another etag or is absent; exactly one of several racing
-        replacers wins.
+        replacers wins. Errors of ``body``, and its handling, are those of ``put``.
         """
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
@@ -440,7 +440,7 @@ class DelegatingStore(ObjectStore, StoreAdmin):
         info = store.head(there)
         return info if there == key else replace(info, key=key)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         """Call the target."""
         store, there = self.target(key, writes=True)
         return store.replace(there, body, etag)

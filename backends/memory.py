@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import quote
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, StoreAdmin
+from tieredstore.backends.base import AbandonedWrite, Body, ObjectInfo, ObjectStore, StoreAdmin
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.keys import checked_key
@@ -153,10 +153,11 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         checked_key(key)
         return self._object(key).info(key)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         """Replace an object; every replacement has a new etag, even with equal bytes."""
-        checked_key(key)
-        data = bytes(body)
+        with open_body(body) as parts:
+            checked_key(key)
+            data = b"".join(map(bytes, parts))
         with self._space.lock:
             current = self._space.objects.get(key)
             if current is None or current.info(key).etag != etag:

@@ -139,13 +139,14 @@ class SqliteObjectStore(ObjectStore):
         with self._transaction() as rows:
             return self._info(rows, key)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Compare and write under one lock."""
-        raw = checked_key(key)
-        with self._transaction() as rows, byte_view(body) as view:
+    def replace(self, key: str, body: Body, etag: str) -> str:
+        """Collect the body; compare and write under one lock."""
+        with open_body(body) as buffers:
+            raw, collected = checked_key(key), b"".join(map(bytes, buffers))
+        with self._transaction() as rows:
             if not _found(rows, raw) or self._info(rows, key).etag != etag:
                 raise PreconditionFailedError(f"the object {key!r} is gone, or no longer has the etag {etag}")
-            return _write(rows, raw, view)
+            return _write(rows, raw, collected)
 
     def _info(self, rows: sqlite3.Connection, key: str) -> ObjectInfo:
         query = "SELECT length(body), etag, modified_ms FROM objects WHERE key = ?"

@@ -93,7 +93,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     """Largest number of keys in one batch of ``delete``."""
 
     replaces_whole: ClassVar[bool] = False
-    """True if ``replace`` is always one request: the service has no condition on multipart uploads."""
+    """True if ``replace`` writes a buffer by one request: some servers ignore conditions on multipart uploads."""
 
     bucket_setting: ClassVar[str] = "the bucket's name"
     """Name of the setting to correct if the bucket does not exist."""
@@ -199,15 +199,17 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         with byte_view(body) as view, cut(view, self.options.part_size) as cutter:
             replace(self._writing(key, IF_ABSENT), mark=check_mark(mark), is_shared=True).write(cutter)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         """Write as ``put`` does, if the etag matches."""
-        self._check_key(key)
-        if not self._is_etag(etag):
-            raise PreconditionFailedError(f"{self.name_object(key)}: {excerpt(etag)!r} is not the etag of any object")
-        with byte_view(body) as view:
-            part_size = max(1, len(view)) if self.replaces_whole else self.options.part_size
-            with cut(view, part_size) as cutter:
-                return self._writing(key, Condition(etag=etag)).write(cutter)
+        part_size = self.options.part_size
+        if self.replaces_whole and isinstance(body, bytes | bytearray | memoryview):
+            part_size = max(1, memoryview(body).nbytes)
+        with cut(body, part_size) as cutter:
+            self._check_key(key)
+            if not self._is_etag(etag):
+                named = self.name_object(key)
+                raise PreconditionFailedError(f"{named}: {excerpt(etag)!r} is not the etag of any object")
+            return self._writing(key, Condition(etag=etag)).write(cutter)
 
     def _writing(self, key: str, condition: Condition) -> Upload[Client, Options]:
         return self._upload_of(self._upload, key, condition)

@@ -114,17 +114,23 @@ class Upload(ABC, Generic[Client, Options]):
     """Message for the error that the service no longer holds the parts."""
 
     looks_first: ClassVar[bool] = True
-    """True to check that the key is free before many bytes are sent under that condition."""
+    """True to check the condition before many bytes are sent under it."""
 
     def write(self, cutter: PartCutter) -> str:
         """Write all parts of ``cutter``; return the object's etag."""
         first = next(cutter)
         if first.is_last:
             return self.write_whole(first.data)
-        if self.looks_first and self.condition.is_absent and not self.is_shared and self.exists():
+        if self.looks_first and not self.is_shared and self._is_broken():
             # Refuse now: the service would refuse too, but only after all bytes were sent.
-            raise PreconditionFailedError(f"{self.what} exists already")
+            raise PreconditionFailedError(f"{self.what} {self.condition.broken}")
         return self.write_parts(cutter, first)
+
+    def _is_broken(self) -> bool:
+        """Return True if the condition does not hold at this moment."""
+        if self.condition.is_absent:
+            return self.exists()
+        return self.condition.etag is not None and self.step(self.look_up).etag != self.condition.etag
 
     @abstractmethod
     def write_whole(self, data: memoryview) -> str:

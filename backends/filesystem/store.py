@@ -17,9 +17,9 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared, StoreAdmin
+from tieredstore.backends.base import AbandonedWrite, Body, ObjectInfo, ObjectStore, Prepared, StoreAdmin
 from tieredstore.backends.contract import staging
-from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body, open_body
+from tieredstore.backends.contract.bodies import Digest, closing_body, open_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
 from tieredstore.backends.filesystem._files import look_at_files, names_of_files, read_files
@@ -198,21 +198,26 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             size, etag = _digest(descriptor)
             return ObjectInfo(key, size, etag, status.st_mtime_ns // 1_000_000)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         """Replace the file. A replacement by equal bytes keeps the etag, so the next replacer with it wins too."""
-        try:
-            with OsErrors(self._root, key):
-                draft = Draft(self._root, KeyPath.of(key), create_folders=False)
-        except ObjectNotFoundError as error:
-            raise PreconditionFailedError(f"the object {key!r} is gone, so it was not replaced") from error
-        with draft, byte_view(body) as view, self._writing(key):
-            draft.write(view)
-            draft.sync()
-            with draft.folder.lock():
-                self._require_etag(key, etag)
-                draft.publish()
-            draft.folder.sync()
-            return hashlib.sha256(view).hexdigest()
+        digest = Digest()
+        with closing_body(body), open_body(digest.of(body)) as parts:
+            try:
+                with OsErrors(self._root, key):
+                    draft = Draft(self._root, KeyPath.of(key), create_folders=False)
+            except ObjectNotFoundError as error:
+                raise PreconditionFailedError(f"the object {key!r} is gone, so it was not replaced") from error
+            with draft:
+                for part in parts:
+                    with self._writing(key):
+                        draft.write(part)
+                with self._writing(key):
+                    draft.sync()
+                    with draft.folder.lock():
+                        self._require_etag(key, etag)
+                        draft.publish()
+                    draft.folder.sync()
+        return digest.sha256
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  it lies beside the key
         """Write a draft in the object's folder, synced to disk."""

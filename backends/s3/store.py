@@ -41,7 +41,8 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     not list the bucket, S3 refuses access to an absent key, so the store raises AccessDeniedError.
     """
 
-    # Replace by one PUT: all servers support If-Match on it, but some do not on completion of a multipart upload.
+    # Replace buffers, such as shared state, by one PUT: all servers support If-Match on it, but some do not on the
+    # completion of a multipart upload.
     replaces_whole: ClassVar = True
 
     @classmethod

@@ -176,8 +176,10 @@ class LimitedStore(DelegatingStore):
         self._take(self._down, memoryview(buffer).nbytes)
         self.inner.get_whole(key, buffer)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Wait before the request."""
+    def replace(self, key: str, body: Body, etag: str) -> str:
+        """Replace the object; take its body no faster than the limit allows. A buffer waits before the request."""
+        if not isinstance(body, bytes | bytearray | memoryview):
+            return self._send(body, lambda taken: self.inner.replace(key, taken, etag))
         self._take(self._up, memoryview(body).nbytes)
         return self.inner.replace(key, body, etag)
 
@@ -336,12 +338,9 @@ class MeteredStore(DelegatingStore):
         with metrics.store_call(self._kind, "head"):
             return self.inner.head(key)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         """Count one object up."""
-        with metrics.store_call(self._kind, "replace"):
-            new_etag = self.inner.replace(key, body, etag)
-        metrics.count_objects(self._kind, "up", 1, memoryview(body).nbytes)
-        return new_etag
+        return self._send("replace", body, lambda taken: self.inner.replace(key, taken, etag))
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
         """Count one ``list`` call."""

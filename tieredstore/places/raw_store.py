@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final, Generic, TypeVar
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, admin_of
+from tieredstore.backends.base import AbandonedWrite, Body, ObjectInfo, ObjectStore, admin_of
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
 from tieredstore.errors import (
     BatchCorruptError,
@@ -151,7 +151,7 @@ class RawStore(LaidOutStore):
                 return replace(info, key=key)
         raise ObjectNotFoundError(f"{key!r}: of its files only these exist: {', '.join(segment.files) or 'none'}")
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         """Replace a file; raise StoreError for a manifest or ``.indexes``, which this layout does not store."""
         self._refuse_made(key)
         return super().replace(key, body, etag)

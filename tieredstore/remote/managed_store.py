@@ -203,9 +203,9 @@ class ManagedStore(DelegatingStore):
         """Call the inner store."""
         return self._calls.run(lambda: self.inner.head(key))
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Call the inner store."""
-        return self._calls.run(lambda: self.inner.replace(key, body, etag))
+    def replace(self, key: str, body: Body, etag: str) -> str:
+        """Call the inner store. Closing the manager stops the call if the body has several pieces."""
+        return self._send(body, lambda taken: self.inner.replace(key, taken, etag))
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
         """Call the inner store."""

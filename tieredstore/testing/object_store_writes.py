@@ -187,6 +187,38 @@ class WriteTests(StoreAccess):
                 store.replace("object", b"third", etag)
         assert store.get("object") == b"second"
 
+    def test_a_stream_replaces_an_object_of_any_size(self, store: ObjectStore) -> None:
+        store.put("object", b"first")
+        second = store.replace(
+            "object", (bytes([number]) * (1 << 20) for number in range(12)), self.etag(store, "object")
+        )
+        assert self.etag(store, "object") == second
+        assert store.get("object") == b"".join(bytes([number]) * (1 << 20) for number in range(12))
+
+    def test_replace_with_a_large_stream_keeps_a_changed_object(self, store: ObjectStore) -> None:
+        store.put("object", b"first")
+        old = self.etag(store, "object")
+        store.put("object", b"second")
+        with pytest.raises(PreconditionFailedError):
+            store.replace("object", itertools.repeat(bytes(1 << 20), 12), old)
+        assert store.get("object") == b"second"
+        store.delete(["object"])
+        with pytest.raises(PreconditionFailedError):
+            store.replace("object", itertools.repeat(bytes(1 << 20), 12), old)
+        assert list(store.list()) == []
+
+    def test_a_replacement_whose_body_raises_leaves_the_old_object(self, store: ObjectStore) -> None:
+        def body() -> Iterator[bytes]:
+            for _ in range(12):
+                yield bytes(1 << 20)
+            raise KeyError("broken off")
+
+        store.put("object", b"first")
+        with pytest.raises(KeyError):
+            store.replace("object", body(), self.etag(store, "object"))
+        assert store.get("object") == b"first"
+        assert not list(find_abandoned_writes(store))
+
     def test_replace_never_makes_an_object(self, store: ObjectStore) -> None:
         store.put("folder/object", b"first")
         etag = self.etag(store, "folder/object")

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from tieredstore.backends.base import Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore
+from tieredstore.backends.base import Body, DelegatingStore, ObjectInfo, ObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import StoreUnavailableError, TieredStoreError
 from tieredstore.process.forks import ForkSafeLock
@@ -167,8 +167,10 @@ class WatchedStore(DelegatingStore):
         with self._waiting("head", key):
             return self.inner.head(key)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Replace in ``inner``, watched."""
+    def replace(self, key: str, body: Body, etag: str) -> str:
+        """Replace in ``inner``, watched if the body is a buffer."""
+        if not isinstance(body, bytes | bytearray | memoryview):
+            return self.inner.replace(key, body, etag)
         with self._waiting("replace", key, memoryview(body).nbytes):
             return self.inner.replace(key, body, etag)
 

@@ -16,7 +16,7 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import make_gcs
 from tests.support.stores.doubles import DelegatingObjectStore, ScriptedStore
 from tests.support.stores.s3_stores import impatient_store, options_for
-from tieredstore.backends.base import Body, Buffer, ObjectStore
+from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.cloud.store import concerns
 from tieredstore.backends.gcs.store import rule_sentences
 from tieredstore.backends.memory import MemoryObjectStore
@@ -122,7 +122,7 @@ class Careless(DelegatingObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         self.inner.put(key, body)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         return self.inner.replace(key, body, self.inner.head(key).etag or "")
 
 

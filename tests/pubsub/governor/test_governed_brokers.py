@@ -50,11 +50,11 @@ class Link(DelegatingObjectStore):
         self.check()
         super().put(key, body, if_absent=if_absent)
 
-    def replace(self, key: str, body: bytes | bytearray | memoryview, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         self.check()
         new = super().replace(key, body, etag)
         if key.endswith("governor/assignments"):
-            self._generations.append(json.loads(bytes(body))["generation"])
+            self._generations.append(json.loads(self.get(key))["generation"])
         return new
 
     def head(self, key: str) -> ObjectInfo:

@@ -36,7 +36,7 @@ class Link(DelegatingObjectStore):
         self.loses_answers = False
         self._log, self._name = log, name
 
-    def replace(self, key: str, body: bytes | bytearray | memoryview, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         self._check()
         new = super().replace(key, body, etag)
         self._log.append((self._name, key))

@@ -22,7 +22,7 @@ from tests.support.pubsub.pubsub_topics import (
 )
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation
 from tests.support.stores.operation_sweep import DyingStore, Killed
-from tieredstore.backends.base import Body, Buffer, ObjectStore
+from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     CorruptDataError,
@@ -148,7 +148,7 @@ class LateWrites(DelegatingObjectStore):
             raise StoreUnavailableError("no answer came")
         super().put(key, body, if_absent=if_absent)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         if self._delays(key, lambda: self.inner.replace(key, body, etag)):
             raise StoreUnavailableError("no answer came")
         return super().replace(key, body, etag)
@@ -277,7 +277,7 @@ def test_what_retention_has_freed_meanwhile_is_not_guessed() -> None:
 
 
 class _DyingAtSecondRecord(DyingStore):
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         if "/sinks/" in key:
             raise Killed
         return super().replace(key, body, etag)

@@ -202,11 +202,11 @@ class ScriptedStore(DelegatingObjectStore):
         with self._operation("head", key) as call:
             return call.changed(call.whole(lambda: super(ScriptedStore, self).head(key)))
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         """Count one operation."""
-        with self._operation("replace", key) as call:
-            self._add(up=memoryview(body).nbytes)
-            return call.whole(lambda: super(ScriptedStore, self).replace(key, call.changed(body), etag))
+        with open_body(body) as parts, self._operation("replace", key) as call:
+            taken = self._taken(parts, call)
+            return super().replace(key, taken, etag)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """Count one operation."""

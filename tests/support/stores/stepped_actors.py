@@ -10,7 +10,6 @@ from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import (
     AbandonedWrite,
     Body,
-    Buffer,
     ObjectInfo,
     ObjectStore,
     Prepared,
@@ -191,7 +190,7 @@ class _SteppedStore(DelegatingObjectStore):
         with self._actor.call():
             return super().head(key)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         with self._actor.call():
             return super().replace(key, body, etag)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tieredstore.backends.base import Body, BucketVersions, Buffer, ObjectVersion
+from tieredstore.backends.base import Body, BucketVersions, ObjectVersion
 from tieredstore.backends.memory import MemoryObjectStore
 
 START_MS = 1_795_428_000_000
@@ -31,7 +31,7 @@ class VersionedStore(MemoryObjectStore):
         super().put(key, body, if_absent=if_absent)
         self.history.add(key, self.clock_ms)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
+    def replace(self, key: str, body: Body, etag: str) -> str:
         """Add a version."""
         written = super().replace(key, body, etag)
         self.history.add(key, self.clock_ms)
