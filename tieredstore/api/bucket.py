@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Unpack
 
-from tieredstore.api import outcomes as found
-from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals, run
+from tieredstore.api.outcomes import OnOutcome, Plan, Totals, run
 from tieredstore.api.positions import GivenPlace, duration_of, place_of, time_of, window_of
 from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
 from tieredstore.api.scopes import (
@@ -31,7 +30,7 @@ from tieredstore.process.parallel import READERS
 from tieredstore.process.per_process import PerProcess
 from tieredstore.query.arguments import TopicIdLike, path_of, topic_id_of
 from tieredstore.redaction import redacted
-from tieredstore.remote.stores import NamedStore, target_settings, url_of
+from tieredstore.remote.stores import NamedStore, url_of
 
 if TYPE_CHECKING:
     from tieredstore.api.exporting import OnFile
@@ -379,6 +378,7 @@ class Bucket(Closing):
         target: StoreLike,
         *topics: str,
         decrypt: bool = False,
+        new_data_keys: bool = False,
         read_back: bool = True,
         dry_run: bool = False,
         on_outcome: OnOutcome = None,
@@ -387,30 +387,17 @@ class Bucket(Closing):
         """Copy segments to another bucket under the same ids. Segments that already exist there are not sent again.
 
         If ``target`` is a URL or a folder, this bucket's settings apply to it. If the target has another chunk size,
-        compression or encryption, segments are rewritten under new ids. ``decrypt`` permits plain copies of encrypted
-        segments. With ``read_back`` each object is read back and compared before its manifest is written.
+        compression or encryption, segments are rewritten under new ids. ``new_data_keys`` does so to every encrypted
+        segment, because its data key is known to an attacker. ``decrypt`` permits plain copies of encrypted segments.
+        With ``read_back`` each object is read back and compared before its manifest is written.
         """
-        from tieredstore.ops.copies.copying import BucketCopy  # noqa: PLC0415
+        from tieredstore.api.mirroring import copy_segments  # noqa: PLC0415
 
-        scopes, source = scopes_of(self.mirror, topics, which), self._bucket()
-        source.refuse_raw("mirror", "its objects are the broker's files; upload() stores them from a disk")
-
-        def outcomes() -> Generator[Outcome]:
-            with Bucket(target_settings(target, self.named)) as other:
-                into = other.opened()
-                into.refuse_raw("mirror", "its objects are the broker's files; upload() stores them from a disk")
-                copy = BucketCopy(
-                    source,
-                    into,
-                    decrypt=decrypt,
-                    read_back=read_back,
-                    dry_run=dry_run,
-                    parallel=which.get("parallel", _COPIES_AT_ONCE),
-                )
-                for scope in scopes.of(source.store, source.prefix):
-                    yield from (found.of_copy(step, dry_run=dry_run) for step in copy.run(scope))
-
-        with contextlib.closing(outcomes()) as copied:
+        copied = copy_segments(
+            self, target, scopes_of(self.mirror, topics, which), decrypt=decrypt, new_data_keys=new_data_keys,
+            read_back=read_back, dry_run=dry_run, parallel=which.get("parallel", _COPIES_AT_ONCE),
+        )  # fmt: skip
+        with contextlib.closing(copied):
             return run(copied, on_outcome)
 
     # ---- deleting and rewriting: each method returns a plan
@@ -461,6 +448,16 @@ class Bucket(Closing):
             "gc", "a log without its index looks like a copy that did not end, and may be the only one"
         )
         return plan_gc(self, scopes, least, unknown_too=unknown_too, parallel=which.get("parallel", READERS))
+
+    def repair(self, target: StoreLike, *topics: str, **which: Unpack[Which]) -> Plan:
+        """Return a plan to replace damaged objects in ``target`` by those of this bucket, under the same keys.
+
+        Both copies of a segment are verified first; segments that are sound in the target stay as they are.
+        """
+        from tieredstore.api.mirroring import plan_repair  # noqa: PLC0415
+
+        scopes = scopes_of(self.repair, topics, which)
+        return plan_repair(self, target, scopes, parallel=which.get("parallel", _COPIES_AT_ONCE))
 
     def rotate_keys(self, *topics: str, **which: Unpack[Which]) -> Plan:
         """Return a plan to wrap each segment's data key by the active key pair, including quarantined segments.

@@ -200,11 +200,11 @@ def _age(modified_ms: int | None) -> str | None:
     return None if moment is None else f"of {moment:%Y-%m-%d %H:%M:%S}"
 
 
-def of_copy(step: CopyStep, *, dry_run: bool) -> Outcome:
-    """Return the outcome of a segment to mirror; ``new_segment_id`` is the copy's id."""
+def of_copy(step: CopyStep, *, dry_run: bool, action: str = "mirror") -> Outcome:
+    """Return the outcome of a segment to mirror or to repair; ``new_segment_id`` is the copy's id."""
     objects = step.item
     return Outcome(
-        action="mirror", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
+        action=action, status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
         kind=None if step.way is None else step.way.value, base_offset=objects.start_offset,
         last_offset=step.last_offset, segment_id=objects.segment_id.id, new_segment_id=step.segment_id,
         name=objects.main_path,

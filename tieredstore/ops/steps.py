@@ -30,6 +30,8 @@ class Outcome(enum.StrEnum):
     FREED = "freed"
     """A batch past retention: its notification is deleted, and its object will be deleted later."""
     REMOVED = "removed"
+    REPAIRED = "repaired"
+    """The damaged objects of the segment were replaced by those of a good copy."""
     ROTATED = "rotated"
     """The active key pair now wraps the segment's data key."""
 
@@ -90,7 +92,8 @@ class Outcome(enum.StrEnum):
 
 
 _CHANGES = frozenset({
-    Outcome.ADDED, Outcome.ADOPTED, Outcome.COPIED, Outcome.DELETED, Outcome.FREED, Outcome.REMOVED, Outcome.ROTATED,
+    Outcome.ADDED, Outcome.ADOPTED, Outcome.COPIED, Outcome.DELETED, Outcome.FREED, Outcome.REMOVED, Outcome.REPAIRED,
+    Outcome.ROTATED,
 })  # fmt: skip
 
 

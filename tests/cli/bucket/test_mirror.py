@@ -136,7 +136,7 @@ def test_mirror_reports_copied_and_existing_segments(source: Path, target: Path)
     assert (done.code, done.stderr) == (0, "")
     assert "5 segments copied" in done.text
     # Objects that were not read are not called equal.
-    assert "5 already there (by their manifests; bytes were not compared)" in mirror(source, target).text
+    assert "5 already there (manifests and sizes compared, not bytes)" in mirror(source, target).text
     rows, summary = mirror(source, target, "--json").rows
     assert [row["code"] for row in rows].count("there") == 5
     assert summary == {
@@ -144,6 +144,43 @@ def test_mirror_reports_copied_and_existing_segments(source: Path, target: Path)
         "dry_run": False, "stays": [],
     }  # fmt: skip
     assert len(files(target)) == 15
+
+
+def test_a_damaged_segment_is_repaired_from_the_copy(tmp_path: Path, target: Path) -> None:
+    good = GOLDEN / "11-single-record" / "store"
+    assert mirror(good, target).code == 0
+    before = files(target)
+    log = min(target.rglob("*.log"))
+    log.write_bytes(b"?" + log.read_bytes()[1:])
+    damaged = files(target)
+
+    planned = mirror(good, target, "--repair")
+    assert "1 segment would be repaired" in planned.text
+    assert "2 sound (every byte was verified)" in planned.text
+    assert "nothing was repaired: --yes does it" in planned.text
+    assert files(target) == damaged
+    done = mirror(good, target, "--repair", "--yes")
+    assert done.code == 0
+    assert f"repaired  {log.relative_to(target).with_suffix('')}: .log" in done.text
+    assert files(target) == before
+    again, summary = mirror(good, target, "--repair", "--yes", "--json").rows
+    assert {(row["action"], row["code"]) for row in again} == {("repair", "there")}
+    assert summary["done"] == 0
+
+    copy = tmp_path / "copy"
+    shutil.copytree(target, copy)
+    for folder in (copy, target):
+        log = min(folder.rglob("*.log"))
+        log.write_bytes(b"?" + log.read_bytes()[1:])
+    refused = mirror(copy, target, "--repair", "--yes")
+    assert refused.code == 4
+    assert "the source's copy is no good copy, nothing was replaced" in refused.text
+
+
+def test_options_of_a_repair_and_of_a_copy_exclude_each_other(source: Path, target: Path) -> None:
+    mirror(source, target, "--yes").fails(2, "--yes belongs to --repair")
+    mirror(source, target, "--repair", "--new-data-keys").fails(2, "--repair changes no encryption")
+    mirror(source, target, "--new-data-keys").fails(2, "new data keys need encryption")
 
 
 def test_topics_and_partitions_are_chosen(source: Path, target: Path) -> None:

@@ -29,11 +29,13 @@ from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, StoreError, StoreUnavailableError
 from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest import SegmentManifest
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.copies.copying import BucketCopy, CopyStep, Pair, pair_up
 from tieredstore.ops.copies.recoding import CopyWay
 from tieredstore.ops.steps import Outcome
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote.key_ring import key_ring_of
 
 KEYRING = "08-keyring"
 MADE = run_of(2, partition_of())
@@ -196,6 +198,30 @@ def test_for_another_ring_data_keys_are_wrapped_anew_and_data_stay() -> None:
     assert different == {f"{segment.main_path}.rsm-manifest" for segment in old}
     assert outcomes(run(source, alone)) == {Outcome.THERE: len(segments(KEYRING))}
     assert content(target) == stored
+
+
+def test_new_data_keys_encrypt_every_segment_again() -> None:
+    """A segment gets a new data key, even if an attacker has read the old one from its manifest."""
+    texts, store = golden_texts(KEYRING), golden_store(KEYRING)
+    source, target = bucket(store, texts), MemoryObjectStore()
+    ring = key_ring_of(source.settings)
+    assert ring is not None
+
+    def data_keys(there: ObjectStore) -> set[bytes]:
+        manifests = [SegmentManifest.from_bytes(raw) for raw in content(there, ".rsm-manifest").values()]
+        wrapped = [manifest.encryption for manifest in manifests if manifest.encryption is not None]
+        return {ring.unwrap(one.key_id, one.wrapped) for one in wrapped}
+
+    steps = run(source, bucket(target, texts), new_data_keys=True)
+    assert {(step.outcome, step.way) for step in steps} == {(Outcome.COPIED, CopyWay.TRANSCODED)}
+    assert len(data_keys(target)) == len(segments(KEYRING))
+    assert not data_keys(target) & data_keys(store)
+    assert_all_read_back(bucket(target, texts), KEYRING)
+    assert outcomes(run(source, bucket(target, texts), new_data_keys=True)) == {Outcome.THERE: len(steps)}
+    # A copy under the old data key does not count.
+    verbatim = MemoryObjectStore()
+    run(source, bucket(verbatim, texts))
+    assert "under its old data key" in errors(run(source, bucket(verbatim, texts), new_data_keys=True))[0]
 
 
 def test_segments_whose_pair_the_source_has_not_are_named_and_the_others_copied() -> None:

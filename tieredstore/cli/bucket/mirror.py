@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tieredstore.api.outcomes import Outcome
-from tieredstore.cli.app.options import DryRun, Json, Store, Topics, Work
-from tieredstore.cli.app.outcomes import Teller, Words, tell_all
+from tieredstore.cli.app.options import Apply, DryRun, Json, Store, Topics, Work
+from tieredstore.cli.app.outcomes import Teller, Words, carry_out, tell_all
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import human_bytes
 
@@ -34,6 +34,16 @@ def mirror(
     decrypt: Annotated[
         bool, typer.Option("--decrypt", help="Allow plain copies of encrypted segments in an unencrypted target.")
     ] = False,
+    new_data_keys: Annotated[
+        bool,
+        typer.Option(
+            "--new-data-keys", help="Encrypt again, under new data keys and ids: an attacker has the old keys."
+        ),
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Replace the target's damaged objects by good ones from here; needs --yes."),
+    ] = False,
     no_read_back: Annotated[
         bool, typer.Option("--no-read-back", help="Do not read copies back to check them.")
     ] = False,
@@ -43,6 +53,7 @@ def mirror(
     *,
     work: Work,
     dry_run: DryRun = False,
+    apply: Apply,
     output: Json,
 ) -> None:
     """Copy segments to another store or under another prefix; the source is only read.
@@ -52,17 +63,29 @@ def mirror(
     wrapped again. Every object is read back and compared; the manifest comes last. If it is stopped or killed, run it
     again: segments with a manifest at the target are not sent again.
 
+    --repair runs from the good copy. It verifies every byte of the target's segments. Of a damaged one it verifies the
+    copy here, then replaces the objects that differ, under the same keys, the manifest last. Without --yes it only
+    shows what it would replace.
+
     Example: tieredstore mirror -c store.properties s3://backup/kafka/ --dry-run
     """
     from tieredstore.api.bucket import Bucket
     from tieredstore.remote.stores import target_settings
 
+    if repair and (decrypt or new_data_keys or no_read_back):
+        raise ConfigError("--repair changes no encryption and always reads back: leave out the other options")
+    if apply.yes and not repair:
+        raise ConfigError("--yes belongs to --repair; without it, mirror copies at once")
     settings, named = store.resolve()
     source, into = (_limit_rate(one, rate) for one in (settings, target_settings(target, named)))
     with Bucket(source) as bucket:
+        if repair:
+            plan = bucket.repair(into, *topics.names, **topics.which(work))
+            carry_out(plan, _REPAIR, yes=apply.yes and not dry_run, as_json=output.as_json)
+            return
         copy = partial(
-            bucket.mirror, into, *topics.names, decrypt=decrypt, read_back=not no_read_back, dry_run=dry_run,
-            **topics.which(work),
+            bucket.mirror, into, *topics.names, decrypt=decrypt, new_data_keys=new_data_keys,
+            read_back=not no_read_back, dry_run=dry_run, **topics.which(work),
         )  # fmt: skip
         tell_all(lambda tell: copy(on_outcome=tell), Teller(_WORDS, output.as_json, is_plan=dry_run))
 
@@ -93,10 +116,32 @@ _WORDS: Final = Words(
     doing="copying",
     show=_line,
     left={
-        "there": "already there (by their manifests; bytes were not compared)",
+        "there": "already there (manifests and sizes compared, not bytes)",
         "leftover": "of the source without a manifest, and so not copied",
         "gone": "already deleted from the source",
         "failed": "failed",
     },
     only_adds=True,
+)
+
+
+def _repair_line(outcome: Outcome, verb: str) -> str | None:
+    if outcome.code == "repaired":
+        return f"{verb}  {outcome.name}: {outcome.reason}  ({human_bytes(outcome.stored_size or 0)})"
+    return None if outcome.code == "there" else f"{verb}  {outcome.name}: {outcome.error or outcome.reason}"
+
+
+_REPAIR: Final = Words(
+    noun="segment",
+    done="repaired",
+    doing="repairing",
+    show=_repair_line,
+    left={
+        "there": "sound (every byte was verified)",
+        "leftover": "without a manifest in the target: mirror completes them without --repair",
+        "gone": "already deleted from the target",
+        "changed": "being changed by another process",
+        "failed": "failed",
+    },
+    none="the target has no segments: nothing to repair",
 )

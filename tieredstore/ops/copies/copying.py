@@ -291,7 +291,7 @@ SEGMENTS_AT_ONCE: Final = 4
 _ID_LENGTH: Final = 1 + 22
 """Length of a segment's id at the end of its path, with the dash before it."""
 
-_OF_ONE_SEGMENT: Final = (
+OF_ONE_SEGMENT: Final = (
     CorruptDataError,
     UnknownKeyError,
     WrongKeyError,
@@ -300,6 +300,8 @@ _OF_ONE_SEGMENT: Final = (
     SegmentAlreadyExistsError,
     LeftAloneError,
 )
+"""Errors that concern only one segment: the others are still copied."""
+
 _ALL: Final = Scope()
 
 
@@ -323,7 +325,8 @@ class CopyStep(Step[SegmentObjects]):
 class BucketCopy:
     """Copies segments into another bucket. With ``dry_run``, writes nothing.
 
-    Differences between the two buckets' settings decide what changes (see ``Recoding``). A segment's manifest is
+    Differences between the two buckets' settings decide what changes (see ``Recoding``). With ``new_data_keys``, each
+    encrypted segment is written again under a new data key. A segment's manifest is
     written last. With ``read_back``, each object is read back and compared after its write. If a run is stopped or
     killed, the next one completes it.
     """
@@ -332,6 +335,7 @@ class BucketCopy:
     target: Bucket
     _: KW_ONLY
     decrypt: bool = False
+    new_data_keys: bool = False
     read_back: bool = True
     dry_run: bool = False
     parallel: int = SEGMENTS_AT_ONCE
@@ -344,12 +348,11 @@ class BucketCopy:
         Errors of a store end the run.
         """
         source, target = self.source, self.target
-        if (source.store.identity, source.prefix) == (target.store.identity, target.prefix):
-            raise ConfigError("source and target are the same place: nothing would be copied")
-        require_conditional_writes(target.store, "mirror")
-        refuse_other_layout(target.store, target.prefix)
+        require_target(source, target, "mirror")
         threads = target.settings.transform_thread_pool_size or os.cpu_count() or 1
-        recoding = Recoding.between(source.settings, target.settings, threads, decrypt=self.decrypt)
+        recoding = Recoding.between(
+            source.settings, target.settings, threads, decrypt=self.decrypt, new_data_keys=self.new_data_keys
+        )
         store: ObjectStore = ProvenStore(target.store) if self.read_back else target.store
         route = Route(source, target, recoding, store, self.clock)
         listed = (list_in_scope(bucket.store, bucket.prefix, scope) for bucket in (source, target))
@@ -368,20 +371,28 @@ class BucketCopy:
             )
 
 
+def require_target(source: Bucket, target: Bucket, tool: str) -> None:
+    """Raise ConfigError if both are the same place, or if the target lacks what the ``tool`` needs."""
+    if (source.store.identity, source.prefix) == (target.store.identity, target.prefix):
+        raise ConfigError("source and target are the same place: nothing would be copied")
+    require_conditional_writes(target.store, tool)
+    refuse_other_layout(target.store, target.prefix)
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A segment of the source, and the target's segments of the same partition with the same offset."""
+    """A segment of one bucket, and the other's segments of the same partition with the same offset."""
 
     objects: SegmentObjects
     beside: tuple[SegmentObjects, ...] = ()
 
 
-def pair_up(source: Iterable[SegmentObjects], target: Iterable[SegmentObjects]) -> Iterator[Pair]:
+def pair_up(first: Iterable[SegmentObjects], other: Iterable[SegmentObjects]) -> Iterator[Pair]:
     """Merge two listings in key order, without holding them in memory."""
-    places = itertools.groupby(target, _place)
+    places = itertools.groupby(other, _place)
     place, beside = next(places, ("", iter(())))
     there: tuple[str, tuple[SegmentObjects, ...]] = (place, tuple(beside))
-    for objects in source:
+    for objects in first:
         own = _place(objects)
         while there[0] and there[0] < own:
             place, beside = next(places, ("", iter(())))
@@ -411,7 +422,7 @@ class _Copying:
             return self._copy(pair)
         except SegmentNotFoundError:
             return CopyStep(pair.objects, Outcome.GONE)
-        except _OF_ONE_SEGMENT as error:
+        except OF_ONE_SEGMENT as error:
             return CopyStep(pair.objects, Outcome.FAILED, error=error)
 
     def _copy(self, pair: Pair) -> CopyStep:

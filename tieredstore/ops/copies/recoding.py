@@ -76,13 +76,19 @@ class Recoding:
     changes_compression: bool = False
     changes_level: bool = False
     changes_encryption: bool = False
+    changes_data_keys: bool = False
 
     @classmethod
-    def between(cls, source: Settings, target: Settings, threads: int, *, decrypt: bool = False) -> Recoding:
+    def between(
+        cls, source: Settings, target: Settings, threads: int, *, decrypt: bool = False, new_data_keys: bool = False
+    ) -> Recoding:
         """Compare the settings of source and target. Read key files only if something changes.
 
-        Raise ConfigError if the copies would be decrypted, unless ``decrypt`` allows it.
+        Raise ConfigError if the copies would be decrypted, unless ``decrypt`` allows it, and if no setting encrypts the
+        copies that should get ``new_data_keys``.
         """
+        if new_data_keys and target.encryption is None:
+            raise ConfigError("new data keys need encryption: set encryption.enabled and keys for the target")
         if source.encryption is not None and target.encryption is None and not decrypt:
             raise ConfigError(
                 "the source's settings have a key ring but the target's do not, so copies would be decrypted; set "
@@ -91,7 +97,7 @@ class Recoding:
         changes_chunks = source.chunk_size != target.chunk_size
         changes_compression = _compression(source) != _compression(target)
         changes_encryption = source.encryption != target.encryption
-        needs_keys = changes_chunks or changes_compression or changes_encryption
+        needs_keys = changes_chunks or changes_compression or changes_encryption or new_data_keys
         return cls(
             WriteOptions.of_settings(target, key_ring_of(target) if needs_keys else None, threads),
             key_ring_of(source) if needs_keys else None,
@@ -102,6 +108,7 @@ class Recoding:
             and target.compression_enabled
             and source.compression_level != target.compression_level,
             changes_encryption,
+            new_data_keys,
         )
 
     def way_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> CopyWay:
@@ -110,6 +117,7 @@ class Recoding:
             (self.changes_chunks and manifest.chunk_index.original_chunk_size != self.options.chunk_size)
             or (self.changes_compression and self._compresses_otherwise(manifest, is_uncompressed))
             or (self.changes_encryption and (manifest.encryption is None) != (self.options.key_ring is None))
+            or (self.changes_data_keys and manifest.encryption is not None)
         ):
             return CopyWay.TRANSCODED
         if self.changes_encryption and manifest.encryption is not None and not self.opens(manifest.encryption):
@@ -227,6 +235,11 @@ class Transcoder:
                 continue
             if _identity(copy) != _identity(segment):
                 continue
+            if self._route.recoding.changes_data_keys and objects.segment_id == segment.objects.segment_id:
+                raise SegmentAlreadyExistsError(
+                    f"the target has {segment.objects.main_path} under its old data key; copy to another prefix or "
+                    "bucket, then delete this one"
+                )
             if not self._is_as_wanted(segment, copy):
                 raise SegmentAlreadyExistsError(
                     f"the target has the records of {segment.objects.main_path} as segment {objects.segment_id.id}, "

@@ -97,7 +97,7 @@ def verify(
     """
     count = parallel or (_LOGS_AT_ONCE if selection.level is Level.DATA else READERS)
     with contextlib.ExitStack() as opened:
-        manager = None if selection.level is Level.LISTING else opened.enter_context(_uncached(bucket))
+        manager = None if selection.level is Level.LISTING else opened.enter_context(uncached_manager(bucket))
         check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
         pool = opened.enter_context(ThreadPool(count, "tieredstore-verify"))
         listed = list_in_scope(bucket.store, bucket.prefix, scope)
@@ -158,9 +158,17 @@ def _note(state: VerifyState, result: SegmentResult) -> None:
 
 
 @contextlib.contextmanager
-def _uncached(bucket: Bucket) -> Generator[RemoteStorageManager]:
-    """Open a manager without a chunk cache: cached chunks would prove nothing about the store."""
+def uncached_manager(bucket: Bucket, *, verifies_again: bool = False) -> Generator[RemoteStorageManager]:
+    """Open a manager without a chunk cache: cached chunks would prove nothing about the store.
+
+    If it ``verifies_again`` what has changed, it keeps no manifests and indexes either.
+    """
     fetch = bucket.settings.fetch.model_copy(update={"chunk_cache": None})
+    if verifies_again:
+        manifests, indexes = (
+            cache.model_copy(update={"size": 0}) for cache in (fetch.manifest_cache, fetch.index_cache)
+        )
+        fetch = fetch.model_copy(update={"manifest_cache": manifests, "index_cache": indexes})
     settings = bucket.settings.model_copy(update={"fetch": fetch})
     with dataclasses.replace(bucket, settings=settings).manager() as manager:
         yield manager

@@ -1,0 +1,69 @@
+"""Copies of segments in another bucket: made by ``mirror``, and used by ``repair``.
+
+A separate module, imported by the bucket on first use, because copying needs the codecs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from tieredstore.api.outcomes import Outcome, Plan, of_copy
+from tieredstore.ops.bucket import open_bucket
+from tieredstore.ops.copies.copying import SEGMENTS_AT_ONCE, BucketCopy
+from tieredstore.ops.copies.repairing import Repair
+from tieredstore.remote.stores import target_settings
+
+if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket
+    from tieredstore.api.scopes import Scopes
+    from tieredstore.ops.bucket import Bucket as OpenBucket
+    from tieredstore.remote.stores import StoreLike
+
+
+@contextlib.contextmanager
+def _both(bucket: Bucket, target: StoreLike) -> Generator[tuple[OpenBucket, OpenBucket]]:
+    source = bucket.opened()
+    with open_bucket(target_settings(target, bucket.named)) as into:
+        for one in (source, into):
+            one.refuse_raw("mirror", "its objects are the broker's files; upload() stores them from a disk")
+        yield source, into
+
+
+def copy_segments(
+    bucket: Bucket,
+    target: StoreLike,
+    scopes: Scopes,
+    *,
+    decrypt: bool,
+    new_data_keys: bool,
+    read_back: bool,
+    dry_run: bool,
+    parallel: int = SEGMENTS_AT_ONCE,
+) -> Generator[Outcome]:
+    """Copy the segments in scope; yield each outcome."""
+    with _both(bucket, target) as (source, into):
+        copy = BucketCopy(
+            source,
+            into,
+            decrypt=decrypt,
+            new_data_keys=new_data_keys,
+            read_back=read_back,
+            dry_run=dry_run,
+            parallel=parallel,
+        )
+        for scope in scopes.of(source.store, source.prefix):
+            yield from (of_copy(step, dry_run=dry_run) for step in copy.run(scope))
+
+
+def plan_repair(bucket: Bucket, target: StoreLike, scopes: Scopes, *, parallel: int = SEGMENTS_AT_ONCE) -> Plan:
+    """Return a plan to replace damaged objects of the target by those of this bucket."""
+
+    def outcomes(dry_run: bool) -> Generator[Outcome]:
+        with _both(bucket, target) as (source, into):
+            repair = Repair(source, into, dry_run=dry_run, parallel=parallel)
+            for scope in scopes.of(into.store, into.prefix):
+                yield from (of_copy(step, dry_run=dry_run, action="repair") for step in repair.run(scope))
+
+    return Plan("repair", str(scopes), outcomes)

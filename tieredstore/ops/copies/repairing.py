@@ -1,0 +1,325 @@
+"""Repairs damaged segments of a bucket from a good copy, under the same keys: a broker knows only those.
+
+Separate from ``copying``, which never overwrites an object. Both copies of a segment are verified first, every byte of
+them. Then each object of the target that differs from the good copy is replaced, on the condition of its etag; the
+manifest comes last. A replacement is atomic, so a killed run leaves each object either damaged or repaired, and the
+next run does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.backends.base import Digest
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
+from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, StoredSegment, manifest_size
+from tieredstore.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    RangeNotSatisfiableError,
+    SegmentCorruptError,
+    SegmentNotFoundError,
+    UnknownKeyError,
+    WrongKeyError,
+)
+from tieredstore.format.data_key_field import same_but_for_data_key, with_data_key
+from tieredstore.format.keys import Suffix, object_key
+from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
+from tieredstore.ops.copies.copying import (
+    OF_ONE_SEGMENT,
+    SEGMENTS_AT_ONCE,
+    CopyStep,
+    Pair,
+    VerbatimSegment,
+    pair_up,
+    parts_of,
+    require_target,
+)
+from tieredstore.ops.copies.recoding import CopyWay, Recoding
+from tieredstore.ops.steps import Outcome
+from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
+from tieredstore.ops.verification.subject import Level, Subject
+from tieredstore.ops.verification.verification import SegmentCheck, SegmentResult, uncached_manager
+from tieredstore.process.parallel import in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.remote.copy.writer import WriteOptions
+from tieredstore.remote.key_ring import key_ring_of
+from tieredstore.remote.manifest_object import read_manifest_text
+
+if TYPE_CHECKING:
+    from tieredstore.format.manifest import WrappedDataKey
+    from tieredstore.ops.bucket import Bucket
+    from tieredstore.transform.keyring import KeyRing
+
+_ALL: Final = Scope()
+_LOOKS: Final = 3
+"""The maximum number of attempts at a segment that another process keeps changing."""
+
+_DATA: Final = (Suffix.INDEXES, Suffix.LOG)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Replaces the damaged objects of segments in ``target`` by those of the same segments in ``source``.
+
+    Both need their private keys, to verify encrypted segments. With ``dry_run``, verifies and writes nothing. The
+    outcomes: REPAIRED; THERE if the target's segment is sound; LEFTOVER if it has no manifest; GONE if it was deleted
+    meanwhile; CHANGED if another process changed it during each attempt; FAILED with the error.
+    """
+
+    source: Bucket
+    target: Bucket
+    _: KW_ONLY
+    dry_run: bool = True
+    parallel: int = SEGMENTS_AT_ONCE
+
+    def run(self, scope: Scope = _ALL) -> Iterator[CopyStep]:
+        """Yield a step for each of the target's segments in scope, in key order.
+
+        A step's ``item`` is the target's segment; its ``reason`` names the repaired objects. Raise ConfigError as a
+        copy does. Errors of a store end the run.
+        """
+        require_target(self.source, self.target, "mirror --repair")
+        with contextlib.ExitStack() as opened:
+            source, target = (opened.enter_context(_open(bucket)) for bucket in (self.source, self.target))
+            pool = opened.enter_context(ThreadPool(self.parallel, "tieredstore-repair"))
+            listed = (list_in_scope(bucket.store, bucket.prefix, scope) for bucket in (self.target, self.source))
+            yield from in_parallel(
+                pool,
+                _Repairing(source, target, self.dry_run).repair,
+                pair_up(*listed),
+                at_once=2 * self.parallel,
+                weigh=lambda pair: manifest_size(pair.objects),
+                max_weight=MAX_MANIFESTS_IN_FLIGHT,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two buckets, with its key ring, and what verifies its segments."""
+
+    bucket: Bucket
+    ring: KeyRing | None
+    segment_check: SegmentCheck
+
+    def verify(self, objects: SegmentObjects) -> SegmentResult:
+        """Check every byte of the segment."""
+        subject = Subject(objects, Level.DATA, self.bucket.prefix, self.bucket.shown)
+        return self.segment_check.check(subject)
+
+    def key(self, objects: SegmentObjects, suffix: Suffix) -> str:
+        """Return the key of one of the segment's objects."""
+        return object_key(self.bucket.prefix, objects.main_path, suffix)
+
+    def digest(self, objects: SegmentObjects, suffix: Suffix, size: int) -> str:
+        """Return the SHA-256 of the first ``size`` bytes of an object."""
+        digest = Digest()
+        for part in parts_of(self.bucket.store, self.key(objects, suffix), size):
+            digest.take(part)
+        return digest.sha256
+
+
+@contextlib.contextmanager
+def _open(bucket: Bucket) -> Generator[_Side]:
+    with uncached_manager(bucket, verifies_again=True) as manager:
+        check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
+        yield _Side(bucket, key_ring_of(bucket.settings), check)
+
+
+@dataclass(frozen=True, slots=True)
+class _GoodCopy:
+    """A verified segment of the source: its manifest's text, and the SHA-256 of its log and indexes."""
+
+    segment: VerbatimSegment
+    sha256: Mapping[Suffix, str]
+
+    @property
+    def wrapped(self) -> WrappedDataKey | None:
+        """The wrapped data key; None if the segment is not encrypted."""
+        return self.segment.stored.manifest.encryption
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """An object to write. ``etag`` is that of the damaged object, None if it is missing."""
+
+    suffix: Suffix
+    etag: str | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Repairing:
+    """Repairs one segment after another. Thread-safe."""
+
+    source: _Side
+    target: _Side
+    dry_run: bool
+
+    def repair(self, pair: Pair) -> CopyStep:
+        """Repair one segment. An error that concerns this segment only becomes part of the step."""
+        if pair.objects.find(Suffix.MANIFEST) is None:
+            return CopyStep(pair.objects, Outcome.LEFTOVER)
+        try:
+            for _ in range(_LOOKS):
+                with contextlib.suppress(PreconditionFailedError):
+                    return self._repair(pair)
+        except SegmentNotFoundError:
+            return CopyStep(pair.objects, Outcome.GONE)
+        except OF_ONE_SEGMENT as error:
+            return CopyStep(pair.objects, Outcome.FAILED, error=error)
+        return CopyStep(pair.objects, Outcome.CHANGED, reason="it is being changed by another process")
+
+    def _repair(self, pair: Pair) -> CopyStep:
+        objects = pair.objects
+        before = self.target.verify(objects)
+        if before.is_gone:
+            raise SegmentNotFoundError(f"{objects.main_path} was deleted from the target")
+        step = CopyStep(objects, Outcome.THERE, segment_id=objects.segment_id.id)
+        if before.is_sound:
+            return dataclasses.replace(step, last_offset=before.extent.end if before.extent else None)
+        damage = _worst(before)
+        if damage.kind is FindingKind.UNKNOWN_KEY:
+            raise UnknownKeyError(f"{objects.main_path} cannot be verified: {damage.detail}")
+        good = self._read_good_copy(pair, damage)
+        changes = self._changes(objects, good)
+        if not changes:
+            raise SegmentCorruptError(
+                f"{objects.main_path} has the bytes of the good copy, but not by the target's settings: {damage.detail}"
+            )
+        if not self.dry_run:
+            for change in changes:
+                self._write(objects, good, change)
+            self._prove(objects, good)
+        return dataclasses.replace(
+            step,
+            outcome=Outcome.REPAIRED,
+            last_offset=good.segment.stored.last_offset,
+            sent=sum(change.size for change in changes),
+            reason=", ".join(f".{change.suffix.value}" for change in changes),
+        )
+
+    def _read_good_copy(self, pair: Pair, damage: Finding) -> _GoodCopy:
+        """Verify the source's copy. Raise SegmentCorruptError if it is missing or damaged too."""
+        path = pair.objects.main_path
+        copy = next((other for other in pair.beside if other.segment_id == pair.objects.segment_id), None)
+        if copy is None:
+            raise SegmentCorruptError(f"{path} is damaged, and the source has no copy of it: {damage.detail}")
+        checked = self.source.verify(copy)
+        if not checked.is_sound or checked.stored is None:
+            reason = "deleted or damaged" if checked.is_gone or not checked.findings else _worst(checked).detail
+            raise SegmentCorruptError(f"{path}: the source's copy is no good copy, nothing was replaced: {reason}")
+        try:
+            raw = read_manifest_text(self.source.bucket.store, self.source.key(copy, Suffix.MANIFEST), path)
+            segment = VerbatimSegment(StoredSegment(copy, checked.stored.manifest), raw, CopyWay.VERBATIM)
+            if SegmentManifest.from_bytes(raw, None, self.source.bucket.manifest_rules) != checked.stored.manifest:
+                raise PreconditionFailedError(f"the source's manifest of {path} changed while it was verified")
+            sums = {suffix: self.source.digest(copy, suffix, segment.sizes[suffix]) for suffix in _DATA}
+        except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
+            raise SegmentCorruptError(f"{path} was deleted from the source: nothing was replaced") from error
+        return _GoodCopy(segment, sums)
+
+    def _changes(self, objects: SegmentObjects, good: _GoodCopy) -> list[_Change]:
+        """Compare the target's objects with the good copy; return those to write, the manifest last."""
+        # Ask for each etag before the content: a write in between then makes the replacement fail.
+        changes: list[_Change] = []
+        store = self.target.bucket.store
+        for suffix in _DATA:
+            size = good.segment.sizes[suffix]
+            try:
+                info = store.head(self.target.key(objects, suffix))
+                is_good = info.size == size and self.target.digest(objects, suffix, size) == good.sha256[suffix]
+            except ObjectNotFoundError:
+                changes.append(_Change(suffix, None, size))
+                continue
+            except RangeNotSatisfiableError as error:
+                raise PreconditionFailedError(f"{objects.main_path} changed while it was compared") from error
+            if not is_good:
+                changes.append(_Change(suffix, info.etag or "", size))
+        key = self.target.key(objects, Suffix.MANIFEST)
+        try:
+            etag = store.head(key).etag or ""
+            raw = store.get_small(key, MAX_MANIFEST_SIZE)
+        except ObjectNotFoundError as error:
+            raise SegmentNotFoundError(f"{objects.main_path} was deleted from the target") from error
+        if raw is None or not self._is_good_manifest(raw, good):
+            changes.append(_Change(Suffix.MANIFEST, etag, len(good.segment.raw)))
+        return changes
+
+    def _is_good_manifest(self, raw: bytes, good: _GoodCopy) -> bool:
+        """Return True if the manifest differs from the good copy's at most in a right wrapping of the data key.
+
+        Raise UnknownKeyError or WrongKeyError if it is unknown whether the manifest or the target's key ring is wrong.
+        """
+        if raw == good.segment.raw:
+            return True
+        if good.wrapped is None or not same_but_for_data_key(raw, good.segment.raw):
+            return False
+        ours = SegmentManifest.from_bytes(raw, None, self.target.bucket.manifest_rules).encryption
+        if ours is None or self.target.ring is None or self.source.ring is None:
+            return False
+        data_key = self.source.ring.unwrap(good.wrapped.key_id, good.wrapped.wrapped)
+        try:
+            return self.target.ring.unwrap(ours.key_id, ours.wrapped) == data_key
+        except WrongKeyError:
+            # If the target's pair of this id opens the good copy, the pair is right, and the manifest damaged.
+            if ours.key_id == good.wrapped.key_id and self._recoding().opens(good.wrapped):
+                return False
+            raise
+
+    def _write(self, objects: SegmentObjects, good: _GoodCopy, change: _Change) -> None:
+        key, store = self.target.key(objects, change.suffix), self.target.bucket.store
+        if change.suffix is Suffix.MANIFEST:
+            store.replace(key, self._manifest(good), change.etag or "")
+        elif change.etag is None:
+            store.put(key, self._body(good, change), if_absent=True)
+        else:
+            store.replace(key, self._body(good, change), change.etag)
+
+    def _body(self, good: _GoodCopy, change: _Change) -> Generator[bytes]:
+        """Yield the good copy's bytes. Raise SegmentCorruptError at their end, so that the store keeps the old object,
+        if they are not those that were verified.
+        """
+        objects, digest = good.segment.stored.objects, Digest()
+        try:
+            for part in parts_of(self.source.bucket.store, self.source.key(objects, change.suffix), change.size):
+                digest.take(part)
+                yield part
+        except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
+            raise SegmentCorruptError(f"{objects.main_path} was deleted from the source during the repair") from error
+        if digest.sha256 != good.sha256[change.suffix]:
+            raise SegmentCorruptError(
+                f"the source returned other bytes of {objects.main_path}.{change.suffix.value} than before: the "
+                "object was not replaced"
+            )
+
+    def _manifest(self, good: _GoodCopy) -> bytes:
+        raw, wrapped, recoding = good.segment.raw, good.wrapped, self._recoding()
+        if wrapped is None or recoding.opens(wrapped):
+            return raw
+        return with_data_key(raw, *recoding.rewrap(wrapped), self.source.bucket.manifest_rules)
+
+    def _recoding(self) -> Recoding:
+        options = WriteOptions.of_settings(self.target.bucket.settings, self.target.ring, os.cpu_count() or 1)
+        return Recoding(options, self.source.ring)
+
+    def _prove(self, objects: SegmentObjects, good: _GoodCopy) -> None:
+        """Read the segment again. Raise SegmentCorruptError unless it is sound and equal to the good copy."""
+        after = self.target.verify(objects)
+        if after.is_gone:
+            raise SegmentNotFoundError(f"{objects.main_path} was deleted from the target")
+        if not after.is_sound or self._changes(objects, good):
+            raise SegmentCorruptError(
+                f"{objects.main_path} was replaced, but the target does not return the good copy's bytes: run this "
+                "again, and look for what changes them"
+            )
+
+
+def _worst(result: SegmentResult) -> Finding:
+    """Return the first finding that affects readers."""
+    return next(finding for finding in result.findings if finding.severity is not Severity.NOTICE)
