@@ -102,7 +102,7 @@ def test_a_leaked_key(stage: Path) -> None:
     settings_file.write_text(settings_file.read_text().replace("key.pair.id=key1", "key.pair.id=key2"))
     assert "sed" in commands[3]
     planned, rotated, listed = obey(commands[4:7])
-    assert "6 segments would be rotated" in planned.text
+    assert "6 data keys would be rotated" in planned.text
     assert rotated.code == 0
     assert "key1" not in listed.text
     needed = tieredstore("keys", "list", "key1", "-c", "store.properties")
