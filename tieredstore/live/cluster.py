@@ -257,7 +257,12 @@ class LiveCluster(Closing):
 
     def change_settings(self, topic: str, settings: Mapping[str, str | None]) -> None:
         """Set these settings of a topic, or drop those that are None; leave the others. One request."""
-        resource = changed_settings(topic, settings)
+        kinds = _admin.AlterConfigOpType
+        changes = [
+            _admin.ConfigEntry(name, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
+            for name, value in sorted(settings.items())
+        ]
+        resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic, incremental_configs=changes)
         doing = f"{', '.join(sorted(settings))} of {topic} cannot be changed at {self._servers}"
         self._one(
             lambda timeout_s: self._untyped.incremental_alter_configs([resource], request_timeout=timeout_s)[resource],
@@ -475,16 +480,6 @@ def is_of_topic(entry: Any) -> bool:
     """Return True for a setting (``ConfigEntry``, or one of its synonyms) that the topic itself sets."""
     # The library gives a number or a member of the enumeration.
     return bool(getattr(entry.source, "value", entry.source) == _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
-
-
-def changed_settings(topic: str, settings: Mapping[str, str | None]) -> Any:
-    """Return the resource of a topic that sets these, or drops those that are None, and leaves the others."""
-    kinds = _admin.AlterConfigOpType
-    changes = [
-        _admin.ConfigEntry(name, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
-        for name, value in sorted(settings.items())
-    ]
-    return _admin.ConfigResource(_admin.ResourceType.TOPIC, topic, incremental_configs=changes)
 
 
 _FIRST_COMMITS_S: Final = 1.0

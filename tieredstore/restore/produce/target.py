@@ -9,20 +9,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from confluent_kafka import TopicCollection, admin
+from confluent_kafka import TopicCollection
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tieredstore.config.properties import read_properties
 from tieredstore.errors import BrokerDeniedError, BrokerError, ConfigError, ResourceNotFoundError
-from tieredstore.live.cluster import LiveCluster, changed_settings, is_of_topic
+from tieredstore.live.cluster import LiveCluster, is_of_topic
 from tieredstore.live.faults import unknown_s
 from tieredstore.restore.produce.runs import CONTROL_TOPIC
 from tieredstore.versions import fault_in
 
-# confluent-kafka does not type this module.
-_admin: Final[Any] = admin
 _AGAIN_S: Final = 0.1
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
@@ -97,7 +95,7 @@ class TargetCluster(LiveCluster):
         )
         if described is None:
             return None
-        entries = self._settings(_admin.ResourceType.TOPIC, topic)
+        entries = self.settings_of(topic)
         operations = described.authorized_operations
         settings = {name: entry.value for name, entry in entries.items() if entry.value is not None}
         return TargetTopic(
@@ -114,19 +112,14 @@ class TargetCluster(LiveCluster):
         client = self._clients.get()
         listed = client.metadata(self._timeout_s, f"the brokers of {self._servers} cannot be listed")
         try:
-            entries = self._settings(_admin.ResourceType.BROKER, str(min(listed.brokers)))
+            entries = self.broker_settings(min(listed.brokers))
         except BrokerDeniedError:
             return None
         return int(entries["transaction.max.timeout.ms"].value)
 
     def create(self, topic: str, new: NewTopic) -> None:
         """Create a topic; raise BrokerError for a refusal."""
-        created = _admin.NewTopic(
-            topic, new.partition_count or -1, new.replication_factor or -1, config=dict(new.settings)
-        )
-        doing = f"topic {topic} cannot be created at {self._servers}"
-        self._one(lambda timeout_s: self._untyped.create_topics([created], request_timeout=timeout_s)[topic], doing)
-        self.existing_topic(topic)
+        self.create_topic(topic, new.partition_count or -1, new.replication_factor or -1, new.settings)
 
     def control_topic(self) -> TargetTopic:
         """Return the control topic; create it if it is missing.
@@ -164,20 +157,4 @@ class TargetCluster(LiveCluster):
     def set_times(self, topics: Mapping[str, str | None]) -> None:
         """Set ``message.timestamp.type`` of topics; None leaves it to the cluster."""
         for topic, value in topics.items():
-            self._set_times(topic, value)
-
-    def _set_times(self, topic: str, value: str | None) -> None:
-        resource = changed_settings(topic, {TIMESTAMP_TYPE: value})
-        doing = f"{TIMESTAMP_TYPE} of {topic} cannot be changed at {self._servers}"
-        self._one(
-            lambda timeout_s: self._untyped.incremental_alter_configs([resource], request_timeout=timeout_s)[resource],
-            doing,
-        )
-
-    def _settings(self, kind: Any, name: str) -> Mapping[str, Any]:
-        resource = _admin.ConfigResource(kind, name)
-        doing = f"the settings of {name} at {self._servers} cannot be read"
-        found: Mapping[str, Any] = self._one(
-            lambda timeout_s: self._untyped.describe_configs([resource], request_timeout=timeout_s)[resource], doing
-        )
-        return found
+            self.change_settings(topic, {TIMESTAMP_TYPE: value})
