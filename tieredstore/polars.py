@@ -22,8 +22,16 @@ with Extra("tieredstore.polars", "polars"):
     import pyarrow.dataset as ds
     from polars.io.plugins import register_io_source
 
-    from tieredstore.query.arguments import TopicIdLike, check_client, check_topic, topic_ids_of
-    from tieredstore.query.batch_tables import BatchTable, batch_tables, batches_beside
+    from tieredstore.query.arguments import (
+        Partitions,
+        TopicIdLike,
+        check_client,
+        check_topic,
+        partition_set,
+        topic_ids_of,
+    )
+    from tieredstore.query.batch_tables import BatchTable, batch_tables, batches_beside, check_no_window
+    from tieredstore.query.positions import GivenPlace, window_of
     from tieredstore.query.table_names import BATCHES
     from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
     from tieredstore.query.topic_table import TableOptions, TopicTable
@@ -49,6 +57,9 @@ def scan(
     settings: StoreLike,
     topic: str,
     *,
+    partitions: Partitions = None,
+    start: GivenPlace = None,
+    stop: GivenPlace = None,
     key: ValueType = _BINARY,
     value: ValueType = _BINARY,
     isolation: Isolation = DEFAULT_ISOLATION,
@@ -60,6 +71,8 @@ def scan(
     """Return a topic as a lazy frame; each ``collect`` reads it anew.
 
     Unused columns are not decoded, and records that predicates on partition, offset and time exclude are not fetched.
+    ``start`` and ``stop`` (exclusive) are each an offset or a time.
+
     ``settings`` are a settings file, properties, or an open manager, which must stay open; without a manager, each
     ``collect`` opens one. ``topic_id`` chooses between topics that had this name in turn. The other parameters are as
     in ``read_topic``. If a read fails, Polars raises its own error, which contains ours as text. For a topic of MemQ
@@ -68,7 +81,10 @@ def scan(
     check_topic(topic)
     check_client(client)
     types = ColumnTypes(key, value)
-    options = TableOptions(types, isolation, on_data_loss, client, topic_ids_of({topic: topic_id}), parallelism)
+    numbers, window, ids = partition_set(partitions), window_of(start, stop), topic_ids_of({topic: topic_id})
+    options = TableOptions(types, numbers, *window, isolation, on_data_loss, client, ids, parallelism)
+    if topic.endswith(BATCHES):
+        check_no_window(topic, numbers, *window)
 
     def batches(
         with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from tieredstore.api.bucket import By
     from tieredstore.api.opening import BrokerLike
     from tieredstore.api.outcomes import OnOutcome, Status, Totals
-    from tieredstore.api.positions import GivenPlace as Place
     from tieredstore.api.reading import ReadOptions
     from tieredstore.api.reads import Record
     from tieredstore.api.rows import KeyUse, Partition, Usage
-    from tieredstore.api.scopes import Partitions, Which
+    from tieredstore.api.scopes import Which
     from tieredstore.api.tables import Table
     from tieredstore.api.verifying import Finding, Level, Verification
     from tieredstore.consumer.client import Received as Message
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     )
     from tieredstore.ops.doctor.checkup import Check
     from tieredstore.ops.garbage.holds import LegalHold
+    from tieredstore.query.arguments import Partitions
+    from tieredstore.query.positions import GivenPlace as Place
     from tieredstore.remote.fetch.stream import SegmentStream
     from tieredstore.remote.stores import StoreLike
     from tieredstore.values import Avro, Binary, Json, Text, ValueType
@@ -95,7 +96,7 @@ def _load(name: str) -> object:  # noqa: C901  a table
         case "OnOutcome" | "Status" | "Totals":
             from tieredstore.api import outcomes as module  # noqa: PLC0415
         case "Place":
-            from tieredstore.api.positions import GivenPlace  # noqa: PLC0415
+            from tieredstore.query.positions import GivenPlace  # noqa: PLC0415
 
             return GivenPlace
         case "ReadOptions":

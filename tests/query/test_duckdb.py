@@ -72,6 +72,14 @@ def test_topics_are_tables_until_they_are_detached(connection: duckdb.DuckDBPyCo
         connection.execute("SELECT count(*) FROM orders")
 
 
+def test_topics_may_be_attached_for_a_window(connection: duckdb.DuckDBPyConnection, bucket: Bucket) -> None:
+    with attach(connection, bucket.manager, topics=["orders"], partitions=0, start=90, stop="1970-01-01T00:00:09.500"):
+        counted = connection.execute('SELECT partition, min("offset"), max("offset") FROM orders GROUP BY ALL')
+        assert counted.fetchall() == [(0, 90, 94)]
+    with pytest.raises(ConfigError, match="start 5 is after stop 4"):
+        attach(connection, bucket.manager, start=5, stop=4)
+
+
 def test_rows_of_a_query_are_given_once(bucket: Bucket) -> None:
     with QueryTables(bucket.manager, TableOptions()) as tables:
         rows = tables.run("SELECT * FROM orders")

@@ -47,9 +47,22 @@ def test_a_topic_is_a_frame(bucket: Bucket) -> None:
     assert frame.collect_schema() == frame.collect().schema
 
 
+def test_a_frame_may_be_of_a_window_and_of_some_partitions(bucket: Bucket) -> None:
+    window = {"start": 10, "stop": time_of(20), "partitions": [1]}
+    part: Any = scan(**_with(window, settings=bucket.manager, topic="orders"))
+    read = part.select("partition", "offset").collect()
+    assert read.rows() == [(1, offset) for offset in range(10, 20)]
+    later: Any = scan(bucket.manager, "orders", start="1970-01-01T00:00:09.900")
+    assert later.select("partition", "offset").collect().rows() == [(0, 99)]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        ({"start": datetime(2026, 1, 1)}, "start is 2026-01-01T00:00:00, which has no time zone"),  # noqa: DTZ001
+        ({"start": 5, "stop": 4}, "start 5 is after stop 4"),
+        ({"partitions": "1"}, "partitions is a str: give 0"),
+        ({"topic": "orders$batches", "stop": 5}, "is a topic of batches, which start, stop and partitions do not"),
         ({"topic": 5}, "topic is of the type int; it must be a topic's name"),
         ({"client": "localhost:9092"}, "client is of the type str; it must be a map of properties"),
         ({"value": "text"}, r"value is 'text'; it must be Binary\(\)"),

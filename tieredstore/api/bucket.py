@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Unpack
 
 from tieredstore.api.outcomes import OnOutcome, Plan, Totals, run
-from tieredstore.api.positions import GivenPlace, duration_of, place_of, time_of, window_of
 from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
 from tieredstore.api.scopes import (
-    Partitions,
     Scopes,
     Which,
     check_keywords,
@@ -28,7 +26,8 @@ from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
 from tieredstore.process.per_process import PerProcess
-from tieredstore.query.arguments import TopicIdLike, path_of, topic_id_of
+from tieredstore.query.arguments import Partitions, TopicIdLike, path_of, topic_id_of
+from tieredstore.query.positions import GivenPlace, duration_of, place_of, time_of, window_of
 from tieredstore.redaction import redacted
 from tieredstore.remote.stores import NamedStore, url_of
 

@@ -10,20 +10,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tieredstore.api.positions import GivenPlace
 from tieredstore.api.reading import ReadOptions, places_of, query_of, types_of
 from tieredstore.api.scopes import check_keywords
 from tieredstore.errors import ConfigError
 from tieredstore.model import Earliest, Latest
 from tieredstore.query.export import Exported, export_files, plan_export
 from tieredstore.query.export_folder import export_folder
+from tieredstore.query.positions import GivenPlace
 from tieredstore.query.topic_read import ReadPlan
 from tieredstore.query.topic_scan import default_parallelism
 from tieredstore.reading.reader import TopicReader
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
-    from tieredstore.api.scopes import Partitions
+    from tieredstore.query.arguments import Partitions
 
 OnFile: TypeAlias = Callable[[Exported, int, int], object]
 """Called with each finished file, its number, and the number of files."""

@@ -9,11 +9,11 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from tieredstore.api.outcomes import Outcome, Plan
-from tieredstore.api.positions import GivenPlace, window_of
 from tieredstore.api.scopes import Scopes, is_glob
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime
 from tieredstore.ops.garbage.holds import LegalHold, check_free, find_hold, place_hold, release_hold
+from tieredstore.query.positions import GivenPlace, window_of
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDic
 
 import pyarrow as pa
 
-from tieredstore.api.positions import GivenPlace, window_of
 from tieredstore.api.reads import Read
-from tieredstore.api.scopes import Partitions, check_keywords, partition_set
+from tieredstore.api.scopes import check_keywords
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.model import Earliest, Isolation, Last, Latest, Place
-from tieredstore.query.arguments import TopicIdLike, topic_id_of, topic_ids_of
+from tieredstore.query.arguments import Partitions, TopicIdLike, partition_set, topic_id_of, topic_ids_of
 from tieredstore.query.conditions import Condition
+from tieredstore.query.positions import GivenPlace, window_of
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns, topic_schema
 from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.query.topic_scan import begin_read

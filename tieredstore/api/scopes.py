@@ -6,21 +6,17 @@ import difflib
 import fnmatch
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from tieredstore.catalog.absence import absence
 from tieredstore.catalog.listing import Scope
 from tieredstore.catalog.names import partition_numbers, topic_ids, topic_names
 from tieredstore.errors import ConfigError
-from tieredstore.limits import MAX_INT32
 from tieredstore.model import Uuid
-from tieredstore.query.arguments import TopicIdLike, check_count, topic_id_of
+from tieredstore.query.arguments import Partitions, TopicIdLike, check_count, partition_set, topic_id_of
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
-
-Partitions: TypeAlias = "int | Sequence[int] | None"
-"""One partition, several (a ``range`` too), or None for all."""
 
 
 class Which(TypedDict, total=False):
@@ -50,24 +46,6 @@ def scopes_of(method: Callable[..., object], topics: Sequence[str], which: Which
     """Return the segments that a call of ``method`` covers; raise ConfigError for wrong arguments."""
     check_keywords(method, which, Which)
     return Scopes(topics, which.get("partitions"), which.get("topic_id"))
-
-
-def partition_set(given: Partitions) -> tuple[int, ...] | None:
-    """Return the partitions in ascending order, each once; raise ConfigError for invalid ones."""
-    if given is None:
-        return None
-    _check_kind(given)
-    numbers = (given,) if isinstance(given, int) else tuple(given)
-    if not all(type(number) is int and 0 <= number <= MAX_INT32 for number in numbers):
-        raise ConfigError(f"partitions is {given!r:.60}: give 0, [0, 2] or range(3)")
-    if not numbers:
-        raise ConfigError("partitions is empty: leave it out for all of a topic")
-    return tuple(sorted(set(numbers)))
-
-
-def _check_kind(given: object) -> None:
-    if isinstance(given, str | bytes) or not isinstance(given, int | Sequence):
-        raise ConfigError(f"partitions is a {type(given).__name__}: give 0, [0, 2] or range(3)")
 
 
 def check_names(topics: Sequence[object]) -> None:

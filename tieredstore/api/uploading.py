@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.api.outcomes import Outcome, status_of
-from tieredstore.api.scopes import Partitions, Scopes
+from tieredstore.api.scopes import Scopes
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.kafka.logdir import FoundSegment, LeftAlone, discover
@@ -23,7 +23,7 @@ from tieredstore.ops import steps
 from tieredstore.ops.copies.shipping import Shipper, ShipStep, size_on_disk
 from tieredstore.places.record import refuse_other_layout
 from tieredstore.process.interruption import at_sudden_end
-from tieredstore.query.arguments import TopicIdLike, topic_id_of
+from tieredstore.query.arguments import Partitions, TopicIdLike, topic_id_of
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket

@@ -23,14 +23,17 @@ with Extra("tieredstore.duckdb", "query"):
     import duckdb
 
     from tieredstore.query.arguments import (
+        Partitions,
         TopicIdLike,
         check_client,
         check_map,
+        partition_set,
         several_of,
         topic_ids_of,
         wrong_kind,
     )
-    from tieredstore.query.batch_tables import BatchTable, BatchTables, batches_beside
+    from tieredstore.query.batch_tables import BatchTable, BatchTables, batches_beside, check_no_window
+    from tieredstore.query.positions import GivenPlace, window_of
     from tieredstore.query.table_names import BATCHES, check_distinct
     from tieredstore.query.topic_columns import ColumnTypes
     from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
@@ -123,6 +126,9 @@ def attach(
     settings: StoreLike,
     *,
     topics: Sequence[str] | None = None,
+    partitions: Partitions = None,
+    start: GivenPlace = None,
+    stop: GivenPlace = None,
     key: ValueType = _TEXT,
     value: ValueType = _TEXT,
     types: Mapping[str, ColumnTypes] | None = None,
@@ -136,7 +142,8 @@ def attach(
 
     ``settings`` are a store's settings, their file, properties, or an open manager, which stays open. Each scan reads
     the topic anew. It does not decode unused columns, and does not fetch records that conditions on partition, offset
-    or time exclude. Keys and values are text by default; ``types`` sets other types for some topics.
+    or time exclude. ``start`` and ``stop`` (exclusive), each an offset or a time, restrict every table, and so do
+    ``partitions``. Keys and values are text by default; ``types`` sets other types for some topics.
     ``topic_ids`` choose between topics that had one name in turn: ``{"orders": "<topic id>"}``. The other parameters
     are those of ``read_topic``.
 
@@ -148,6 +155,7 @@ def attach(
     table is created later, it is found as ``memory.orders`` until the topics are removed.
     """
     topics, ids = _check_arguments(connection, topics, types, client), topic_ids_of(topic_ids)
+    numbers, window = partition_set(partitions), window_of(start, stop)
     manager, is_own = manager_of(settings)
     own = manager if is_own else None
     try:
@@ -162,9 +170,10 @@ def attach(
         for name in names:
             of_topic = (types or {}).get(name, ColumnTypes(key, value))
             if name in of_batches:
+                check_no_window(name, numbers, *window)
                 tables[name] = of_batches[name](of_topic)
             else:
-                options = TableOptions(of_topic, isolation, on_data_loss, client, ids, parallelism)
+                options = TableOptions(of_topic, numbers, *window, isolation, on_data_loss, client, ids, parallelism)
                 tables[name] = TopicTable(manager, name, options)
     except BaseException:
         if own is not None:

@@ -6,12 +6,16 @@ No message shows the value, which may be a password.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from tieredstore.errors import ConfigError
+from tieredstore.limits import MAX_INT32
 from tieredstore.model import Uuid
+
+Partitions: TypeAlias = "int | Sequence[int] | None"
+"""One partition, several (a ``range`` too), or None for all."""
 
 TopicIdLike: TypeAlias = "Uuid | str | None"
 """Kafka's topic id, for a name that several topics had in turn."""
@@ -103,3 +107,21 @@ def several_of(name: str, given: Any, kind: type, wanted: str) -> tuple[Any, ...
 
 def _are_several(given: object) -> bool:
     return isinstance(given, Iterable) and not isinstance(given, str | bytes)
+
+
+def partition_set(given: Partitions) -> tuple[int, ...] | None:
+    """Return the partitions in ascending order, each once; raise ConfigError for invalid ones."""
+    if given is None:
+        return None
+    _check_kind(given)
+    numbers = (given,) if isinstance(given, int) else tuple(given)
+    if not all(type(number) is int and 0 <= number <= MAX_INT32 for number in numbers):
+        raise ConfigError(f"partitions is {given!r:.60}: give 0, [0, 2] or range(3)")
+    if not numbers:
+        raise ConfigError("partitions is empty: leave it out for all of a topic")
+    return tuple(sorted(set(numbers)))
+
+
+def _check_kind(given: object) -> None:
+    if isinstance(given, str | bytes) or not isinstance(given, int | Sequence):
+        raise ConfigError(f"partitions is a {type(given).__name__}: give 0, [0, 2] or range(3)")

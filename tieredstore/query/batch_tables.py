@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tieredstore.config.installed import attached_parts
+from tieredstore.errors import ConfigError
 from tieredstore.query.topic_table import Scan, ScannedTable
 
 if TYPE_CHECKING:
@@ -96,3 +97,12 @@ def batches_beside(store: ObjectStore, settings: Settings) -> BatchTables | None
     """Return the batch topics of a store; None if it cannot have any."""
     tables = batch_tables()
     return None if tables is None else tables.beside(store, settings)
+
+
+def check_no_window(topic: str, *window: object) -> None:
+    """Raise ConfigError if partitions, a start or a stop are given for a topic of batches, which has no such order."""
+    if any(one is not None for one in window):
+        raise ConfigError(
+            f"{topic} is a topic of batches, which start, stop and partitions do not restrict: leave them out, or name "
+            "topics of segments"
+        )

@@ -20,7 +20,7 @@ from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import OnDataLoss
 
 if TYPE_CHECKING:
-    from tieredstore.model import TopicPartition
+    from tieredstore.model import AtTime, TopicPartition
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.remote.source import SegmentSource
@@ -34,6 +34,9 @@ class TableOptions:
     """Options of topics as tables. :func:`read_topic` describes them."""
 
     types: ColumnTypes = field(default_factory=ColumnTypes)
+    partitions: Sequence[int] | None = None
+    start: int | AtTime | None = None
+    stop: int | AtTime | None = None
     isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
     client: Mapping[str, str] | None = None
@@ -77,6 +80,7 @@ class TopicTable:
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None, *, ordered: bool = True) -> TopicRead:
         """Scan the records for which the filter holds, with these columns."""
         plan = ReadPlan(
+            self._options.start, self._options.stop,
             columns=TOPIC_COLUMNS if columns is None else tuple(columns), filter=filter, types=self._options.types,
             ordered=ordered, parallelism=self._options.parallelism, max_bytes=self._options.max_bytes,
         )  # fmt: skip
@@ -147,8 +151,8 @@ class TopicTable:
             return self._kept
         options = self._options
         query = LogQuery.of_topic(
-            self.topic, isolation=options.isolation, on_data_loss=options.on_data_loss, client=options.client,
-            topic_id=options.topic_ids.get(self.topic), words=options.words,
+            self.topic, options.partitions, isolation=options.isolation, on_data_loss=options.on_data_loss,
+            client=options.client, topic_id=options.topic_ids.get(self.topic), words=options.words,
         )  # fmt: skip
         looked = TopicReader(lambda: self._source, query).begin()
         if self._keeps_snapshot:

@@ -10,7 +10,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
-from tieredstore.api.positions import GivenPlace, time_of
 from tieredstore.catalog.listing import Scope, list_in_scope
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition, Uuid
@@ -25,6 +24,7 @@ from tieredstore.ops.verification import (
     plan_parts,
     verify_part,
 )
+from tieredstore.query.positions import GivenPlace, time_of
 from tieredstore.remote.stores import StoreLike
 from tieredstore.spark.source.store_source import StoreSource, store_source
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence

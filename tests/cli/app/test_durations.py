@@ -7,9 +7,9 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from tests.support.cli.cli_process import tieredstore
-from tieredstore.api.positions import GivenPlace, duration_of, place_of, time_of
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime
+from tieredstore.query.positions import GivenPlace, duration_of, place_of, time_of
 
 
 def test_durations() -> None:

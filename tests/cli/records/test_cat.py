@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from tests.support.cli.cli_process import Result, command, environment, store_of, tieredstore
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import CASES, case_path, segments
-from tieredstore.api.positions import parse_place
 from tieredstore.cli.terminal.output import iso_utc
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
 from tieredstore.model import AtTime
+from tieredstore.query.positions import parse_place
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.api.positions import parse_place
 from tieredstore.cli.app.options import parse_partitions
 from tieredstore.errors import ConfigError
 from tieredstore.model import check_offset, hint_of_number
+from tieredstore.query.positions import parse_place
 
 numbers = st.integers(0, 400)
 parts = st.one_of(numbers.map(lambda n: (n, n)), st.tuples(numbers, numbers).map(lambda pair: (min(pair), max(pair))))

@@ -304,7 +304,7 @@ class FromTo(Group):
 
     def check_order(self) -> None:
         """Raise ConfigError for a range that ends before it begins."""
-        from tieredstore.api.positions import ends_before
+        from tieredstore.query.positions import ends_before
 
         if ends_before(self.first, self.end):
             raise ConfigError(f"--from {self.start} is after --to {self.stop}: the window ends before it begins")
@@ -510,7 +510,7 @@ def parse_option(option: str, text: str | None) -> int | AtTime | None:
     """Parse the position that an option gives; raise ConfigError, which names the option, for an invalid one."""
     if text is None:
         return None
-    from tieredstore.api.positions import parse_place
+    from tieredstore.query.positions import parse_place
 
     return parse_place(option, text)
 
@@ -519,7 +519,7 @@ def parse_time(option: str, text: str | None) -> AtTime | None:
     """Parse the time that an option gives; raise ConfigError, which names the option, for an offset too."""
     if text is None:
         return None
-    from tieredstore.api.positions import time_of
+    from tieredstore.query.positions import time_of
 
     return time_of(option, text)
 

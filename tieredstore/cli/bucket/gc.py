@@ -7,11 +7,11 @@ from typing import Annotated, Final
 import typer
 
 from tieredstore.api.outcomes import Outcome
-from tieredstore.api.positions import duration_of
 from tieredstore.cli.app.options import Apply, Cluster, Json, MinAge, Store, Topics, Work
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
+from tieredstore.query.positions import duration_of
 
 _KINDS: Final = {
     "forgotten": "forgotten by brokers",

@@ -43,7 +43,7 @@ from tieredstore.process.interruption import Interrupted
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
     from tieredstore.api.reading import QueryOptions, ReadOptions
-    from tieredstore.api.scopes import Partitions
+    from tieredstore.query.arguments import Partitions
     from tieredstore.query.export import Exported
     from tieredstore.query.topic_columns import ColumnTypes
     from tieredstore.query.writers import BatchRows

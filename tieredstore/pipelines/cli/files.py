@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tieredstore.api.outcomes import Outcome, Plan, Status, status_of
-from tieredstore.api.positions import duration_of
 from tieredstore.cli.app.options import BACKUP, Apply, FromTo, Json, MinAge, Partitions, Work, parse_partitions
 from tieredstore.cli.app.outcomes import Words, carry_out, tell_all
 from tieredstore.errors import ConfigError
@@ -33,6 +32,7 @@ from tieredstore.pipelines.cli.items import (
     open_pipeline,
     open_runner,
 )
+from tieredstore.query.positions import duration_of
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline

@@ -11,7 +11,6 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from tieredstore.api.positions import duration_of
 from tieredstore.cli.app.options import (
     Apply,
     Count,
@@ -29,6 +28,7 @@ from tieredstore.cli.app.options import (
 )
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.cli.options import BatchStore, TopicName, TopicNames
+from tieredstore.query.positions import duration_of
 
 # How far back --follow reads, to find the producer's record of a Message that is read now.
 _FOLLOWED_MS: Final = 600_000

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
-from tieredstore.api.positions import time_of
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, FencedError, InvalidRangeError
 from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.process.closing import Closing
@@ -29,9 +28,10 @@ from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, Position
 from tieredstore.pubsub.queue.topics import BatchLog, Topics, check_topic_name
+from tieredstore.query.positions import time_of
 
 if TYPE_CHECKING:
-    from tieredstore.api.positions import GivenPlace
+    from tieredstore.query.positions import GivenPlace
     from tieredstore.remote.stores import StoreLike
 
 Start: TypeAlias = Literal["earliest", "latest"]
