@@ -17,6 +17,7 @@ from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import segments
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, fill
+from tieredstore.catalog.listing import Scope, list_in_scope
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidValueError, ResourceNotFoundError
@@ -300,6 +301,14 @@ def test_the_catalog_has_tables_too(bucket: Bucket) -> None:
             (0, 0, 999),
             (0, 1000, 1999),
         ]
+    with QueryTables(bucket.manager, TableOptions()) as tables:
+        ((stored, keys),) = rows(tables, 'SELECT sum(stored_size), count(key_id) FROM "payments$segments"')
+        listed = list_in_scope(bucket.manager.store, bucket.manager.layout.prefix, Scope("payments"))
+        assert (stored, keys) == (sum(one.stored_size for one in listed), 0)
+    manager, _ = opened("07-zstd-enc-txn")
+    topic = segments("07-zstd-enc-txn")[0].topic
+    with QueryTables(manager, TableOptions()) as tables:
+        assert rows(tables, f'SELECT DISTINCT key_id FROM "{topic}$segments"') == [("key1",)]
     with QueryTables(bucket.manager, TableOptions()) as tables:
         sql = (
             'SELECT partition, earliest_offset, end_offset, broker_earliest_offset FROM "orders$partitions" ORDER BY 1'

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from tieredstore.catalog.listing import Scope, list_in_scope
 from tieredstore.errors import AlreadyClosedError, ConfigError, TieredStoreError
 from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
+from tieredstore.ops.listing import load_stream
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
 from tieredstore.query.topic_read import ReadPlan, TopicRead
@@ -20,6 +22,7 @@ from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import OnDataLoss
 
 if TYPE_CHECKING:
+    from tieredstore.catalog.stored import StoredSegment
     from tieredstore.model import AtTime, TopicPartition
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
@@ -103,15 +106,26 @@ class TopicTable:
         return read
 
     def segments(self) -> pa.Table:
-        """Return a table of the segments with the topic's records."""
+        """Return a table of the segments with the topic's records. One listing, and a request for each manifest.
+
+        Columns from the manifest are null for a segment that was deleted since the snapshot.
+        """
+        logs, scope = self._logs(), Scope(self.topic, self._options.topic_ids.get(self.topic))
+        listed = list_in_scope(self._source.store, self._source.layout.prefix, scope)
+        stored = {
+            one.objects.segment_id: one.stored
+            for one in load_stream(self._source.store, listed, rules=self._source.manifest_rules)
+            if one.stored is not None
+        }
         rows = [
             {
                 "topic": log.topic, "topic_id": str(log.topic_id), "partition": log.partition,
                 "base_offset": span.segment.start_offset, "last_offset": span.segment.end_offset,
                 "size": span.segment.segment_size_in_bytes, "max_timestamp": span.segment.max_timestamp_ms,
                 "segment_id": str(span.segment.remote_log_segment_id.id), "broker_id": span.segment.broker_id,
+                **_of_manifest(stored.get(span.segment.remote_log_segment_id)),
             }
-            for _, log in sorted(self._logs().items()) if log.lineage is not None
+            for _, log in sorted(logs.items()) if log.lineage is not None
             for span in log.lineage.spans
         ]  # fmt: skip
         table: pa.Table = pa.Table.from_pylist(rows, schema=_SEGMENTS)
@@ -160,12 +174,19 @@ class TopicTable:
         return looked
 
 
+def _of_manifest(stored: StoredSegment | None) -> dict[str, object]:
+    if stored is None:
+        return {}
+    encryption = stored.manifest.encryption
+    return {"stored_size": stored.objects.stored_size, "key_id": None if encryption is None else encryption.key_id}
+
+
 _SEGMENTS: Final = pa.schema(
     [
         ("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32()),
         ("base_offset", pa.int64()), ("last_offset", pa.int64()), ("size", pa.int64()),
         ("max_timestamp", pa.timestamp("ms", "UTC")), ("segment_id", pa.string()),
-        ("broker_id", pa.int32()),
+        ("broker_id", pa.int32()), ("stored_size", pa.int64()), ("key_id", pa.string()),
     ]
 )  # fmt: skip
 _PARTITIONS: Final = pa.schema(
