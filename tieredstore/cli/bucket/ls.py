@@ -81,9 +81,9 @@ def ls(
     """List topics, partitions and segments: offsets, sizes, ratio, time span.
 
     A line is a partition; with -p it is a segment, or a hole: offsets that no segment holds. -p all lists the segments
-    of all partitions. Reads the manifest of each, and needs no key. FIRST and LAST are the end times (UTC) of the first
-    and the last segment, the only times in manifests. Segments that lack an object (an unfinished copy or delete, or a
-    loss) are named on stderr, and have "complete": false in JSON.
+    of all partitions. Reads the manifest of each, and needs no key. FIRST ENDS and LAST are the times (UTC) of the
+    newest records of the first and the last segment; manifests have no others. Segments that lack an object (an
+    unfinished copy or delete, or a loss) are named on stderr, and have "complete": false in JSON.
 
     With --bootstrap-server a line is always a partition, with the brokers' offsets: NOT STORED are offsets that only
     the brokers have, LOST those that neither has. No record before COMPLETE UP TO (UTC) is missing. Topics that the
@@ -256,7 +256,9 @@ def _sums_row(first_rank: int, last_rank: int, stored_rank: int) -> Row[Partitio
         column(number("RATIO", rank=5), lambda one: human_ratio(one.size, one.stored_size)),
         declare("incomplete", lambda one: one.incomplete),
         declare("damaged", lambda one: one.damaged),
-        declare("oldest_timestamp_ms", lambda one: _ms(one.first_time), moment("FIRST", rank=first_rank), human_time),
+        declare(
+            "oldest_timestamp_ms", lambda one: _ms(one.first_time), moment("FIRST ENDS", rank=first_rank), human_time
+        ),
         declare("oldest_timestamp", lambda one: iso_utc(_ms(one.first_time))),
         declare("newest_timestamp_ms", lambda one: _ms(one.last_time), moment("LAST", rank=last_rank), human_time),
         declare("newest_timestamp", lambda one: iso_utc(_ms(one.last_time))),
