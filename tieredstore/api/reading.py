@@ -31,6 +31,7 @@ from tieredstore.values import Avro, Binary, Json, Text, ValueType
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
+    from tieredstore.duckdb.query_tables import QueryTables
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.tail import LogTail
     from tieredstore.schema_registry import SchemaRegistry
@@ -120,22 +121,29 @@ def query_rows(
     bucket: Bucket, sql: str, how: QueryOptions, *, sandbox: bool, topic_ids: Mapping[str, TopicIdLike] | None
 ) -> Read:
     """Return the rows of a query over topics, in DuckDB's SQL."""
+    _check_text(sql)
+    with contextlib.ExitStack() as opened:
+        tables = opened.enter_context(open_tables(bucket, how, sandbox=sandbox, topic_ids=topic_ids))
+        return Read(_GivenRows(tables.run(sql), _limit(how)), opened.pop_all(), are_records=False)
+
+
+def open_tables(
+    bucket: Bucket, how: QueryOptions, *, sandbox: bool, topic_ids: Mapping[str, TopicIdLike] | None
+) -> QueryTables:
+    """Open a connection to which topics are tables; each topic stays as it is at its first query."""
     from tieredstore.duckdb.query_tables import QueryTables  # noqa: PLC0415  of the extra `query`
     from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415
     from tieredstore.query.topic_table import TableOptions  # noqa: PLC0415
 
-    _check_text(sql)
     check_keywords(bucket.query, how, QueryOptions)
-    types, limit = types_of(how, "text"), _limit(how)
+    types = types_of(how, "text")
     options = TableOptions(
         isolation=isolation_of(how), on_data_loss=policy_of(how), client=bucket.broker,
         topic_ids=topic_ids_of(topic_ids), parallelism=how.get("parallel"), words=how.get("words", _QUERY_WORDS),
     )  # fmt: skip
     manager = bucket.manager
-    with contextlib.ExitStack() as opened:
-        batches = batches_beside(manager.store, manager.settings)
-        tables = opened.enter_context(QueryTables(manager, options, types, batches=batches, is_sandboxed=sandbox))
-        return Read(_GivenRows(tables.run(sql), limit), opened.pop_all(), are_records=False)
+    batches = batches_beside(manager.store, manager.settings)
+    return QueryTables(manager, options, types, batches=batches, is_sandboxed=sandbox)
 
 
 def _check_text(sql: object) -> None:

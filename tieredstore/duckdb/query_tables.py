@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from tieredstore.query.table_names import (
     tables_mentioned,
     topic_of,
 )
-from tieredstore.query.topic_columns import ColumnTypes
+from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
 from tieredstore.records.arrow_stream import ArrowStream
 
@@ -46,6 +47,8 @@ _BRACKETS: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[(\[{}\])]""")
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 _NO_TABLE: Final = re.compile(r"Table with name \"?(\S+?)\"? does not exist")
 _HINT: Final = re.compile(r"Candidate \w+: |Did you mean")
+_NO_COLUMN: Final = re.compile(r"""Referenced column "(.+?)" not found|Cannot extract field '(.+?)' from expression""")
+_PLAIN_NAME: Final = re.compile(r"\w+")
 _NEAR: Final = re.compile(r'at or near "(.+)"')
 _RESERVED: Final = '; offset is an SQL keyword: write "offset"'
 
@@ -117,6 +120,13 @@ class QueryTables(Closing):
 
     def run(self, sql: str, *, batch_rows: int = 10_000) -> QueryRows:
         """Return the rows of a query. Raise ConfigError for a faulty query; errors of reading come with the rows."""
+        rows = self.run_any(sql, batch_rows=batch_rows)
+        if rows is None:
+            raise ConfigError("the query returns no rows: begin it with SELECT, FROM or WITH")
+        return rows
+
+    def run_any(self, sql: str, *, batch_rows: int = 10_000) -> QueryRows | None:
+        """Return the rows as :meth:`run` does; None for a statement without rows, such as SET or CREATE TABLE."""
         self._sql = sql
         _check_nesting(sql)
         if _SHOW_TABLES.fullmatch(sql):
@@ -128,7 +138,7 @@ class QueryTables(Closing):
             self._check_ids()
             relation = self._connection.sql(sql)
             if relation is None:
-                raise ConfigError("the query returns no rows: begin it with SELECT, FROM or WITH")
+                return None
             reader: pa.RecordBatchReader = relation.to_arrow_reader(batch_rows)
         except _DUCK.Error as error:
             raise self._cause_of(error) from None
@@ -167,9 +177,18 @@ class QueryTables(Closing):
         hint = next((f" {line}" for line in others if _HINT.match(line)), "")
         if "syntax error" in first:
             hint = _RESERVED if _stumbles_over_offset(first, self._sql) else self._quotes_missing()
+        if (column := _NO_COLUMN.search(first)) is not None:
+            hint += self._field_of_value(column[1] or column[2])
         if "TimestampTZ to Microsecond" in first:
             hint = "; a record's time is later than DuckDB can hold, the year 294247: leave the column timestamp out"
         return ConfigError(f"the query: {excerpt(first, 500)}{excerpt(hint, 300)}")
+
+    def _field_of_value(self, name: str) -> str:
+        """Return how to read a field of JSON values taken for a column; nothing if a column is meant."""
+        if difflib.get_close_matches(name, TOPIC_COLUMNS, n=1, cutoff=0.75):
+            return ""
+        key = name if _PLAIN_NAME.fullmatch(name) else f'"{name}"'
+        return f"; a field of JSON is value->>'$.{key}', or value.{key} with {self._options.words.schema}"
 
     def _absent(self, name: str) -> TieredStoreError:
         topics, quotes = self._topics(), self._quotes_missing()
@@ -179,6 +198,20 @@ class QueryTables(Closing):
         if quotes:
             return ResourceNotFoundError(f"there is no table of that name{quotes}")
         return ConfigError(f"the query: {name} is a topic: read it as FROM {name}")
+
+    def drop_failed(self) -> None:
+        """After a query, forget the tables whose reading failed: the next query that names them reads anew."""
+        tables: dict[str, Any]
+        for tables in (self._tables, self._batch_tables):
+            for name, table in list(tables.items()):
+                if _has_failed(table):
+                    table.close()
+                    del tables[name]
+
+    def words(self) -> list[str]:
+        """Return DuckDB's keywords and functions, the topics' names, and their columns."""
+        own = "SELECT keyword_name FROM duckdb_keywords() UNION SELECT function_name FROM duckdb_functions()"
+        return [word for (word,) in self._connection.execute(own).fetchall()] + self._table_names() + [*TOPIC_COLUMNS]
 
     def close(self) -> None:
         """Close the connection and end running reads."""
@@ -279,6 +312,15 @@ class QueryTables(Closing):
 
     def _topics(self) -> list[str]:
         return topic_names(self._source.store, self._source.layout.prefix)
+
+
+def _has_failed(table: TopicTable | BatchTable) -> bool:
+    """Return True once an error or a signal has ended a scan."""
+    try:
+        table.check_interruption()
+    except (Interrupted, KeyboardInterrupt):
+        return True
+    return table.error is not None
 
 
 def _stumbles_over_offset(refusal: str, sql: str) -> bool:

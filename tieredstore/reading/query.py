@@ -38,6 +38,7 @@ class QueryWords:
     ending: str = "the map of ending offsets"
     ending_times: str = "the map of ending times"
     start_late: str = "start at the end where there is no such record"
+    schema: str = "value=Json(schema)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "binary": pa.binary(),
 }
 _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)*`|[\w$-]+|'(?:[^'\\]|\\.)*'|[<>(),:])")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_DEPTH: Final = 32
 _MOST_DIGITS: Final = 38
 
@@ -50,6 +51,23 @@ def parse_ddl(text: str) -> pa.Schema:
         raise ConfigError(f"the schema is no DDL from {quoted(reading.tokens[reading.at])} on")
     schema: pa.Schema = pa.schema(fields)
     return schema
+
+
+def format_ddl(schema: pa.Schema) -> str:
+    """Return the text of an inferred schema, which :func:`parse_ddl` parses."""
+    return ", ".join(f"{_quoted_name(each.name)} {_type_name(each.type)}" for each in schema)
+
+
+def _quoted_name(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+
+
+def _type_name(kind: Any) -> str:
+    if pa.types.is_list(kind):
+        return f"ARRAY<{_type_name(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{_quoted_name(each.name)} {_type_name(each.type)}' for each in kind)}>"
+    return next(name for name, of_name in _TYPES.items() if of_name == kind).upper()
 
 
 class _Reading:

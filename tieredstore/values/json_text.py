@@ -145,7 +145,7 @@ def infer_schema(messages: Sequence[bytes]) -> pa.Schema:
             raise ConfigError("not all of them are JSON") from None
         path = changed[1].replace("/", ".").removeprefix(".")
         raise ConfigError(
-            f"{quoted(path) if path else 'a value'} is {changed[3]} here and {changed[2]} there"
+            f"{quoted(path) if path else 'a value'} is {changed[2]} in some, {changed[3]} in others"
         ) from None
     if not pa.types.is_struct(objects.type) or not objects.type.num_fields:
         raise ConfigError("they are not objects with fields")

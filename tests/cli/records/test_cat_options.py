@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import tieredstore as ts
@@ -219,6 +220,23 @@ def test_json_has_text_and_what_is_none_in_hexadecimal(bucket: Bucket) -> None:
     ]  # fmt: skip
     assert (second["key"], second["value"], second["headers"]) == ("", None, None)
     assert cat_bucket(bucket, "--format", "jsonl").clean().lines == [first, second]
+
+
+def test_columns_are_chosen_for_files_and_json(bucket: Bucket, tmp_path: Path) -> None:
+    batch = build_batch([Record(b"v", b"k")], 0)
+    bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), [batch], range(1))
+    path = tmp_path / "x.parquet"
+    assert cat_bucket(bucket, "--columns", "value, key", "-o", path).code == 0
+    assert pq.read_table(path).to_pylist() == [{"value": b"v", "key": b"k"}]
+    assert cat_bucket(bucket, "--columns", "offset,value", "--json").clean().lines == [{"offset": 0, "value": "v"}]
+    for wrong, sentence in (
+        (("ofset", "--json"), "no column 'ofset'; did you mean 'offset'?"),
+        (("key",), "--columns is for one file"),
+        (("key", "-o", tmp_path / "folder"), "--columns is for one file"),
+        (("key", "--format", "%k"), "--format has its own columns"),
+        (("key,key", "--json"), "each once"),
+    ):
+        cat_bucket(bucket, "--columns", *wrong).fails(2, sentence)
 
 
 def test_keys_and_values_are_read_as_types(bucket: Bucket, tmp_path: Path) -> None:

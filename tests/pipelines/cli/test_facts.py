@@ -17,6 +17,7 @@ from tests.support.cli.cli_process import Result, spawn, tieredstore
 from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.servers.process import free_port
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
+from tieredstore.cli.terminal.output import human_time
 from tieredstore.model import human_bytes
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
@@ -124,6 +125,13 @@ def test_changes_tell_sizes(kept: Kept) -> None:
     (change,), summary = rows(tieredstore("pipeline", "status", file, "--after", -1, "--json"))
     assert change["sizes"] == [kept.store.head(key).size for key in change["output_keys"]]
     assert summary["changes"] == 1
+    heading, _, row = tieredstore("pipeline", "status", file, "--after", -1).text.splitlines()
+    assert heading.split() == ["ENTRY", "TIME", "KIND", "FILES", "DELETED", "DIRECTORIES", "SIZE"]
+    number, day, time, *counts = row.split()
+    assert [number, day, time] == [str(change["commit"]), *human_time(change["committed_ms"]).split()]
+    assert counts[:4] == ["batch", str(len(change["output_keys"])), "0", "0"]
+    listed = tieredstore("pipeline", "status", file, "--files").text.splitlines()
+    assert [line.split()[2] for line in listed] == change["output_keys"]
 
 
 def test_the_last_number_goes_on_where_changes_ended(kept: Kept) -> None:

@@ -105,7 +105,10 @@ _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
     ),
     "fetch": ("reads", "Fetch a segment's log, a range of its bytes, or an index, exactly as the broker wrote them."),
     "cat": ("reads", "Show the records of a topic, by partition and offset, or write them into files."),
-    "query": ("reads", "Ask topics in SQL (DuckDB's): each is a table. Without SQL, list them."),
+    "query": (
+        "reads",
+        "Ask topics in SQL (DuckDB's): each is a table. Without SQL, a shell on a terminal, else the list of topics.",
+    ),
     "show": ("reads", "Show what files say: batches, records, or the entries of an index."),
     "mirror": ("adds", "Copy segments to another store or under another prefix; the source is only read."),
     "rm": (

@@ -72,6 +72,15 @@ def cat(
     ] = None,
     follow: Follow = False,
     group: GroupName = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns",
+            metavar="NAMES",
+            rich_help_panel="Output",
+            help="Columns of a file or of --json and --format: offset,key,value.",
+        ),
+    ] = None,
     *,
     records: Records,
     values: Values,
@@ -93,7 +102,7 @@ def cat(
 
     Example: tieredstore cat -c store.properties orders -o orders-files
     """
-    sink = _Sink.parse(topic.topic, output)
+    sink = _Sink.parse(topic.topic, output, columns)
     if last is not None and window.start is not None:
         raise ConfigError("--last and --from exclude each other: give one of them")
     window.check_order()
@@ -116,7 +125,7 @@ def cat(
     if group is not None:
         _refuse_with_group(
             {"-p": topic.partitions, "--topic-id": topic.topic_id, "--to": window.stop, "--grep": grep,
-             "-o FILE": sink.target.path}
+             "-o FILE": sink.target.path, "--columns": columns}
         )  # fmt: skip
         start = window.first if last is None else LastRecords(last)
         client = _need_broker(cluster)
@@ -154,7 +163,9 @@ def read_options(records: Records, *, by_id: str = "--topic-id") -> QueryOptions
     """
     from tieredstore.reading.query import QueryWords
 
-    words = QueryWords(accept_loss="use --on-loss report", topic_ids=by_id, choose_topic_id=by_id)
+    words = QueryWords(
+        accept_loss="use --on-loss report", topic_ids=by_id, choose_topic_id=by_id, schema="--value json"
+    )
     return {"isolation": records.isolation, "on_loss": records.on_loss, "words": words}
 
 
@@ -195,13 +206,21 @@ class _Sink:
     topic: str
     target: Target
     lines: RecordFormat | None
+    chosen: tuple[str, ...] | None = None
+    """The columns of ``--columns``."""
 
     @classmethod
-    def parse(cls, topic: str, output: Rows) -> _Sink:
+    def parse(cls, topic: str, output: Rows, columns: str | None) -> _Sink:
         """Make the sink of these options; raise ConfigError for options that exclude each other."""
         text = output.row_format
         if text is None or "%" not in text or output.as_json:
-            return cls(topic, Target.parse(output, takes_folder=True), None)
+            target = Target.parse(output, takes_folder=True)
+            if columns is not None and (target.ending is None or target.is_folder):
+                raise ConfigError("--columns is for one file, --json or --format: name one of them, or leave it out")
+            chosen = None if columns is None else tuple(name.strip() for name in columns.split(","))
+            return cls(topic, target, None, chosen)
+        if columns is not None:
+            raise ConfigError("--format has its own columns: leave --columns out")
         path = None if output.output is None or str(output.output) == "-" else output.output
         return cls(topic, Target(path, None), parse_format(text))
 
@@ -212,7 +231,11 @@ class _Sink:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns to read. Partition and offset are always among them, because progress is computed from them."""
+        """The columns to read. Without ``--columns``, partition and offset are always among them, because progress is
+        computed from them.
+        """
+        if self.chosen is not None:
+            return self.chosen
         if self.lines is None and self.target.ending is not None:
             from tieredstore.query.topic_columns import TOPIC_COLUMNS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="The query; topics are its tables.")] = "SHOW TABLES",
+    sql: Annotated[str | None, typer.Argument(metavar="SQL", help="The query; topics are its tables.")] = None,
     *,
     store: Store,
     cluster: Cluster,
@@ -42,7 +43,7 @@ def query(
     ] = None,
     work: Work,
 ) -> None:
-    """Ask topics in SQL (DuckDB's): each is a table. Without SQL, list them.
+    """Ask topics in SQL (DuckDB's): each is a table. Without SQL, a shell on a terminal, else the list of topics.
 
     Columns are topic, partition, "offset", timestamp, timestamp_type, key, value, headers and leader_epoch. Conditions
     on partition, "offset" and timestamp limit what is fetched. "TOPIC$segments" and "TOPIC$partitions" are tables of
@@ -60,6 +61,7 @@ def query(
     if plot is not None and (output.output is not None or output.as_json or output.row_format is not None):
         raise ConfigError("--plot draws the rows in place of writing them: leave out -o, --format and --json")
     target = Target.parse(output)
+    is_shown = plot is None and target.path is None and target.ending is None
     picture = None if plot is None else Picture(plot)
     how, types = read_options(records, by_id="--topic-ids"), parse_types(values, "text")
     ids = _parse_ids(topic_ids or ())
@@ -69,7 +71,17 @@ def query(
         how["parallel"] = work.parallel
     with store.open(cluster) as bucket:
         types.sample, how["types"] = sample_of(bucket, read_options(records), ids), types
-        with closing(bucket.query(sql, sandbox=sandbox, topic_ids=ids, **how)) as read:
+        if sql is None and is_shown and sys.stdin.isatty() and sys.stdout.isatty():
+            from tieredstore.api.reading import open_tables
+            from tieredstore.cli.records.shell import run_shell
+
+            with open_tables(bucket, how, sandbox=sandbox, topic_ids=ids) as tables:
+                run_shell(tables, output.count)
+            types.tell_nulls()
+            return
+        with closing(
+            bucket.query("SHOW TABLES" if sql is None else sql, sandbox=sandbox, topic_ids=ids, **how)
+        ) as read:
             rows = GivenRows(read.schema, read.batches())
             if picture is not None:
                 _draw(picture, rows)

@@ -147,23 +147,29 @@ def _infer_kind(rules: TopicTypes, option: str, as_text: _Kind, subject: str) ->
 
 
 def sample_of(bucket: Bucket, how: QueryOptions, topic_ids: Mapping[str, str] | None = None) -> Sample:
-    """Return a function that reads the latest keys or values of a topic; none of a topic that is not in the log.
+    """Return a function that reads the latest keys or values of a topic; none of a topic of batches.
 
     ``how`` has the options of the command's own read; ``topic_ids`` choose between topics of one name.
     """
 
     def sample(topic: str, side: Literal["key", "value"]) -> Sequence[bytes]:
-        options = cast("ReadOptions", how | {"columns": (side,), "limit": _SAMPLE})
+        options = cast("ReadOptions", how.copy())
         if topic_ids is not None:
             options["topic_id"] = topic_ids.get(topic)
         try:
-            with closing(bucket.read(topic, last=_SAMPLE_OF_PARTITION, **options)) as read:
-                column: list[bytes | None] = [row[side] for batch in read.batches() for row in batch.to_pylist()]
+            return latest_messages(bucket, topic, side, options)
         except ResourceNotFoundError:
-            return ()  # a topic of batches; the read itself refuses a topic that does not exist
-        return [message for message in column if message is not None]
+            return ()  # the command's own read refuses a topic that does not exist
 
     return sample
+
+
+def latest_messages(bucket: Bucket, topic: str, side: Literal["key", "value"], how: ReadOptions) -> list[bytes]:
+    """Return the latest keys or values of a topic's partitions, without nulls."""
+    options: ReadOptions = {**how, "columns": (side,), "limit": _SAMPLE}
+    with closing(bucket.read(topic, last=_SAMPLE_OF_PARTITION, **options)) as read:
+        column: list[bytes | None] = [row[side] for batch in read.batches() for row in batch.to_pylist()]
+    return [message for message in column if message is not None]
 
 
 def open_registry(url: str | None, config: Path | None) -> SchemaRegistry | None:

@@ -14,7 +14,7 @@ def _pipeline() -> Loaded:
 
 
 _EFFECTS: Final[dict[str, Effect]] = {
-    "run": "adds", "status": "reads", "verify": "reads", "finalize": "rewrites", "backfill": "rewrites",
+    "init": "adds", "run": "adds", "status": "reads", "verify": "reads", "finalize": "rewrites", "backfill": "rewrites",
     "gc": "rewrites", "rm": "rewrites",
 }  # fmt: skip
 COMMANDS: Final = (Entry("pipeline", "Write topics as files, each record exactly once.", _EFFECTS, _pipeline),)

@@ -21,7 +21,15 @@ from tieredstore.cli.app.groups import Group
 from tieredstore.cli.app.options import Json, JsonLogs, Once, Output, Work
 from tieredstore.cli.app.outcomes import tell_all
 from tieredstore.cli.terminal.log_lines import log_lines
-from tieredstore.cli.terminal.output import complain, counted, iso_utc, print_json_line, print_lines, print_table
+from tieredstore.cli.terminal.output import (
+    complain,
+    counted,
+    human_time,
+    iso_utc,
+    print_json_line,
+    print_lines,
+    print_table,
+)
 from tieredstore.cli.terminal.rows import Row, attributes, column, field
 from tieredstore.cli.terminal.tables import moment, number, text
 from tieredstore.config.values import host_and_port
@@ -37,6 +45,7 @@ from tieredstore.pipelines.cli.items import (
     open_pipeline,
     open_runner,
 )
+from tieredstore.pipelines.cli.new_file import init
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
@@ -155,6 +164,9 @@ def status(
         int | None,
         typer.Option("--after", metavar="N", min=-1, help="List changes to the output after log entry N."),
     ] = None,
+    files: Annotated[
+        bool, typer.Option("--files", help="List each file of the changes; without --after, of all changes.")
+    ] = False,
     *,
     output: Output,
 ) -> None:
@@ -165,13 +177,14 @@ def status(
     other row exists. stderr names lost offsets as long as the next run would fail on them. Offsets whose files were
     replaced are listed below the table.
 
-    With --after, show the changes of the output instead, so that you can follow it without listing it. Pass the last
-    number shown to --after in the next call; -1 shows all changes.
+    With --after, show the changes of the output instead, so that you can follow it without listing it: the number of
+    the log entry, the time by the store's clock, and what it did. Pass the last number to --after in the next call; -1
+    shows all changes.
 
     Example: tieredstore pipeline status backup.properties
     """
-    if after is not None:
-        _show_changes(file, after, as_json=output.as_json)
+    if after is not None or files:
+        _show_changes(file, -1 if after is None else after, files, output)
         return
     with open_pipeline(file) as (settings, parts):
         from tieredstore.pipelines.run.generation import commit_log_of
@@ -214,7 +227,8 @@ def status(
     )
 
 
-def _show_changes(file: Path, after: int, *, as_json: bool) -> None:
+def _show_changes(file: Path, after: int, files: bool, output: Output) -> None:
+    as_json = output.as_json
     with open_pipeline(file) as (settings, parts):
         from tieredstore.pipelines.log.commit_log import changes_since
         from tieredstore.pipelines.run.generation import commit_log_of
@@ -222,12 +236,17 @@ def _show_changes(file: Path, after: int, *, as_json: bool) -> None:
         log = commit_log_of(settings, parts.store)
         # Count all entries, also those without a change, so that the next call does not read them again.
         last, count = max(log.read().number, after), 0
+        rows: list[list[str]] = []
         for change in changes_since(log, after):
             last, count = max(last, change.number), count + 1
             if as_json:
                 print_json_line(_CHANGE.json(change))
-            else:
+            elif files:
                 print_lines(_change_lines(change))
+            else:
+                rows.append(_CHANGE.cells(change))
+    if rows:
+        print_table(_CHANGE.columns, rows, wide=output.wide)
     if as_json:
         print_json_line({"summary": {"changes": count, "commit": last}})
     elif not count:
@@ -241,8 +260,14 @@ _DONE: Final = {
 }
 """What to show for each directory of a change, by the change's kind."""
 _CHANGE: Final[Row[Change]] = Row(
-    field("commit", lambda one: one.number),
-    field("kind", lambda one: one.kind),
+    field("commit", lambda one: one.number, number("ENTRY")),
+    field("committed_ms", lambda one: one.committed_ms),
+    column(moment("TIME"), lambda one: human_time(one.committed_ms)),
+    field("kind", lambda one: one.kind, text("KIND")),
+    column(number("FILES"), lambda one: str(len(one.added))),
+    column(number("DELETED"), lambda one: "all" if one.kind == "drop" else str(len(one.removed))),
+    column(number("DIRECTORIES"), lambda one: str(len(one.directories))),
+    column(number("SIZE"), lambda one: human_bytes(sum(file.size for file in one.added))),
     field("output_keys", lambda one: [file.key for file in one.added]),
     field("sizes", lambda one: [file.size for file in one.added]),
     field("removed_keys", lambda one: [*one.removed]),
@@ -371,5 +396,5 @@ def _status_row(now_ms: int, problems: Mapping[tuple[str, int], str]) -> Row[Par
     )
 
 
-for _verb in (finalize, backfill, gc, rm):
+for _verb in (init, finalize, backfill, gc, rm):
     app.command()(_verb)

@@ -338,6 +338,11 @@ class CommitLog:
             with ThreadPool(READERS, "tieredstore-entries") as pool:
                 yield from in_parallel(pool, self.entry, numbers, at_once=2 * READERS)
 
+    def times(self, first: int = 0) -> dict[int, int | None]:
+        """Return when the entries from ``first`` on were committed, in ms by the store's clock; None if unknown."""
+        listed = self.store.list(f"{self.folder}commits/", self._key(first - 1) if first else None)
+        return {_number_of(info.key): info.modified_ms for info in listed}
+
     def append(
         self,
         kind: EntryKind,
@@ -426,18 +431,21 @@ class Change:
     added: tuple[OutputFile, ...]
     removed: tuple[str, ...]
     directories: tuple[str, ...] = ()
+    committed_ms: int | None = field(default=None, compare=False)
+    """When it was committed, by the store's clock; None if unknown."""
 
 
 def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
     """Yield the changes after entry ``number`` (-1: all) in order, without files of bad messages, which no reader
     sees.
     """
+    times = log.times(number + 1)
     for entry in log.entries(number + 1):
         does = effects(entry)
         added = tuple(file for file in entry.files if file.kind != "quarantine") if does.publishes else ()
         removed = tuple(key for key in entry.removed if "/quarantine/" not in key)
         if added or removed or does.ends == "drop" or entry.directories:
-            yield Change(entry.number, entry.kind, added, removed, entry.directories)
+            yield Change(entry.number, entry.kind, added, removed, entry.directories, times.get(entry.number))
 
 
 def _number_of(key: str) -> int:

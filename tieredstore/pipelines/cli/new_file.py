@@ -1,0 +1,137 @@
+"""``tieredstore pipeline init``: a commented file for the most common pipeline, JSON to Parquet by hour.
+
+Separate from ``pipeline``: it writes a text for people, and reads a bucket instead of an output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tieredstore.cli.app.options import Cluster, Store
+from tieredstore.cli.terminal.output import counted, print_lines
+from tieredstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def init(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to write.")],
+    output: Annotated[
+        str, typer.Argument(metavar="OUTPUT", help="Where the files go: a folder, s3://bucket/prefix, gs://…, az://…")
+    ],
+    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="The new settings file.")] = None,
+    *,
+    store: Store,
+    cluster: Cluster,
+) -> None:
+    """Write the commented file of a pipeline that keeps JSON as Parquet by hour, with columns from a sample.
+
+    The columns are the fields of the topic's latest records. Without fields in common, files have the raw values, and
+    the file says why. Without --file it is TOPIC-by-hour.properties. It repeats the bucket's settings, so it is
+    readable only by its owner. An existing file is never changed.
+
+    Example: tieredstore pipeline init orders files -c store.properties
+    """
+    path = Path(f"{topic}-by-hour.properties") if file is None else file
+    if path.exists():
+        raise ConfigError(f"{path} exists already, and init never changes a file: choose another one with --file")
+    from tieredstore.cli.records.value_types import latest_messages
+    from tieredstore.ops.keys.pairs import write_new
+    from tieredstore.values.json_text import infer_schema
+
+    with store.open(cluster) as bucket:
+        messages = latest_messages(bucket, topic, "value", {})
+    sample = f"{counted(len(messages), 'record')} of {topic}"
+    schema: pa.Schema | None = None
+    reason = ""
+    try:
+        schema = infer_schema(messages)
+    except ConfigError as error:
+        reason = f"The values of {sample} have no fields in common: {error}."
+    client = dict(cluster.client() or {})
+    text = _text(topic, sample, schema, reason, _bucket_of(store), client, _output_of(output))
+    write_new(path, text.encode("latin-1"), mode=0o600)
+    columns = "raw values" if schema is None else f"{counted(len(schema), 'column')} inferred from {sample}"
+    print_lines([f"{path}: JSON to Parquet by hour, {columns}", f"next: tieredstore pipeline run {path} --once"])
+
+
+def _bucket_of(store: Store) -> dict[str, str]:
+    from tieredstore.config.broker_file import bucket_properties
+    from tieredstore.remote.stores import NamedStore, find_store
+
+    properties = {} if store.settings is None else bucket_properties(store.settings)[0]
+    if store.url is not None:
+        found = find_store({}, store=store.url)
+        assert isinstance(found, NamedStore)  # a text never gives loaded settings
+        properties |= dict(found.properties)
+    return properties
+
+
+def _output_of(url: str) -> dict[str, str]:
+    from tieredstore.remote.stores import NamedStore, find_store
+
+    found = find_store({}, store=url)
+    assert isinstance(found, NamedStore)  # a text never gives loaded settings
+    return {f"output.{name}": text for name, text in found.properties if name.startswith("storage.")}
+
+
+def _text(
+    topic: str,
+    sample: str,
+    schema: pa.Schema | None,
+    reason: str,
+    bucket: Mapping[str, str],
+    client: Mapping[str, str],
+    output: Mapping[str, str],
+) -> str:
+    """Return the file: chapters of comments and properties."""
+    from tieredstore.values.ddl import format_ddl
+
+    columns = {} if schema is None else {"columns": "json", f"json.schema.{topic}": format_ddl(schema)}
+    chapters: list[tuple[tuple[str, ...], Mapping[str, str]]] = [
+        (("JSON to Parquet by hour. All settings: docs/reference/pipeline-settings.md.",), {}),
+        (
+            ("The name and the generation are parts of file names: a run continues where theirs ended.",),
+            {"pipeline.name": f"{topic}-by-hour", "secor.generation": "1"},
+        ),
+        (("The topics, as a regular expression.",), {"secor.kafka.topic_filter": re.escape(topic).replace("\\-", "-")}),
+        (
+            (
+                "Directories dt=.../hr=... by the record's timestamp. For a time in a field of the value:",
+                "secor.message.parser.class=json and message.timestamp.name=FIELD.",
+            ),
+            {"secor.message.parser.class": "kafka-timestamp", "partitioner.granularity.hour": "true"},
+        ),
+        (
+            (f"A column for each field, inferred from {sample}; other fields are kept in the column _rest.",)
+            if columns
+            else (reason, f"For columns: columns=json and json.schema.{topic}=NAME TYPE, NAME TYPE."),
+            columns,
+        ),
+        (
+            ("A file ends at this size, or when its oldest record has waited so long.",),
+            {"secor.max.file.size.bytes": "200000000", "secor.max.file.age.seconds": "600"},
+        ),
+        (("The bucket to read.",), bucket),
+        (
+            ("Brokers, for records that are not in the bucket yet: kafka.bootstrap.servers=HOST:PORT.",),
+            {f"kafka.{name}": text for name, text in client.items()},
+        ),
+        (("Where the files go.",), output),
+    ]
+    import javaproperties
+
+    blocks = (
+        [
+            *(f"# {line}" for line in comment),
+            *(javaproperties.join_key_value(name, text) for name, text in given.items()),
+        ]
+        for comment, given in chapters
+    )
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
