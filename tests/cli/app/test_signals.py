@@ -82,7 +82,7 @@ def check(case: Case, ended: Ended | None, folder: Path) -> Ended:
     assert ended.code == 128 + case.signum, (case, ended)
     assert "Traceback" not in ended.stderr, (case, ended)
     if case.command.startswith("keys rotate") and case.place is not LIST:
-        assert ended.stderr.startswith("tieredstore: stopped; no segments "), (case, ended)
+        assert ended.stderr.startswith("tieredstore: stopped; no data keys "), (case, ended)
     elif case.command.startswith(("verify", "mirror")) or (case.command.startswith("rm ") and case.place is not LIST):
         assert ended.stderr.startswith("tieredstore: stopped; "), (case, ended)
     elif not case.command.startswith(("upload", "keys rotate")):
