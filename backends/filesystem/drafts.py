@@ -1,6 +1,6 @@
 """Drafts: files being written or waiting to be published, invisible until complete and durable.
 
-Kept apart from the store, its only user: a draft knows files and locks, but no keys.
+Kept apart from the store, its only user: a draft (unfinished file) knows files and locks, but no keys.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Draft:
         """Remove the file, and the folders made for it if they are empty."""
         if self._name is None:
             return
-        # Ignore a failure here, which must not hide the original error: a leftover draft is never visible.
+        # Ignore a failure here, which must not hide the original error: a leftover draft (unfinished file) is never
+        # visible.
         with suppress(OSError):
             os.unlink(self._name, dir_fd=self.folder.descriptor)
             self.folder.prune()
@@ -113,7 +114,8 @@ def start_writing(descriptor: int, start: int, size: int) -> None:
 
 
 def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
-    """Give a kept draft its final name if the name is free; the caller locks and syncs, as for ``Draft.publish``.
+    """Give a kept draft (unfinished file) its final name if the name is free; the caller locks and syncs, as for
+    ``Draft.publish``.
 
     Return False if the draft is absent or has another size. Raise FileExistsError if another file has the name. An
     OSError passes through.
@@ -128,7 +130,8 @@ def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
     elif (standing.st_dev, standing.st_ino) != (status.st_dev, status.st_ino):
         raise FileExistsError
     else:
-        # Remove the draft if the object is this very file: an earlier publisher was killed between link and unlink.
+        # Remove the draft (unfinished file) if the object is this very file: an earlier publisher was killed between
+        # link and unlink.
         os.unlink(draft, dir_fd=folder.descriptor)
     return True
 
@@ -153,18 +156,21 @@ def _link(folder: Folder, draft: bytes, name: bytes) -> bool:
 
 
 def abandoned_drafts(folder: Folder) -> dict[bytes, os.stat_result]:
-    """Return the drafts in ``folder`` whose writers are dead, by name. An OSError passes through."""
+    """Return the drafts (unfinished files) in ``folder`` whose writers are dead, by name. An OSError passes through."""
     with os.scandir(folder.descriptor) as entries:
         names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(DRAFT_MARK)]
     if not names:
         return {}
-    # Writers create and lock a draft while they hold the folder's lock, so each draft seen here has been locked.
+    # Writers create and lock a draft (unfinished file) while they hold the folder's lock, so each draft seen here has
+    # been locked.
     with folder.lock():
         return {name: status for name in names if (status := _if_abandoned(folder, name)) is not None}
 
 
 def remove_abandoned(folder: Folder, name: bytes) -> bool:
-    """Remove a draft; return False if its writer is alive or the draft is absent. An OSError passes through."""
+    """Remove a draft (unfinished file); return False if its writer is alive or the draft is absent. An OSError
+    passes through.
+    """
     with folder.lock():
         if _if_abandoned(folder, name) is None:
             return False
@@ -190,7 +196,7 @@ def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
 
 
 def publish_prepared(root: str, prepared: Prepared) -> bool:
-    """Link the draft to its key, durably; return False if the draft is absent or the key is taken."""
+    """Link the draft (unfinished file) to its key, durably; return False if the draft is absent or the key is taken."""
     path, draft = KeyPath.of(prepared.key), draft_path(prepared).rpartition("/")[2]
     with (
         OsErrors(root, prepared.key, writing=True),

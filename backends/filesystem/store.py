@@ -51,7 +51,9 @@ _DELETE_BATCH: Final = 1000
 _ATTEMPTS: Final = 100
 _SMALL_BATCH: Final = 256
 _CLOCK: Final = "clock"
-"""Name under which a draft is created, only to read the file system's clock; it never becomes an object."""
+"""Name under which a draft (unfinished file) is created, only to read the file system's clock; it never becomes an
+object.
+"""
 
 
 class FilesystemObjectStore(ObjectStore, StoreAdmin):
@@ -220,7 +222,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return digest.sha256
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  it lies beside the key
-        """Write a draft in the object's folder, synced to disk."""
+        """Write a draft (unfinished file) in the object's folder, synced to disk."""
         digest = Digest()
         with closing_body(body), open_body(digest.of(body)) as parts, self._new_draft(key) as draft:
             for part in parts:
@@ -232,7 +234,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return Prepared(key, digest.size, digest.sha256, place)
 
     def publish(self, prepared: Prepared) -> None:
-        """Link the draft to its key. If the key has an object, read it to compare its digest."""
+        """Link the draft (unfinished file) to its key. If the key has an object, read it to compare its digest."""
         if publish_prepared(self._root, prepared):
             return
         what = f"{prepared.key!r} of {self.identity}"
@@ -258,8 +260,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             folders = () if relative == b"." else tuple(relative.split(b"/"))
             below = "".join(f"{os.fsdecode(name)}/" for name in folders)
             names[:] = [name for name in names if _may_hold(f"{below}{os.fsdecode(name)}/", prefix)]
-            # List a draft if any key in its folder may start with ``prefix``: the draft's random name does not show its
-            # key.
+            # List a draft (unfinished file) if any key in its folder may start with ``prefix``: the draft's random name
+            # does not show its key.
             if below.startswith(prefix) or "/" not in prefix[len(below) :]:
                 yield from self._abandoned_in(folders, below)
 
@@ -276,7 +278,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             yield AbandonedWrite(path, status.st_size, status.st_mtime_ns // 1_000_000, path)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Remove the draft of a dead writer, and folders that become empty; safe at any time."""
+        """Remove the draft (unfinished file) of a dead writer, and folders that become empty; safe at any time."""
         place = draft_path(write) if isinstance(write, Prepared) else write.id
         *folders, name = os.fsencode(place).split(b"/")
         if not name.startswith(DRAFT_MARK) or not all(map(is_component, folders)):
@@ -320,7 +322,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         path = KeyPath.of(key)
         for _ in range(_ATTEMPTS):
             with self._writing(key), suppress(FileNotFoundError):
-                # Retry: a concurrent delete may remove the empty folder just before the draft is created in it.
+                # Retry: a concurrent delete may remove the empty folder just before the draft (unfinished file) is
+                # created in it.
                 return Draft(self._root, path, create_folders=True)
         raise StoreUnavailableError(f"cannot change {key!r} in {self._root}: its folder is removed repeatedly")
 

@@ -28,7 +28,7 @@ def place(
     *,
     dry_run: bool,
 ) -> LegalHold:
-    """Place a hold on the scope's one topic and partition, or only check it; return it."""
+    """Place a legal hold on the scope's one topic and partition, or only check it; return it."""
     topics, (first, end) = scopes.topics, window_of(*window)
     if len(topics) > 1 or any(map(is_glob, topics)) or len(scopes.partitions or ()) > 1:
         raise ConfigError("a hold is of one topic and one partition at most: place one for each")
@@ -50,7 +50,7 @@ def place(
 
 
 def plan_release(bucket: Bucket, name: str) -> Plan:
-    """Plan the release of the hold that has this name now."""
+    """Plan the release of the legal hold that has this name now."""
     planned = find_hold(bucket.opened().store, bucket.opened().prefix, name)
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:

@@ -44,7 +44,9 @@ class PartitionSegments:
 
     @classmethod
     def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage | TieredStoreError) -> PartitionSegments:
-        """Combine the lineage with the times of all segments, including segments outside of it."""
+        """Combine the lineage (the valid segments of one log) with the times of all segments, including segments
+        outside of it.
+        """
         times = [segment.event_timestamp_ms for segment in segments]
         return cls(lineage, min(times), max(times) if min(times) >= 0 else -1)
 
@@ -128,7 +130,7 @@ class Catalog:
         """Return the log of one partition.
 
         Raise ResourceNotFoundError if it has no segment, DataLossError if none is readable. Raise the error that
-        prevented tracing its lineage, if any.
+        prevented tracing its lineage (the valid segments of one log), if any.
         """
         life = self.incarnation(topic, topic_id)
         wanted = TopicIdPartition(life.topic_id, topic, partition)

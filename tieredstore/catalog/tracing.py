@@ -90,7 +90,7 @@ def trace_partitions(
     *,
     at_once: int,
 ) -> Traced:
-    """Trace the lineage of each partition of ``segments``.
+    """Trace the lineage (the valid segments of one log) of each partition of ``segments``.
 
     An index that is needed and not ``known`` takes two requests; so does each further index that restores what
     retention had truncated from it. A segment that claims to overlap others, or to be of a superseded leader epoch, is
@@ -122,7 +122,7 @@ def catalog_of(traced: Traced, problems: Iterable[Problem]) -> Catalog:
 
 
 class _Tracing:
-    """Traces one partition, from manifests to a lineage."""
+    """Traces one partition, from manifests to a lineage (the valid segments of one log)."""
 
     def __init__(self, source: SegmentSource, segments: Iterable[RemoteLogSegmentMetadata], known: KnownProofs) -> None:
         self._source = source
@@ -142,7 +142,8 @@ class _Tracing:
                 history = self._history(ruler)
                 lineage = trace_lineage(list(self._segments.values()), ruler, history)
                 doubtful = [part.segment for part in lineage.superseded]
-            # Keep the error in place of the lineage, so that other partitions stay usable.
+            # Keep the error in place of the lineage (the valid segments of one log), so that other partitions stay
+            # usable.
             except (
                 CorruptDataError,
                 UnknownKeyError,

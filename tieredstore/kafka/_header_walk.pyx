@@ -103,7 +103,9 @@ cdef class HeaderWalk:
         return True
 
     cdef const uint8_t* _bytes(self, int64_t count) noexcept nogil:
-        """Return ``count`` bytes from the position on; NULL if the log has fewer, or if they do not fit the piece."""
+        """Return ``count`` bytes from the position on; NULL if the log has fewer, or if they do not fit the piece of
+        the log.
+        """
         cdef int64_t wanted
         if count > LARGEST or count > self.size - self.position:
             return NULL

@@ -27,7 +27,7 @@ def whole_file(target: Path) -> Generator[BinaryIO]:
     """Open a file that replaces ``target``, synced to disk, if the block succeeds; otherwise leave ``target``
     unchanged.
 
-    Also remove drafts of ``target`` that killed processes left.
+    Also remove drafts (unfinished files) of ``target`` that killed processes left.
     """
     _remove_abandoned(target)
     with _draft_of(target) as (draft, file):
@@ -49,20 +49,22 @@ def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
             undone.callback(remove)
             file = undone.enter_context(draft.open("xb"))
             _lock(file)
-            # Make another draft if a second command has removed this one as abandoned before it was locked.
+            # Make another draft (unfinished file) if a second command has removed this one as abandoned before it was
+            # locked.
             if os.fstat(file.fileno()).st_nlink:
                 break
         yield draft, file
 
 
 def _lock(file: BinaryIO) -> None:
-    # Ignore a file system without locks: no process can lock a draft there, so none takes it for abandoned.
+    # Ignore a file system without locks: no process can lock a draft (unfinished file) there, so none takes it for
+    # abandoned.
     with contextlib.suppress(OSError):
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove the drafts of ``target`` that no writer locks, because their writers are dead."""
+    """Remove the drafts (unfinished files) of ``target`` that no writer locks, because their writers are dead."""
     pattern = re.compile(re.escape(_prefix(target)) + "[0-9a-f]{16}" + re.escape(_ENDING))
     with contextlib.suppress(OSError):  # the folder may be writable but not listable
         for path in target.parent.iterdir():

@@ -18,7 +18,7 @@ Partitions: TypeAlias = "int | Sequence[int] | None"
 """One partition, several (a ``range`` too), or None for all."""
 
 TopicIdLike: TypeAlias = "Uuid | str | None"
-"""Kafka's topic id, for a name that several topics had in turn."""
+"""Kafka's topic id, for a name that several topics had one after the other."""
 
 _A_MANAGER: Final = "a RemoteStorageManager that is open"
 

@@ -86,7 +86,7 @@ def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: Deleti
         for topic in topics:
             yield _hold(store, prefix, topic, dry_run=dry_run)
         if topics and not dry_run:
-            time.sleep(LOOK_AGAIN_S)  # until each garbage collection that runs knows the holds
+            time.sleep(LOOK_AGAIN_S)  # until each garbage collection that runs knows the legal holds
         for place, segments in found:
             with closing(place.outcomes(segments, times, dry_run=dry_run)) as of_place:
                 yield from of_place
@@ -262,7 +262,7 @@ class _Place:
             for file in segment.files.values():
                 self._bring_back(file)
             for file in segment.files.values():
-                self._check(file)  # a deletion may have begun before the hold
+                self._check(file)  # a deletion may have begun before the legal hold
         except (PreconditionFailedError, ObjectNotFoundError) as error:
             return segment.outcome("changed", "failed", error=error)
         except StoreError as error:
@@ -285,7 +285,7 @@ class _Place:
 
 
 def _hold(store: ObjectStore, prefix: str, topic: str, *, dry_run: bool) -> Outcome:
-    """Keep all tools from deleting a topic. Raise ConfigError for another hold of this name."""
+    """Keep all tools from deleting a topic. Raise ConfigError for another legal hold of this name."""
     hold = LegalHold(f"undelete-{topic}"[:100], topic, reason="restore undelete")
     outcome = Outcome(
         action="undelete", status="planned" if dry_run else "done", code="held", topic=topic, name=hold.name,

@@ -78,8 +78,8 @@ class _Filling:
         stored = target.watermarks.load(where, ())
         watermark = stored.value
         if watermark is None:
-            # Keep no segments for holes without a watermark: the leader's uploader has not begun, so it has recorded
-            # none.
+            # Keep no segments for holes without an upload watermark: the leader's uploader has not begun, so it has
+            # recorded none.
             self._unmark()
             return False
         gaps, is_leaving = list(watermark.holes), self.partition.role is Role.LEAVING
@@ -212,7 +212,7 @@ def agrees(described: LogSegment, hole: Hole, epochs: LeaderEpochs, watermark: W
 
     ``epochs`` are the local log's. Two replicas with the same epoch at an offset have the same records up to it, so the
     first epoch recorded in the hole decides for offsets before its start. Without recorded epochs, compare the last
-    local epoch with the watermark's: the local log matches if it is at least as new.
+    local epoch with the upload watermark's: the local log matches if it is at least as new.
     """
     known = hole.leader_epochs
     if not known:

@@ -94,7 +94,7 @@ class Counts:
         self.recorded.pop(where, None)
 
     def know_holes(self, where: TopicIdPartition, count: int) -> None:
-        """Note the number of holes in a watermark that was just read."""
+        """Note the number of holes in an upload watermark that was just read."""
         self.recorded[where] = count
 
 

@@ -301,7 +301,7 @@ class Partition:
                 del self.segments[segment.base_offset]
 
     def ship_to(self, next_offset: int) -> None:
-        """Note that the store has everything before ``next_offset``, or its watermark records it as a hole."""
+        """Note that the store has everything before ``next_offset``, or its upload watermark records it as a hole."""
         self.shipped = next_offset
         self.release(next_offset)
 

@@ -216,19 +216,19 @@ def _raise_limit(max_files: int) -> int:
 _FIRST_PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 960.0
 _AT_ONCE: Final = 50
-"""The maximum number of watermarks to read in one round: thousands of new partitions must not ask at once."""
+"""The maximum number of upload watermarks to read in one round: thousands of new partitions must not ask at once."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """The time when a partition's watermark is read again, and the present interval between reads."""
+    """The time when a partition's upload watermark is read again, and the present interval between reads."""
 
     again_s: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
 
 
 class FollowedPartitions:
-    """Slowly reads the watermarks of followed partitions, and releases the segments that their leaders have
+    """Slowly reads the upload watermarks of followed partitions, and releases the segments that their leaders have
     uploaded. Not thread-safe.
     """
 
@@ -237,7 +237,7 @@ class FollowedPartitions:
         self._asked: dict[Partition, _Asked] = {}
 
     def release(self, target: Target, partitions: Iterable[Partition]) -> None:
-        """Read each watermark once a minute, less often while it does not move; only for partitions with closed
+        """Read each upload watermark once a minute, less often while it does not move; only for partitions with closed
         segments.
 
         Raise StoreError if the store fails; then nothing is unpinned.
@@ -248,7 +248,7 @@ class FollowedPartitions:
         now_s = self._monotonic()
         # Skip partitions without closed segments: ``first`` is the first one that is not known to be uploaded.
         due = [partition for partition in followed if self._asked[partition].again_s <= now_s and partition.first]
-        # Begin with partitions whose watermark was never read.
+        # Begin with partitions whose upload watermark was never read.
         due.sort(key=lambda partition: (partition.shipped is not None, self._asked[partition].again_s))
         for partition in due[:_AT_ONCE]:
             self._ask(target, partition)
@@ -258,7 +258,7 @@ class FollowedPartitions:
         try:
             watermark = target.watermarks.peek(partition.where)
         except (CorruptDataError, ConfigError) as error:
-            # Leave a damaged watermark to the leader's uploader, which repairs it or reports the remedy.
+            # Leave a damaged upload watermark to the leader's uploader, which repairs it or reports the remedy.
             _logger.info("%s", error)
             watermark, passed = None, before or 0
         else:

@@ -89,7 +89,9 @@ class _Threads:
                 return
 
     def asking(self, name: str, *, is_silent: bool) -> Callable[[Stop], None]:
-        """Return a loop that asks leaders for watermarks: of partitions that answered last, or of silent ones."""
+        """Return a loop that asks leaders for upload watermarks: of partitions that answered last, or of silent
+        ones.
+        """
         ask = partial(self._uploader.ask_leaders, is_silent=is_silent)
         return lambda stop: self.again(name, stop, ask, _SETTLED_S)
 

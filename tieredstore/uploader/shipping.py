@@ -1,4 +1,4 @@
-"""One step of one partition: upload its next segment, then advance its watermark in the store.
+"""One step of one partition: upload its next segment, then advance its upload watermark in the store.
 
 A step reads the partition's progress and closes a gap before the next segment. It records gone and lost segments as
 holes. It waits for segments that are not replicated yet or belong to an open transaction. The watermark object may lag,
@@ -71,11 +71,13 @@ class Step(enum.Enum):
 
 
 MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
-"""The results after which the partition's watermark, the offset up to which all is stored, has moved."""
+"""The results after which the partition's upload watermark, the offset up to which all is stored, has moved."""
 
 
 class DeposedError(StoreUnavailableError):
-    """The leader of a later epoch has moved the watermark, so this broker uploads nothing until it leads again."""
+    """The leader of a later epoch has moved the upload watermark, so this broker uploads nothing until it leads
+    again.
+    """
 
 
 def _now_ms() -> int:
@@ -206,7 +208,7 @@ class _Work:
         next_offset = self._where_it_begins() if value is None else value.next_offset
         return [segment for segment in partition.pending() if segment.next_offset > next_offset]
 
-    # Progress: the watermark and its object in the store
+    # Progress: the upload watermark and its object in the store
 
     def _know_progress(self) -> Watermark:
         """Return the partition's progress, read from the store if unknown, and moved back if a later leader requires
@@ -247,13 +249,13 @@ class _Work:
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
             if value.next_offset < (partition.shipped or 0):
-                # Take up again the segments that were dropped as uploaded: another uploader has moved the watermark
-                # back.
+                # Take up again the segments that were dropped as uploaded: another uploader has moved the upload
+                # watermark back.
                 partition.shipped = value.next_offset
                 self.shipper.relist(partition)
         else:
-            # List again, because the watermark will begin with the first listed segment, and one listing may miss a
-            # file that is being renamed.
+            # List again, because the upload watermark will begin with the first listed segment, and one listing may
+            # miss a file that is being renamed.
             partition.shipped = None
             self.shipper.relist(partition)
         progress.load(loaded)
@@ -276,7 +278,7 @@ class _Work:
         return first.base_offset
 
     def _first_watermark(self) -> Watermark:
-        """Return a watermark for a partition that has no stored segments."""
+        """Return an upload watermark for a partition that has no stored segments."""
         uploads = self.shipper.uploads
         return Watermark(self.partition.where, self._where_it_begins(), -1, uploads.broker_id, uploads.now_ms())
 
@@ -334,13 +336,13 @@ class _Work:
             raise
 
     def _catch_up(self) -> None:
-        """Save the watermark if its object lags."""
+        """Save the upload watermark if its object lags."""
         progress = self.partition.progress
         if progress.unsaved_since_s is not None and progress.value is not None:
             self._save(progress.value)
 
     def _keep_up(self) -> None:
-        """Save the watermark if its object has lagged for over a second."""
+        """Save the upload watermark if its object has lagged for over a second."""
         since_s = self.partition.progress.unsaved_since_s
         if since_s is not None and self.shipper.monotonic() - since_s > _MOVES_S:
             self._catch_up()
@@ -393,7 +395,7 @@ class _Work:
         return held
 
     def _advance(self, described: LogSegment, segment_id: Uuid, epoch: int | None) -> None:
-        """Advance the watermark by one uploaded segment. Its object is saved now or within about a second."""
+        """Advance the upload watermark by one uploaded segment. Its object is saved now or within about a second."""
         partition, uploads = self.partition, self.shipper.uploads
         value = partition.progress.value
         assert value is not None
@@ -414,8 +416,8 @@ class _Work:
     # Segments that cannot be uploaded
 
     def _close_gap(self, watermark: Watermark) -> Step:
-        """Close the gap between the watermark and the first local segment: advance over stored segments, else record
-        a hole.
+        """Close the gap between the upload watermark and the first local segment: advance over stored segments, else
+        record a hole.
         """
         # List again, because a listing may miss a file that is being renamed.
         partition, uploads = self.partition, self.shipper.uploads
@@ -502,7 +504,7 @@ class _Work:
 
 
 def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None:
-    """Return the start of the first leader epoch after the watermark's; None without one.
+    """Return the start of the first leader epoch after the upload watermark's; None without one.
 
     If retention truncated the checkpoint, that epoch seems to begin at the log's present start. Then read its true
     start from the batches of earlier segments, which are marked deleted but still on disk.

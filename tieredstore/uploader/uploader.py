@@ -241,7 +241,7 @@ class Uploader(Closing):
     def ship_run(self, partition: Partition) -> Step | None:
         """Make steps of a partition for about a second while they progress; return the last result.
 
-        Consecutive steps read its state once and save its watermark once.
+        Consecutive steps read its state once and save its upload watermark once.
         """
         return self._steps(partition, goes_on=True)
 

@@ -58,7 +58,7 @@ class StoredWatermark:
 
 
 class WatermarkStore:
-    """Reads and moves watermarks. Of two concurrent moves, one raises PreconditionFailedError."""
+    """Reads and moves upload watermarks. Of two concurrent moves, one raises PreconditionFailedError."""
 
     def __init__(
         self,
@@ -82,11 +82,12 @@ class WatermarkStore:
     def load(
         self, where: TopicIdPartition, history: LeaderEpochs, begins: Callable[[], int | None] = lambda: None
     ) -> StoredWatermark:
-        """Return the partition's watermark: from its object, or rebuilt from stored segments of these epochs, or None.
+        """Return the partition's upload watermark: from its object, or rebuilt from stored segments of these epochs, or
+        None.
 
-        ``begins`` returns the log's first offset on disk. A rebuilt watermark starts there if that is before the first
-        stored segment. A damaged object is logged and ignored; the next move replaces it. Raise ConfigError if the
-        store's segments have keys of another layout, or if the topic was re-created.
+        ``begins`` returns the log's first offset on disk. A rebuilt watermark starts there if that is before the
+        first stored segment. A damaged object is logged and ignored; the next move replaces it. Raise ConfigError if
+        the store's segments have keys of another layout, or if the topic was re-created.
         """
         if not self._is_layout_known:
             refuse_other_layout(self._store, self._prefix)
@@ -125,7 +126,7 @@ class WatermarkStore:
         return None if self._made_id is None else self._made_id(where.topic)
 
     def advance(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
-        """Advance the watermark over adjoining stored segments, as far as ``until``.
+        """Advance the upload watermark over adjoining stored segments, as far as ``until``.
 
         Costs a listing from the watermark on, and the manifests found. If these do not reach ``until``, read earlier
         segments too: another replica's uploads have other boundaries.
@@ -215,8 +216,8 @@ def chain_of(
 ) -> Watermark | None:
     """Return ``watermark`` advanced over the segments that adjoin it and each other.
 
-    Without a watermark, begin with the first segment, or at ``begins`` if that is earlier. Ignore segments whose leader
-    epochs differ from ``history``: they are no longer part of the log.
+    Without an upload watermark, begin with the first segment, or at ``begins`` if that is earlier. Ignore segments
+    whose leader epochs differ from ``history``: they are no longer part of the log.
     """
     for segment in sorted(segments, key=lambda segment: (segment.start_offset, segment.end_offset)):
         if not agrees(segment, history):

@@ -17,9 +17,9 @@ from tieredstore.process.whole_files import whole_file
 def output_to(path: Path | None) -> Generator[BinaryIO]:
     """Open the destination: stdout for None and ``-``, otherwise a file that appears whole at the end or not at all.
 
-    The bytes go to a draft in the same folder, which is then synced and renamed. A device or a pipe is written
-    directly. Drafts of a killed command are removed. Raise ConfigError for a symbolic link to a file: another user of
-    the folder may have created the link to choose what is overwritten.
+    The bytes go to a draft (unfinished file) in the same folder, which is then synced and renamed. A device or a pipe
+    is written directly. Drafts of a killed command are removed. Raise ConfigError for a symbolic link to a file:
+    another user of the folder may have created the link to choose what is overwritten.
     """
     if path is None or str(path) == "-":
         yield sys.stdout.buffer

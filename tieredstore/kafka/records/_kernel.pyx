@@ -20,11 +20,11 @@ from tieredstore.kafka.records._slabs cimport SlabPool
 
 # Reasons for scan() to stop.
 cdef enum State:
-    PIECE_READ  # all of the piece has been read
-    PARTIAL_BATCH  # the remaining bytes of the piece are the beginning of a batch
+    PIECE_READ  # all of the piece of the log has been read
+    PARTIAL_BATCH  # the remaining bytes of the piece of the log are the beginning of a batch
     COLUMNS_FULL  # take the columns before the next scan
     STOP_REACHED  # all further batches are at the stop offset or beyond
-    ZERO_TAIL  # where a batch would begin, the rest of the piece is zeros
+    ZERO_TAIL  # where a batch would begin, the rest of the piece of the log is zeros
     FAULTY  # the current batch is damaged
     COMPRESSED_BODY  # decompress the records of the current batch before anything else
 
@@ -161,7 +161,7 @@ cdef class Scanner:
 
     @property
     def place(self):
-        """The start of the current batch in the piece; between batches, the first byte not walked over."""
+        """The start of the current batch in the piece of the log; between batches, the first byte not walked over."""
         return self.at
 
     @property

@@ -87,7 +87,8 @@ class LogReading:
                     consumed += taken
                     if len(rest) >= _LEAST_FRAME:
                         yield from self._walk_rest(rest)
-                # Decode the whole batches of the piece. The bytes after them begin another batch: keep those.
+                # Decode the whole batches of the piece of the log. The bytes after them begin another batch: keep
+                # those.
                 if not rest and self._state != _STOP_REACHED:
                     with view[consumed:] as unread:
                         walked = yield from self._walk(unread)
@@ -104,7 +105,7 @@ class LogReading:
         del rest[: len(rest) if self._state == _STOP_REACHED else walked]
 
     def _walk(self, piece: memoryview | bytearray) -> Generator[pa.RecordBatch, None, int]:
-        """Yield the records of all batches that are whole in the piece; return the size of those batches."""
+        """Yield the records of all batches that are whole in the piece of the log; return the size of those batches."""
         # Expect only zeros after zeros: nothing is written after preallocated space.
         if self.ended_in_zeros:
             _expect_zeros(piece, self.position)
@@ -115,7 +116,8 @@ class LogReading:
             yield from self._walk_batches()
             walked = self._scanner.place
         finally:
-            # Release the piece: a mapped file, or another foreign buffer, can be closed only when nothing refers to it.
+            # Release the piece of the log: a mapped file, or another foreign buffer, can be closed only when nothing
+            # refers to it.
             self._scanner.release()
         if self._state == _ZERO_TAIL:
             self.ended_in_zeros, walked = True, len(piece)

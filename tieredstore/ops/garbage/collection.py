@@ -137,7 +137,9 @@ class GarbageCollection:
             yield from in_parallel(pool, work, garbage, at_once=4 * self.parallel)
 
     def collect(self, older_than_ms: int, holds: Holds, garbage: Garbage) -> Step[Garbage]:
-        """Delete one piece of garbage, unless it is too young, under a hold, or has a manifest by now. Thread-safe."""
+        """Delete one piece of garbage, unless it is too young, under a legal hold, or has a manifest by now.
+        Thread-safe.
+        """
         if garbage.modified_ms is None:
             return Step(garbage, Outcome.YOUNG, "its age is unknown")
         if garbage.modified_ms > older_than_ms:
@@ -218,8 +220,8 @@ def _hours(duration_ms: int) -> str:
 
 
 def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
-    """Return the write's key in the layout of segments. For a draft in a folder, which has another name, return a
-    key beside it.
+    """Return the write's key in the layout of segments. For a draft (unfinished file) in a folder, which has another
+    name, return a key beside it.
     """
     folder, slash, name = write.key.rpartition("/")
     if name.startswith(DRAFT_PREFIX):

@@ -27,7 +27,7 @@ from tieredstore.process.forks import ForkSafeLock
 from tieredstore.versions import HOLD
 
 LOOK_AGAIN_S: Final = 10.0
-"""A deleting tool reads the holds again after this many seconds."""
+"""A deleting tool reads the legal holds again after this many seconds."""
 
 _FOLDER: Final = "!tieredstore/holds/"
 _ENDING: Final = ".json"
@@ -37,7 +37,7 @@ _MOST_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LegalHold:
-    """A hold on all topics, on one topic, or on some of its partitions or offsets (both ends inclusive)."""
+    """A legal hold on all topics, on one topic, or on some of its partitions or offsets (both ends inclusive)."""
 
     name: str
     topic: str | None = None
@@ -58,7 +58,9 @@ class LegalHold:
             raise ConfigError(f"offsets {first} to {last} are not a valid range")
 
     def covers(self, where: TopicIdPartition, first: int, last: int | None) -> bool:
-        """Return True if the hold protects any of the offsets ``first`` to ``last`` (None if the end is unknown)."""
+        """Return True if the legal hold protects any of the offsets ``first`` to ``last`` (None if the end is
+        unknown).
+        """
         return (
             (self.topic is None or self.topic == where.topic)
             and (self.partition is None or self.partition == where.partition)
@@ -68,7 +70,7 @@ class LegalHold:
 
 
 def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
-    """Write the hold to the bucket. Raise PreconditionFailedError if its name is taken."""
+    """Write the legal hold to the bucket. Raise PreconditionFailedError if its name is taken."""
     try:
         store.put(_key(prefix, hold.name), HOLD.to_bytes(asdict(hold), indent=1), if_absent=True)
     except PreconditionFailedError as error:
@@ -89,7 +91,9 @@ def _taken(hold: LegalHold) -> PreconditionFailedError:
 
 
 def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
-    """Return the hold of this name; None if the hold is unreadable. Raise ObjectNotFoundError if it does not exist."""
+    """Return the legal hold of this name; None if the hold is unreadable. Raise ObjectNotFoundError if it does not
+    exist.
+    """
     LegalHold(name)
     try:
         return _parse(name, store.get_small(_key(prefix, name), _MOST_BYTES))
@@ -98,7 +102,7 @@ def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
 
 
 def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
-    """Remove a hold, even an unreadable one. Raise ObjectNotFoundError if it does not exist."""
+    """Remove a legal hold, even an unreadable one. Raise ObjectNotFoundError if it does not exist."""
     LegalHold(name)
     key = _key(prefix, name)
     store.head(key)
@@ -106,13 +110,13 @@ def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
 
 
 def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
-    """Yield all holds by name. Raise CorruptDataError for an unreadable one."""
+    """Yield all legal holds by name. Raise CorruptDataError for an unreadable one."""
     for info in store.list(f"{prefix}{_FOLDER}"):
         if info.key.endswith(_ENDING):
             try:
                 raw = store.get_small(info.key, _MOST_BYTES)
             except ObjectNotFoundError:
-                continue  # the hold was released after the listing
+                continue  # the legal hold was released after the listing
             yield _parse(info.key.removeprefix(f"{prefix}{_FOLDER}").removesuffix(_ENDING), raw)
 
 
@@ -128,7 +132,7 @@ class Holds:
         self._read_at_s = -float("inf")
 
     def on(self, where: TopicIdPartition, first: int, last: int | None) -> LegalHold | None:
-        """Return a hold on these offsets, or None. Raise CorruptDataError if any hold is unreadable."""
+        """Return a legal hold on these offsets, or None. Raise CorruptDataError if any hold is unreadable."""
         with self._lock:
             now_s = self._monotonic()
             if now_s - self._read_at_s >= LOOK_AGAIN_S:
@@ -145,7 +149,7 @@ def _key(prefix: str, name: str) -> str:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The fields of a hold's JSON document."""
+    """The fields of a legal hold's JSON document."""
 
     name: str
     topic: str | None

@@ -141,7 +141,7 @@ class Removal:
         if planned.outcome is not Outcome.REMOVED:
             return planned
         segment = planned.item
-        # Check again: a hold may have been placed since the plan.
+        # Check again: a legal hold may have been placed since the plan.
         if (held := _held(segment, holds)) is not None:
             return held
         try:

@@ -84,7 +84,8 @@ def _held(path: Path, content: bytes) -> Generator[Path]:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    # Give all drafts one name, so that the next run removes the draft of a killed run, which contains secrets.
+    # Give all drafts one name, so that the next run removes the draft (unfinished file) of a killed run, which contains
+    # secrets.
     draft = target.with_name(f".{target.name}.draft")
     try:
         draft.unlink(missing_ok=True)

@@ -182,10 +182,10 @@ class OfRegistry(Decoder):
     lookup: SchemaLookup
     taken: Taken = ()
     seen: _Seen | None = field(default=None, compare=False)
-    """Schemas found so far in a window, merged in the order of its records."""
+    """Schemas found so far in an offset window, merged in the order of its records."""
 
     def for_window(self, topic: str) -> OfRegistry:
-        """Return a decoder without any schemas yet, so that the same window always gives the same files."""
+        """Return a decoder without any schemas yet, so that the same offset window always gives the same files."""
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
@@ -216,7 +216,7 @@ class OfRegistry(Decoder):
 
 
 class _Seen:
-    """The schemas found so far in a window, in the order of its records."""
+    """The schemas found so far in an offset window, in the order of its records."""
 
     def __init__(self, lookup: SchemaLookup, topic: str, taken: Taken) -> None:
         self._lookup, self._topic, self._taken = lookup, topic, taken

@@ -1,4 +1,4 @@
-"""Bodies: the files of a window while they are written and uploaded.
+"""Bodies: the files of an offset window while they are written and uploaded.
 
 A small body stays in memory until it ends. One large body at a time is uploaded while the rest of it is encoded. Other
 large bodies, and formats that seek or read back, use temporary files and are uploaded when they end.
@@ -34,8 +34,8 @@ _SMALL: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory limits for the bodies of a window: ``held_files`` of ``held_bytes`` each, and ``buffers`` of one
-    stream.
+    """Memory limits for the bodies of an offset window: ``held_files`` of ``held_bytes`` each, and ``buffers`` of
+    one stream.
     """
 
     held_bytes: int = 4 << 20
@@ -86,7 +86,8 @@ class FileBody(ABC):
 
 
 class Bodies:
-    """The bodies of one window. On an error, ``__exit__`` discards their objects from the store as far as possible.
+    """The bodies of one offset window. On an error, ``__exit__`` discards their objects from the store as far as
+    possible.
 
     After KeyboardInterrupt or SystemExit it does not wait for running uploads.
     """

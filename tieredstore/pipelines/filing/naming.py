@@ -51,7 +51,7 @@ class Naming:
     redriven: int = 0
     """How often the quarantined messages of these files were parsed again."""
     by_window: bool = False
-    """True if a window's first file in each directory is named by the window's first offset, as in Secor."""
+    """True if an offset window's first file in each directory is named by the window's first offset, as in Secor."""
 
     @property
     def root(self) -> str:
@@ -59,7 +59,7 @@ class Naming:
         return self.places.root
 
     def offset_in_name(self, first_offset: int, window_start: int, *, is_first: bool) -> int:
-        """Return the offset for a file's name: its first record's, but with ``by_window`` the window's start if
+        """Return the offset for a file's name: its first record's, but with ``by_window`` the offset window's start if
         ``is_first``.
 
         Later files of the window use the offset of their first record, which no other file has. So do redriven

@@ -57,7 +57,7 @@ class Progress:
     records: int
     recent_bytes: int = 0
     recent_offsets: int = 0
-    """Bytes and offsets of the latest windows, as sums that decay: each new window halves the earlier sum."""
+    """Bytes and offsets of the latest offset windows, as sums that decay: each new window halves the earlier sum."""
     leader_epoch: int = -1
     """Leader epoch of the record before the next offset (or a later epoch), -1 if unknown."""
 
@@ -67,7 +67,7 @@ class Progress:
         return Position(self.next_offset, None if self.leader_epoch < 0 else self.leader_epoch)
 
     def recent_with(self, window: WrittenWindow) -> tuple[int, int]:
-        """Return ``recent_bytes`` and ``recent_offsets`` after another window."""
+        """Return ``recent_bytes`` and ``recent_offsets`` after another offset window."""
         if window.read_bytes < 0 or window.stop == window.start:
             return self.recent_bytes, self.recent_offsets
         return self.recent_bytes // 2 + window.read_bytes, self.recent_offsets // 2 + window.stop - window.start
@@ -83,7 +83,8 @@ class Contents:
 
 
 class Life(enum.StrEnum):
-    """The state of a generation, derived from its log. Each transition is one entry, created only if absent.
+    """The state of a generation (a version of the output), derived from its log. Each transition is one entry, created
+    only if absent.
 
     | state | meaning | entries that end it, with the next state |
     |---|---|---|
@@ -125,9 +126,11 @@ class LogState:
     finalized: set[str] = field(default_factory=set[str])
     """Paths that were marked complete by a ``_SUCCESS``. Their files are in the path itself or below it."""
     linked: set[int] = field(default_factory=set[int])
-    """Other generations that the entries name. The counts in a ``_SUCCESS`` include their files."""
+    """Other generations (versions of the output) that the entries name. The counts in a ``_SUCCESS`` include their
+    files.
+    """
     giving_to: int = -1
-    """Generation that is now replacing files of this one, or -1."""
+    """Generation (a version of the output) that is now replacing files of this one, or -1."""
     withheld: set[str] = field(default_factory=set[str])
     """Paths that must have no ``_SUCCESS`` during a replacement."""
     backfill: int = -1
@@ -137,7 +140,7 @@ class LogState:
 
     @property
     def life(self) -> Life:
-        """The state of the generation."""
+        """The state of the generation (a version of the output)."""
         if self.closed:
             return Life(self.closed)
         if self.number < 0:
@@ -215,7 +218,7 @@ class LogState:
         )
 
     def _count(self, window: WrittenWindow, sign: int) -> None:
-        """Add a window's numbers of files and records to the totals (``sign`` 1), or subtract them (-1)."""
+        """Add an offset window's numbers of files and records to the totals (``sign`` 1), or subtract them (-1)."""
         before = self.positions.get(window.where)
         if before is None:
             raise CommitLogCorruptError(
@@ -282,10 +285,11 @@ _SNAPSHOT_NAMES: Final[Mapping[str, str]] = {
 
 
 class CommitLog:
-    """The commit log of one generation of a pipeline, in ``store`` below ``root``. Not thread-safe.
+    """The commit log of one generation (a version of the output) of a pipeline, in ``store`` below ``root``. Not
+    thread-safe.
 
-    ``state`` covers the entries read so far. ``append`` writes the next entry, or raises FencedError if another writer
-    already has.
+    ``state`` covers the entries read so far. ``append`` writes the next entry, or raises FencedError if another
+    writer already has.
     """
 
     def __init__(self, store: ObjectStore, root: str, pipeline: str, generation: int) -> None:
@@ -297,7 +301,7 @@ class CommitLog:
         self.state = LogState()
 
     def of_generation(self, generation: int) -> CommitLog:
-        """Return the unread log of another generation of the same pipeline."""
+        """Return the unread log of another generation (a version of the output) of the same pipeline."""
         return CommitLog(self.store, self.root, self.pipeline, generation)
 
     @property
@@ -419,7 +423,8 @@ class CommitLog:
 class Change:
     """A committed change of the output's files or ``_SUCCESS`` marks. The last one may still be in progress.
 
-    ``kind`` ``drop`` deletes all files of the generation. ``directories`` depends on ``kind``:
+    ``kind`` ``drop`` deletes all files of the generation (a version of the output). ``directories`` depends on
+    ``kind``:
 
     - ``finalize``: directories that become complete
     - ``replacing``, ``replaced``: directories that are incomplete between these two entries

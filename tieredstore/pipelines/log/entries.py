@@ -1,4 +1,4 @@
-"""Entries of the commit log, and their JSON: windows of offsets and the files written for them."""
+"""Entries of the commit log, and their JSON: offset windows and the files written for them."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Window:
 
     @property
     def is_mark(self) -> bool:
-        """True for an empty window, a mark: it records the offset at which a partition begins."""
+        """True for an empty offset window, a mark: it records the offset at which a partition begins."""
         return self.start == self.stop
 
     def without_records(self) -> WrittenWindow:
-        """Return the window as a WrittenWindow without files, for a mark or the plan of a backfill."""
+        """Return the offset window as a WrittenWindow without files, for a mark or the plan of a backfill."""
         return WrittenWindow(
             self.topic, self.topic_id, self.partition, self.start, self.stop, 0, 0, 0, (),
             leader_epoch=self.leader_epoch,
@@ -59,7 +59,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """One file of a window. ``kind``: ``data``, ``sidecar`` (metadata that the format cannot hold) or ``quarantine``.
+    """One file of an offset window. ``kind``: ``data``, ``sidecar`` (metadata that the format cannot hold) or
+    ``quarantine``.
 
     ``first_offset`` to ``last_offset`` and ``min_timestamp`` to ``max_timestamp`` are ranges of its records, ends
     included. Timestamps are in ms since the epoch, -1 without records.
@@ -81,8 +82,8 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenWindow:
-    """A window after writing. Each of its records is in a data file, dropped by a transformer, or quarantined as
-    bad.
+    """An offset window after writing. Each of its records is in a data file, dropped by a transformer, or
+    quarantined as bad.
     """
 
     __pydantic_config__: ClassVar = _EXACT
@@ -134,9 +135,9 @@ class Entry:
     fingerprint: str
     windows: tuple[WrittenWindow, ...]
     removed: tuple[str, ...] = ()
-    """Keys of files to delete after the files of the windows are published."""
+    """Keys of files to delete after the files of the offset windows are published."""
     other: Number = -1
-    """Number of another generation, or -1. Its role depends on ``kind``:
+    """Number of another generation (a version of the output), or -1. Its role depends on ``kind``:
 
     - ``seal``: the generation that continues this one
     - ``take-over``: the previous generation
@@ -154,7 +155,7 @@ class Entry:
 
     @property
     def files(self) -> list[OutputFile]:
-        """Files of all windows."""
+        """Files of all offset windows."""
         return [file for window in self.windows for file in window.files]
 
     def to_bytes(self) -> bytes:
@@ -186,31 +187,37 @@ class Effects:
     """Changes that an entry makes to the state of a log. Fields that do not apply are empty."""
 
     begins: Sequence[WrittenWindow] = ()
-    """Empty windows that mark where partitions begin."""
+    """Empty offset windows that mark where partitions begin."""
     writes: Sequence[WrittenWindow] = ()
-    """Written windows. Each partition continues at the ``stop`` of its window."""
+    """Written offset windows. Each partition continues at the ``stop`` of its window."""
     redrives: Sequence[WrittenWindow] = ()
-    """Windows whose quarantined messages were parsed again. Their new files join those of this generation."""
+    """Offset windows whose quarantined messages were parsed again. Their new files join those of this generation (a
+    version of the output).
+    """
     jumps: Sequence[WrittenWindow] = ()
-    """Planned windows of a backfill. Each partition continues at the ``start`` of its window."""
+    """Planned offset windows of a backfill. Each partition continues at the ``start`` of its window."""
     gives: Sequence[WrittenWindow] = ()
-    """Windows that the generation ``other`` has replaced. This generation's files of these windows are deleted."""
+    """Offset windows that the generation ``other`` (a version of the output) has replaced. This generation's files
+    of these windows are deleted.
+    """
     publishes: bool = False
     """True if the driver must publish files or write ``_SUCCESS`` marks before it commits another entry."""
     settles: bool = False
     """True if the entry records that everything before it is published and the latest backfill is complete."""
     withholds: Sequence[str] | None = None
-    """Directories that lose their ``_SUCCESS`` while the generation ``other`` replaces files. None: nothing changes."""
+    """Directories that lose their ``_SUCCESS`` while the generation ``other`` (a version of the output) replaces
+    files. None: nothing changes.
+    """
     releases: Sequence[str] | None = None
     """Directories that may have a ``_SUCCESS`` again. None: nothing changes."""
     neighbour: int = -1
-    """The generation before this one, or the generation that continues it; -1: unchanged."""
+    """The generation (a version of the output) before this one, or the generation that continues it; -1: unchanged."""
     ends: Literal["", "seal", "drop"] = ""
     """How the entry ends the log: ``seal`` or ``drop``."""
 
     @property
     def adds(self) -> Sequence[WrittenWindow]:
-        """Windows whose data files are added to the output."""
+        """Offset windows whose data files are added to the output."""
         return self.writes or self.redrives
 
 

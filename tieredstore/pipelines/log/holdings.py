@@ -1,4 +1,6 @@
-"""Files and windows of a generation, and of its family: all generations that log entries link to it."""
+"""Files and offset windows of a generation (a version of the output), and of its family: all generations that log
+entries link to it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _NOTHING: Final = Prepared("", 0, "", "")
 
 @dataclass(slots=True)
 class CommittedFile:
-    """A file, its window, and the number of the entry that committed it."""
+    """A file, its offset window, and the number of the entry that committed it."""
 
     file: OutputFile
     window: WrittenWindow
@@ -39,7 +41,8 @@ class Committed:
 
     @classmethod
     def of(cls, log: CommitLog, *, prepared: bool = True) -> Self:
-        """Read the log to its end, and return the files of all its entries. A dropped generation has none.
+        """Read the log to its end, and return the files of all its entries. A dropped generation (a version of the
+        output) has none.
 
         ``prepared=False`` leaves out data about uploads, which only publishing and committing need. This halves the
         memory for an output of many files.
@@ -76,27 +79,31 @@ def _without_prepared(entry: Entry) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A window and the files that hold its records now. ``given_to`` is the generation that has replaced it, or -1."""
+    """An offset window and the files that hold its records now. ``given_to`` is the generation (a version of the
+    output) that has replaced it, or -1.
+    """
 
     window: WrittenWindow
     given_to: int = -1
 
     @property
     def is_held(self) -> bool:
-        """True if no other generation has replaced the window."""
+        """True if no other generation (a version of the output) has replaced the offset window."""
         return self.given_to < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """All windows of a generation by partition, in order of offsets. A dropped generation has none."""
+    """All offset windows of a generation (a version of the output) by partition, in order of offsets. A dropped
+    generation has none.
+    """
 
     windows: Mapping[TopicPartition, list[Holding]]
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Return the windows after all entries of the log and then ``redriven``: entries by which later generations
-        filed messages that this generation had quarantined.
+        """Return the offset windows after all entries of the log and then ``redriven``: entries by which later
+        generations (versions of the output) filed messages that this generation had quarantined.
         """
         fold = _Fold()
         for entry in log.entries():
@@ -108,7 +115,7 @@ class Holdings:
         return cls(fold.holdings())
 
     def between(self, where: TopicPartition, start: int, stop: int) -> Iterator[Holding]:
-        """Yield the windows of a partition that overlap the offsets ``start`` to ``stop`` (exclusive)."""
+        """Yield the offset windows of a partition that overlap the offsets ``start`` to ``stop`` (exclusive)."""
         windows = self.windows.get(where, [])
         for one in windows[bisect.bisect_right(windows, start, key=lambda one: one.window.stop) :]:
             if one.window.start >= stop:
@@ -116,13 +123,17 @@ class Holdings:
             yield one
 
     def iterate_held(self) -> Iterator[WrittenWindow]:
-        """Yield all windows that the generation still holds, by partition and offset."""
+        """Yield all offset windows that the generation (a version of the output) still holds, by partition and
+        offset.
+        """
         for _, windows in sorted(self.windows.items()):
             yield from (one.window for one in windows if one.is_held)
 
 
 class _Fold:
-    """Applies the entries of a log, in order, to the windows that a generation holds."""
+    """Applies the entries of a log, in order, to the offset windows that a generation (a version of the output)
+    holds.
+    """
 
     def __init__(self) -> None:
         self._committed = Committed()
@@ -144,8 +155,8 @@ class _Fold:
                 self._filtered[window.where, start] += window.filtered
 
     def _starts(self, window: WrittenWindow) -> list[int]:
-        """Return the starts of all written windows that ``window`` overlaps: a redriven window may be only a part of
-        one.
+        """Return the starts of all written offset windows that ``window`` overlaps: a redriven window may be only a
+        part of one.
         """
         windows = self._windows.get(window.where, [])
         first = bisect.bisect_right(windows, window.start, key=lambda one: one.stop)
@@ -177,7 +188,8 @@ class _Fold:
 
 
 class Family:
-    """A generation and all generations linked to it by log entries, directly or through others. Not thread-safe.
+    """A generation (a version of the output) and all generations linked to it by log entries, directly or through
+    others. Not thread-safe.
 
     The caller reads and writes the generation's own log; this class reads the other logs.
     """
@@ -192,8 +204,8 @@ class Family:
         return bool(self._others)
 
     def states(self) -> list[LogState]:
-        """Return the states of this generation's log and of linked logs, without dropped generations, as of the last
-        refresh.
+        """Return the states of this generation's log and of linked logs, without dropped generations (versions of
+        the output), as of the last refresh.
         """
         return [
             self._log.state,
@@ -201,29 +213,33 @@ class Family:
         ]
 
     def has_said(self, statement: Statement) -> bool:
-        """Return True if a generation of this family wrote the statement (its counts in a ``_SUCCESS``)."""
+        """Return True if a generation (a version of the output) of this family wrote the statement (its counts in a
+        ``_SUCCESS``).
+        """
         ours = {self._log.generation, *self._read_others()}
         return statement.pipeline == self._log.pipeline and statement.generation in ours
 
     @property
     def has_dropped(self) -> bool:
-        """True if a linked generation was dropped."""
+        """True if a linked generation (a version of the output) was dropped."""
         return any(log.state.life is Life.DROPPED for log in self._read_others().values())
 
     @property
     def finalized(self) -> set[str]:
-        """Directories finalized by any generation of the family."""
+        """Directories finalized by any generation (a version of the output) of the family."""
         return set[str]().union(*(state.finalized for state in self.states()))
 
     @property
     def withheld(self) -> set[str]:
-        """Directories that must have no ``_SUCCESS`` now because a generation of the family is replacing their
-        files.
+        """Directories that must have no ``_SUCCESS`` now because a generation (a version of the output) of the
+        family is replacing their files.
         """
         return set[str]().union(*(state.withheld for state in self.states()))
 
     def read_predecessors(self) -> dict[int, CommitLog]:
-        """Return the logs of earlier generations that this one continues, oldest first, without dropped ones."""
+        """Return the logs of earlier generations (versions of the output) that this one continues, oldest first,
+        without dropped ones.
+        """
         chain: dict[int, CommitLog] = {}
         number, known = self._log.generation, self._read_others()
         while before := [
@@ -234,10 +250,10 @@ class Family:
         return chain
 
     def find_redriven(self) -> list[Entry]:
-        """Return the entries by which later generations filed quarantined messages, in order.
+        """Return the entries by which later generations (versions of the output) filed quarantined messages, in order.
 
         Their offsets show which of the messages this generation had quarantined. Entries of dropped generations have no
-        windows, because the files are deleted.
+        offset windows, because the files are deleted.
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log
@@ -249,7 +265,8 @@ class Family:
         return entries
 
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
-        """Return the first offsets of a window that any generation still holds, and the number of that generation.
+        """Return the first offsets of an offset window that any generation (a version of the output) still holds, and
+        the number of that generation.
 
         Generations in ``but`` are skipped. Dropped generations hold nothing.
         """
@@ -269,8 +286,8 @@ class Family:
         return holder, replace(window, start=first, stop=behind)
 
     def count_contents(self, paths: Sequence[str], *, without: LogState | None = None) -> dict[str, tuple[int, int]]:
-        """Return the numbers of files and records in and below each directory. ``without`` leaves out one
-        generation.
+        """Return the numbers of files and records in and below each directory. ``without`` leaves out one generation
+        (a version of the output).
         """
         held: dict[str, tuple[int, int]] = dict.fromkeys(paths, (0, 0))
         for state in (state for state in self.states() if state is not without):

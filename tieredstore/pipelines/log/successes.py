@@ -1,4 +1,6 @@
-"""``_SUCCESS`` objects: each marks a directory as complete, with the counts of the generations that wrote to it."""
+"""``_SUCCESS`` objects: each marks a directory as complete, with the counts of the generations (versions of the
+output) that wrote to it.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,16 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class _Stored(Statement):
-    """The JSON of a ``_SUCCESS``: the latest statement, and in ``beside`` those of other generations."""
+    """The JSON of a ``_SUCCESS``: the latest statement, and in ``beside`` those of other generations (versions of
+    the output).
+    """
 
     beside: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """A directory's ``_SUCCESS``: one statement per generation, the latest first."""
+    """A directory's ``_SUCCESS``: one statement per generation (a version of the output), the latest first."""
 
     etag: str | None
     size: int
@@ -77,7 +81,7 @@ def change_success(
     """Replace the statements for which ``is_ours`` is true by ``statement``; None deletes them. Return True on a
     change.
 
-    Statements of other generations stay. The object is deleted with its last statement.
+    Statements of other generations (versions of the output) stay. The object is deleted with its last statement.
 
     ``check`` runs between the read and the conditional write. If it finds no newer driver, the write cannot
     overwrite a newer statement, however long this process sleeps in between. Stores have no conditional delete, so a
@@ -101,7 +105,7 @@ def change_success(
             else:
                 store.replace(key, _content(after), before.etag or "")
         except PreconditionFailedError:
-            # Try again: another generation wrote first.
+            # Try again: another generation (a version of the output) wrote first.
             if attempt == _ATTEMPTS - 1:
                 raise
         else:

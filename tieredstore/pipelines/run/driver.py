@@ -25,14 +25,16 @@ _BEGINS: Final = 5
 
 
 class WindowWriter(Protocol):
-    """Writes committed windows again if the store has dropped their prepared files before publication."""
+    """Writes committed offset windows again if the store has dropped their prepared files (uploaded, not yet
+    visible) before publication.
+    """
 
     def write(self, window: Window, generation: Generation) -> Written:
-        """Prepare the files of a window under the file names of ``generation``."""
+        """Prepare the files of an offset window under the file names of ``generation``."""
         ...
 
     def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:
-        """Prepare the files of a window whose messages are in the quarantine file ``key``."""
+        """Prepare the files of an offset window whose messages are in the quarantine file ``key``."""
         ...
 
 
@@ -70,7 +72,9 @@ class Driver:
         """True if everything committed is published. After a failure, ``resume`` sets it again."""
 
     def of_generation(self, number: int) -> Driver:
-        """Return a driver of another generation, without a listener. Its ``begin`` has not run."""
+        """Return a driver of another generation (a version of the output), without a listener. Its ``begin`` has not
+        run.
+        """
         return Driver(self.generation.with_number(number), self._writer)
 
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
@@ -79,8 +83,8 @@ class Driver:
         The entry records ``starts``, the first offsets of partitions without commits. Otherwise a later run could begin
         after records that were lost meanwhile, without noticing the loss.
 
-        Raises ConfigError if the generation belongs to another pipeline, has ended, or has files but no log, or if the
-        output's key prefix would run into topic names.
+        Raises ConfigError if the generation (a version of the output) belongs to another pipeline, has ended, or has
+        files but no log, or if the output's key prefix would run into topic names.
         """
         generation, state = self.generation, self.log.read()
         generation.refuse_ended()
@@ -125,12 +129,13 @@ class Driver:
         batch implies that the earlier ones are published.
         """
         state = self.log.state
-        # ``published`` would also end a backfill, but its unwritten windows are known only to its own command.
+        # ``published`` would also end a backfill, but its unwritten offset windows are known only to its own command.
         if self.is_complete and state.unpublished >= 0 and state.is_filled:
             self.log.append("published", self.generation.fingerprint)
 
     def commit(self, written: Sequence[Written]) -> Entry:
-        """Commit prepared windows and publish them. Discard prepared files that are not committed.
+        """Commit prepared offset windows and publish them. Discard prepared files (uploaded, not yet visible) that are
+        not committed.
 
         If an earlier append of this driver succeeded although its response was lost, return that earlier entry.
 
@@ -149,8 +154,8 @@ class Driver:
             discard_files(self.store, files)
             raise
         if entry.windows != tuple(windows):
-            # Discard the files: the log has an earlier entry of this driver under this number, so these windows were
-            # not committed.
+            # Discard the files: the log has an earlier entry of this driver under this number, so these offset windows
+            # were not committed.
             discard_files(self.store, files)
         self._complete(entry)
         return entry
@@ -172,7 +177,7 @@ class Driver:
     def redrive(self, window: WrittenWindow, aside: Aside) -> Entry:
         """Commit and publish quarantined messages that were parsed again, and delete their quarantine file.
 
-        The entry names the generation that quarantined the messages if it is not this one.
+        The entry names the generation (a version of the output) that quarantined the messages if it is not this one.
         """
         try:
             self.is_complete = False
@@ -266,7 +271,8 @@ class Driver:
                 f"the store dropped {min(missing)} before its publication; it was committed with other settings of "
                 "parser or files: run once more with those settings"
             )
-        # Pair the files that a ``redrive`` entry deletes with its windows: they are in the same order, one per window.
+        # Pair the files that a ``redrive`` entry deletes with its offset windows: they are in the same order, one per
+        # window.
         asides = dict(zip(entry.windows, entry.removed, strict=False))
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []
@@ -300,7 +306,7 @@ class Driver:
 
 
 def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
-    """Seal generation ``number`` and let the driver's new generation continue at its end.
+    """Seal the generation ``number`` (a version of the output) and let the driver's new generation continue at its end.
 
     Publishes the committed files of ``number`` first; a driver that still runs it is fenced. Safe to repeat after a
     kill; a no-op once done. Raises ConfigError if ``number`` has no log or another generation has taken it over.
@@ -325,7 +331,7 @@ def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
 
 
 def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
-    """Seal the previous generation if it is not yet sealed; return its final state."""
+    """Seal the previous generation (a version of the output) if it is not yet sealed; return its final state."""
     before = driver.of_generation(number)
     log, own = before.generation.log, driver.generation
 
@@ -343,7 +349,7 @@ def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
         log.append("seal", before.generation.fingerprint, other=own.number)
     except (ConfigError, FencedError):
         # Look if it is done nevertheless: another process may be taking over concurrently, and the log of the new
-        # generation fences one of them.
+        # generation (a version of the output) fences one of them.
         if not is_done(log.read()):
             raise
     return log.state

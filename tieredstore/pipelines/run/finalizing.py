@@ -77,7 +77,8 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
 
 
 class Finalizer:
-    """Finds directories of a generation whose period is over, and writes their ``_SUCCESS``. Not thread-safe.
+    """Finds directories of a generation (a version of the output) whose period is over, and writes their ``_SUCCESS``.
+    Not thread-safe.
 
     | directory | meaning | what ends it, with the next state |
     |---|---|---|
@@ -98,7 +99,7 @@ class Finalizer:
         """Return the 1,000 oldest unfinalized directories whose period ended by their topic's time in ``limits``."""
         over = self._find_over(limits)
         if over and self.family.refresh():
-            # Look at other generations anew: one may have begun to replace files.
+            # Look at other generations (versions of the output) anew: one may have begun to replace files.
             over = self._find_over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self.family.count_contents([path for _, path, _ in oldest])
@@ -109,7 +110,7 @@ class Finalizer:
     def _find_over(self, limits: Mapping[str, int]) -> dict[str, tuple[int, str]]:
         excluded = self.family.finalized | self.family.withheld
         over: dict[str, tuple[int, str]] = {}
-        # Skip generations with an incomplete backfill: they may get more files.
+        # Skip generations (versions of the output) with an incomplete backfill: they may get more files.
         for state in (state for state in self.family.states() if state.is_filled):
             for path, contents in state.directories.items():
                 limit = limits.get(contents.topic)
@@ -119,7 +120,7 @@ class Finalizer:
         return over
 
     def find_late(self, windows: Sequence[WrittenWindow]) -> list[str]:
-        """Return the finalized directories to which these windows add records."""
+        """Return the finalized directories to which these offset windows add records."""
         paths = {file.key.rpartition("/")[0] for window in windows for file in window.data_files}
         above = {above for path in paths for above in with_those_above(path)}
         late = above & self.family.finalized
@@ -168,7 +169,7 @@ class Finalizer:
 
     def _unsay(self, paths: Sequence[str]) -> None:
         """Delete the ``_SUCCESS`` marks that this process created too late: another process had dropped this generation
-        of the pipeline's output by then, or had begun to replace its files.
+        (a version of the output) of the pipeline's output by then, or had begun to replace its files.
 
         The store could not refuse them: a conditional create checks only that the key has no object.
         """

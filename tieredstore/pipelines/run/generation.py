@@ -1,4 +1,6 @@
-"""One generation of a pipeline in its output: its names, commit log and owner. Functions take it as one argument."""
+"""One generation (a version of the output) of a pipeline in its output: its names, commit log and owner. Functions
+take it as one argument.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The object below each root of a pipeline that records which pipeline owns a generation.
+    """The object below each root of a pipeline that records which pipeline owns a generation (a version of the output).
 
     ``root`` is the root that has the log; None if it is the root of this object.
     """
@@ -38,7 +40,7 @@ class Claim:
 
 
 class Generation:
-    """A generation of a pipeline in a store. Not thread-safe."""
+    """A generation (a version of the output) of a pipeline in a store. Not thread-safe."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore) -> None:
         self.pipeline, self.store = pipeline, store
@@ -54,11 +56,11 @@ class Generation:
         return table_of(self.pipeline)
 
     def with_number(self, number: int) -> Generation:
-        """Return another generation with the same settings."""
+        """Return another generation (a version of the output) with the same settings."""
         return Generation(with_generation(self.pipeline, number), self.store)
 
     def is_own(self, statement: Statement) -> bool:
-        """Return True if this generation wrote the statement."""
+        """Return True if this generation (a version of the output) wrote the statement."""
         return (statement.pipeline, statement.generation) == (self.own.name, self.number)
 
     def refuse_ended(self) -> None:
@@ -77,8 +79,8 @@ class Generation:
         return [f"{root}{OWN_FOLDER}/generations/{self.number}.json" for root in self.naming.places.roots]
 
     def claim(self) -> None:
-        """Claim the generation for this pipeline, or confirm the claim. Raise ConfigError if another pipeline owns
-        it.
+        """Claim the generation (a version of the output) for this pipeline, or confirm the claim. Raise ConfigError
+        if another pipeline owns it.
         """
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
             # Name the log's root in the claim below a root that has only files.
@@ -89,7 +91,9 @@ class Generation:
                 self._refuse_other(root, key)
 
     def is_claimed(self) -> bool:
-        """Return True if this pipeline owns the generation; raise ConfigError if another pipeline does."""
+        """Return True if this pipeline owns the generation (a version of the output); raise ConfigError if another
+        pipeline does.
+        """
         try:
             for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
                 self._refuse_other(root, key)
@@ -108,7 +112,7 @@ class Generation:
     def check_root(self) -> None:
         """Raise ConfigError for a new output whose key prefix would run into topic names.
 
-        An existing output continues with a warning, and so does a new generation in it.
+        An existing output continues with a warning, and so does a new generation (a version of the output) in it.
         """
         root = self.naming.root
         if not root or root.endswith("/"):
@@ -120,7 +124,9 @@ class Generation:
         _logger.warning("%s, where the existing files are", said)
 
     def refuse_strangers(self, topics: Sequence[str]) -> None:
-        """Raise ConfigError if the generation has files but no log, or FencedError if another driver has just begun."""
+        """Raise ConfigError if the generation (a version of the output) has files but no log, or FencedError if
+        another driver has just begun.
+        """
         for info in self.naming.places.list_files(self.store, topics):
             match = parse_name(info.key)
             if match is not None and match.generation == self.number:
@@ -132,5 +138,5 @@ class Generation:
 
 
 def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
-    """Return the unread log of a pipeline's generation."""
+    """Return the unread log of a pipeline's generation (a version of the output)."""
     return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)

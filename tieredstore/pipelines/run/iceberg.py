@@ -141,7 +141,7 @@ class IcebergTable:
         self.enter(old)
 
     def take_out(self, log: CommitLog) -> None:
-        """Remove all files of a dropped generation."""
+        """Remove all files of a dropped generation (a version of the output)."""
 
         def clear(catalog: Catalog) -> None:
             table = self._load(catalog)

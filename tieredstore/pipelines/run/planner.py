@@ -1,4 +1,4 @@
-"""The planner of a pipeline: lists the bucket, queries the broker, and cuts due records into windows."""
+"""The planner of a pipeline: lists the bucket, queries the broker, and cuts due records into offset windows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LONGEST_LOOK_S: Final = 30.0
 
 
 class Planner:
-    """Plans the windows of one pipeline. Not thread-safe; close it after use.
+    """Plans the offset windows of one pipeline. Not thread-safe; close it after use.
 
     ``clock`` is monotonic. ``wall_clock`` gives the time since the epoch, for ``secor.upload.minute_mark`` alone. Both
     are in seconds.
@@ -73,7 +73,7 @@ class Planner:
     def find_due(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
     ) -> list[Window]:
-        """Return a batch of windows to write now. With ``is_last``, all available records are due.
+        """Return a batch of offset windows to write now. With ``is_last``, all available records are due.
 
         If there are new partitions, return only their marks (empty windows): their starts must be committed before
         anything is read. Raises an error for unreadable data.
@@ -93,8 +93,8 @@ class Planner:
         for window in windows:
             where = window.topic, window.partition
             reach[where] = reach.get(where, (window.start, 0))[0], window.stop
-        # Reading a window also checks that no records are missing before it. For partitions without a new window, check
-        # here.
+        # Reading an offset window also checks that no records are missing before it. For partitions without a new
+        # window, check here.
         ends = {
             where: (log.end, log.end) for where, log in snapshot.logs.items()
             if where not in reach and where in positions and positions[where].next_offset >= log.end
@@ -104,8 +104,8 @@ class Planner:
         return windows
 
     def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
-        """Return the splits of bucket and broker to read for a window. Raise DataLossError if the window is no
-        longer readable.
+        """Return the splits of bucket and broker to read for an offset window. Raise DataLossError if the window is
+        no longer readable.
         """
         log_of(snapshot, window)
         if window.is_mark:
@@ -129,7 +129,7 @@ class Planner:
 
 
 def policy_of(limits: LimitSettings) -> Policy:
-    """Return the policy of the settings for ending windows.
+    """Return the policy of the settings for ending offset windows.
 
     With deterministic uploads, files end by Secor's limits. A window is then large and old enough for its files to
     reach either limit. The minute mark is ignored, as in Secor. The age still counts, so that no file waits forever.
@@ -146,7 +146,9 @@ def policy_of(limits: LimitSettings) -> Policy:
 
 
 def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
-    """Return the log of a window. Raise DataLossError if the log, or the beginning of the window, no longer exists."""
+    """Return the log of an offset window. Raise DataLossError if the log, or the beginning of the window, no longer
+    exists.
+    """
     log = snapshot.logs.get((window.topic, window.partition))
     is_there = log is not None and is_of(log, window.topic_id)
     if log is None or not is_there or window.start < log.earliest:

@@ -78,7 +78,9 @@ class Counts:
 
 
 class CountsCollector(Collector):
-    """Exports the counts of all pipelines of this process, labelled by name and generation, until closed."""
+    """Exports the counts of all pipelines of this process, labelled by name and generation (a version of the
+    output), until closed.
+    """
 
     def __init__(
         self, counts: Callable[[], Iterable[tuple[str, int, Counts]]], registry: CollectorRegistry = REGISTRY

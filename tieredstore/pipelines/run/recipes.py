@@ -32,12 +32,12 @@ _NOT_OF_FILES: Final = frozenset(
         "finalize", "finalizer_delay_s", "descriptor_set", "thrift_idl",
     }
 )  # fmt: skip
-"""Settings that change neither names nor bytes of a window's files. Schema files count by their contents
+"""Settings that change neither names nor bytes of an offset window's files. Schema files count by their contents
 (``schemas``), not by their paths.
 """
 
 _DECISIVE: Final = ("filing", "naming", "limits")
-"""Groups of settings that change the names or bytes of a window's files."""
+"""Groups of settings that change the names or bytes of an offset window's files."""
 
 
 def _check_names(pipeline: Pipeline) -> None:
@@ -83,7 +83,7 @@ def places_of(pipeline: Pipeline) -> Places:
 
 
 def recipe_of(pipeline: Pipeline) -> Recipe:
-    """Return everything that determines a window's files except its records."""
+    """Return everything that determines an offset window's files except its records."""
     _check_names(pipeline)
     own, naming, ends = pipeline.own, naming_of(pipeline), pipeline.own.limits
     # As in Secor, only deterministic uploads use these two limits, and only other uploads use the file size.
@@ -98,7 +98,7 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
 
 
 def fingerprint_of(own: PipelineSettings) -> str:
-    """Return a hash of all settings that change the names or bytes of a window's files.
+    """Return a hash of all settings that change the names or bytes of an offset window's files.
 
     Defaults are left out, so that a new setting of a later version changes no fingerprint.
     """

@@ -27,7 +27,9 @@ _NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampTy
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A quarantine file, the offsets that it spans as a window, and the generation that wrote it."""
+    """A quarantine file, the offsets that it spans as an offset window, and the generation (a version of the output)
+    that wrote it.
+    """
 
     file: OutputFile
     window: Window
@@ -51,7 +53,8 @@ class Redriven:
 def find_asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
     """Return the quarantine files that are not yet redriven, in the order of their entries.
 
-    ``logs`` are by generation, oldest first. Each continues the one before it and inherits its quarantine files.
+    ``logs`` are by generation (a version of the output), oldest first. Each continues the one before it and inherits
+    its quarantine files.
     """
     files: dict[str, Aside] = {}
     for generation, log in logs.items():

@@ -1,4 +1,4 @@
-"""A pipeline run by this process: plans windows, writes them on threads, commits and publishes them."""
+"""A pipeline run by this process: plans offset windows, writes them on threads, commits and publishes them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``framed`` writes a window through Spark, for settings with a ``frame``."""
+        """``framed`` writes an offset window through Spark, for settings with a ``frame``."""
         self._parts, self._threads, self._wall_clock, self._clock = parts, threads, wall_clock, clock
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
@@ -140,7 +140,9 @@ class Runner:
         self.driver.generation.refuse_ended()
 
     def refuse_backfill(self) -> None:
-        """Raise ConfigError if the generation is a backfill, which never reads new records."""
+        """Raise ConfigError if the generation (a version of the output) is a backfill, which never reads new
+        records.
+        """
         if self.driver.log.read().backfill >= 0:
             raise ConfigError(
                 f"generation {self._own.generation} is a backfill and does not read new records: run another "
@@ -221,8 +223,8 @@ class Runner:
         return self._find_asides()
 
     def _find_asides(self) -> list[Aside]:
-        """Return the quarantine files of this generation and of all that it took over. Raise ConfigError while
-        another generation replaces files of any of them.
+        """Return the quarantine files of this generation (a version of the output) and of all that it took over.
+        Raise ConfigError while another generation replaces files of any of them.
         """
         family = self.driver.generation.family
         family.refresh()
@@ -289,7 +291,7 @@ class Runner:
         return self._planner.find_due(snapshot, self.driver.log.state.positions, is_last=is_last)
 
     def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> Iterator[Entry]:
-        """Write windows up to the first unreadable offset, then raise the error of that offset."""
+        """Write offset windows up to the first unreadable offset, then raise the error of that offset."""
         if not windows:
             return
         if windows[0].is_mark:
@@ -301,7 +303,7 @@ class Runner:
         batch.check()
 
     def write(self, window: Window, generation: Generation) -> Written:
-        """Write a window again under the file names of ``generation``."""
+        """Write an offset window again under the file names of ``generation``."""
         snapshot = self._planner.snapshot_reaching({window.where: window.stop})
         return self._write(snapshot, window, recipe=replace(self._recipe, naming=generation.naming))
 

@@ -26,8 +26,8 @@ _MOST_DIGITS: Final = 19
 class Starts:
     """Finds the first offset of each partition. Connects anew for each query. Not thread-safe.
 
-    The group's offset counts once per partition and generation. It is committed before anything is written, so later
-    changes of the group have no effect.
+    The group's offset counts once per partition and generation (a version of the output). It is committed before
+    anything is written, so later changes of the group have no effect.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -39,9 +39,9 @@ class Starts:
         """Return first offsets by partition. Leave out partitions whose group is beyond the readable records: they
         wait.
 
-        With ``is_new``, the generation has no commits. Raises ConfigError if the group of a new generation has no
-        offset at all. Raises DataLossError if the group is before a log's first offset or beyond the broker's log
-        end.
+        With ``is_new``, the generation (a version of the output) has no commits. Raises ConfigError if the group of
+        a new generation has no offset at all. Raises DataLossError if the group is before a log's first offset or
+        beyond the broker's log end.
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}
@@ -119,7 +119,7 @@ def begins_elsewhere(own: PipelineSettings) -> bool:
 
 
 def mark(log: PartitionLog, offset: int) -> Window:
-    """Return an empty window, which marks where a partition begins."""
+    """Return an empty offset window, which marks where a partition begins."""
     return Window(log.topic, str(log.topic_id), log.partition, offset, offset, log.position(offset).epoch_number)
 
 

@@ -1,4 +1,6 @@
-"""Writing of one window: file its records, encode them, and upload the files, which are not yet visible (prepared)."""
+"""Writing of one offset window: file its records, encode them, and upload the files, which are not yet visible
+(prepared).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ _QUARANTINE_SCHEMA: Final = pa.schema([*ENVELOPE, pa.field("reason", pa.string()
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that determines a window's files except its records. Picklable."""
+    """Everything that determines an offset window's files except its records. Picklable."""
 
     parser: Parser
     format: Format
@@ -47,25 +49,27 @@ class Recipe:
     local_path: str | None = None
     transforming: Transforming | None = None
     limits: InputLimits | None = None
-    """Limits at which all files of the window end together; None: each file ends by its own size."""
+    """Limits at which all files of the offset window end together; None: each file ends by its own size."""
     open_files: int = 0
     """Maximum number of open files, 0 for no limit. Beyond it, the file that was written least recently is ended."""
 
 
 Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
-"""A written window, and reasons of its quarantined records by offset; a task may report only the first reasons."""
+"""A written offset window, and reasons of its quarantined records by offset; a task may report only the first
+reasons.
+"""
 
 
 @dataclass(slots=True)
 class ReadUpTo:
-    """Mutable progress in reading a window: ``offset`` is the next offset to read."""
+    """Mutable progress in reading an offset window: ``offset`` is the next offset to read."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A window whose records are lost or corrupt from the offset ``reached`` on."""
+    """An offset window whose records are lost or corrupt from the offset ``reached`` on."""
 
     window: Window
     reached: int
@@ -74,7 +78,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Prepared windows to commit, and the error to raise after that commit."""
+    """Prepared offset windows to commit, and the error to raise after that commit."""
 
     written: Sequence[Written]
     failure: TieredStoreError | None = None
@@ -92,10 +96,12 @@ def write_window(
     store: ObjectStore,
     reached: ReadUpTo | None = None,
 ) -> Written:
-    """Prepare the files of a window from its records, which come in order. Return the window and why records are bad.
+    """Prepare the files of an offset window from its records, which come in order. Return the window and why records
+    are bad.
 
-    The same records give the same files regardless of batch boundaries. After an error, prepared files are discarded as
-    far as the store allows, and ``reached`` has the offset up to which records were read.
+    The same records give the same files regardless of batch boundaries. After an error, prepared files (uploaded,
+    not yet visible) are discarded as far as the store allows, and ``reached`` has the offset up to which records
+    were read.
     """
     bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
     with bodies, _WindowWriting(window, recipe, bodies) as writing:
@@ -107,16 +113,17 @@ def write_window(
 
 
 def mark_windows(windows: Sequence[Window]) -> list[Written]:
-    """Return empty windows in the form that a driver commits."""
+    """Return empty offset windows in the form that a driver commits."""
     return [(one.without_records(), {}) for one in windows]
 
 
 def write_at_once(
     windows: Sequence[Window], write: Callable[[Window, ReadUpTo], Written], store: ObjectStore, threads: int
 ) -> Batch:
-    """Write windows on threads. In each partition, stop at the first unreadable offset. Return the windows in order.
+    """Write offset windows on threads. In each partition, stop at the first unreadable offset. Return the windows in
+    order.
 
-    After any other error, discard the prepared files.
+    After any other error, discard the prepared files (uploaded, not yet visible).
     """
 
     prepared: list[OutputFile] = []
@@ -142,7 +149,7 @@ def write_at_once(
 def keep_readable(
     outcomes: Sequence[Written | Failed], attempt: Callable[[Window], Written | Failed], store: ObjectStore
 ) -> Batch:
-    """Keep each partition's windows before its first unreadable offset; discard the later ones.
+    """Keep each partition's offset windows before its first unreadable offset; discard the later ones.
 
     ``outcomes`` are in the order of windows. ``attempt`` writes the readable beginning of a failed window.
     """
@@ -164,7 +171,9 @@ def keep_readable(
 
 
 def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
-    """Discard prepared files. Files that remain are left to ``gc`` and the bucket's lifecycle rule."""
+    """Discard prepared files (uploaded, not yet visible). Files that remain are left to ``gc`` and the bucket's
+    lifecycle rule.
+    """
     for file in files:
         try:
             store.discard(file.prepared)
@@ -173,7 +182,7 @@ def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
 
 
 class _WindowWriting:
-    """Writes one window. On an error, its ``__exit__`` abandons the open files."""
+    """Writes one offset window. On an error, its ``__exit__`` abandons the open files."""
 
     def __init__(self, window: Window, recipe: Recipe, bodies: Bodies) -> None:
         self._window, self._recipe, self._bodies = window, recipe, bodies

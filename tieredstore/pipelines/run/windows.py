@@ -1,4 +1,4 @@
-"""Offsets to write next: records are due by size, age or number, and are cut into windows that tasks write in
+"""Offsets to write next: records are due by size, age or number, and are cut into offset windows that tasks write in
 parallel.
 """
 
@@ -204,7 +204,7 @@ def lag_of(
 
 
 def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
-    """Return the uncommitted parts of planned windows, in order.
+    """Return the uncommitted parts of planned offset windows, in order.
 
     Raises DataLossError if a window begins after the committed offsets: its planner saw commits that the log now lacks.
     Raises ConfigError if the topic was re-created.
@@ -244,7 +244,7 @@ class _Sized:
         self.topic_id = str(log.topic_id) if progress is None else progress.topic_id
 
     def bytes_between(self, start: int, stop: int) -> int:
-        """Estimate the bytes from the bucket's segments; without segments, from the latest windows."""
+        """Estimate the bytes from the bucket's segments; without segments, from the latest offset windows."""
         progress = self._progress
         if self.log.lineage is None and progress is not None and progress.recent_offsets:
             return (stop - start) * progress.recent_bytes // progress.recent_offsets
@@ -264,7 +264,7 @@ def _cut(sized: _Sized, start: int, end: int, policy: Policy, *, with_rest: bool
 
 
 def _stop_by_bytes(log: _Sized, start: int, stop: int, most: int) -> int:
-    """Return the first offset up to which the window has at least ``most`` bytes, by estimate."""
+    """Return the first offset up to which the offset window has at least ``most`` bytes, by estimate."""
     low, high = start + 1, stop
     while low < high:
         middle = (low + high) // 2

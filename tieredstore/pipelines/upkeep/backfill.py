@@ -1,4 +1,6 @@
-"""Backfill: write chosen offsets of a topic again, as a generation beside another one or in place of its files."""
+"""Backfill: write chosen offsets of a topic again, as a generation (a version of the output) beside another one or
+in place of its files.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +42,20 @@ class BackfillPlan:
 
 
 class Backfill:
-    """Writes chosen offsets as a generation that reads no new records. Not thread-safe; the caller closes ``source``.
+    """Writes chosen offsets as a generation (a version of the output) that reads no new records. Not thread-safe; the
+    caller closes ``source``.
 
-    The plan and a hash of its settings are committed before anything is written. After a kill, the next call with the
-    same settings completes the plan. With ``replaces``, the new files replace those of another generation, see
+    The plan and a hash of its settings are committed before anything is written. After a kill, the next call with
+    the same settings completes the plan. With ``replaces``, the new files replace those of another generation, see
     :class:`Replacement`.
     """
 
     def __init__(
         self, pipeline: Pipeline, store: ObjectStore, source: RecordSource, *, replaces: int = -1, threads: int = 2
     ) -> None:
-        """``pipeline`` has the number of the new generation, ``replaces`` that of the replaced one (-1: none)."""
+        """``pipeline`` has the number of the new generation (a version of the output), ``replaces`` that of the
+        replaced one (-1: none).
+        """
         own = pipeline.own
         if replaces == own.generation:
             raise ConfigError(f"generation {replaces} cannot replace itself: set another --generation")
@@ -82,8 +87,8 @@ class Backfill:
     def run(self, selected: Selected) -> Iterator[Entry]:
         """Write the selected offsets that are not yet written. Yield each entry after its files are published.
 
-        With ``replaces``, the last entries yielded are from the log of the replaced generation. Their ``removed`` are
-        the replaced files.
+        With ``replaces``, the last entries yielded are from the log of the replaced generation (a version of the
+        output). Their ``removed`` are the replaced files.
 
         Raises ConfigError if the generation is no backfill or was begun with other settings. Raises DataLossError if
         the source no longer has some of the offsets.
@@ -126,8 +131,8 @@ class Backfill:
         return entry
 
     def _unwritten(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return the selected offsets that are not yet written. Widen them to whole windows of a replaced
-        generation.
+        """Return the selected offsets that are not yet written. Widen them to whole offset windows of a replaced
+        generation (a version of the output).
         """
         if self._replaces >= 0:
             extents = self._replacement().whole_windows(extents, selected)
@@ -184,7 +189,7 @@ class Backfill:
         return Replacement(self.driver, self._replaces)
 
     def write(self, window: Window, generation: Generation, reached: ReadUpTo | None = None) -> Written:
-        """Write a window under the file names of ``generation``."""
+        """Write an offset window under the file names of ``generation``."""
         recipe = replace(self._recipe, naming=generation.naming)
         records = self._source.records(window)
         try:
@@ -214,7 +219,7 @@ class Replacement:
     """
 
     def __init__(self, new: Driver, generation: int) -> None:
-        """``new`` drives the new generation; its files replace those of ``generation``."""
+        """``new`` drives the new generation (a version of the output); its files replace those of ``generation``."""
         self._new, self._old = new, new.of_generation(generation)
         self._store, self._table = new.store, new.generation.table
         self._log, self._family = self._old.log, self._old.generation.family
@@ -230,8 +235,8 @@ class Replacement:
             )
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return the part of the offsets that the generation holds, widened to whole windows: only whole windows are
-        replaced.
+        """Return the part of the offsets that the generation (a version of the output) holds, widened to whole offset
+        windows: only whole windows are replaced.
 
         If the selection leaves start or end open, narrow that side to whole windows instead. Raises ConfigError if
         another generation holds some of the offsets, or if the topic was re-created.
@@ -265,8 +270,8 @@ class Replacement:
         return whole
 
     def _refuse_held(self, window: Window) -> None:
-        """Raise ConfigError if a third generation holds some of the offsets, or if a later generation filed bad
-        messages of them.
+        """Raise ConfigError if a third generation (a version of the output) holds some of the offsets, or if a later
+        generation filed bad messages of them.
         """
         for entry in self._family.find_redriven():
             for its in entry.windows:
@@ -290,18 +295,18 @@ class Replacement:
             )
 
     def announce(self, backfill: Entry) -> None:
-        """Log the replacement before the new generation publishes anything."""
+        """Log the replacement before the new generation (a version of the output) publishes anything."""
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # Return here: the replacement is complete, but the new generation may still have to write its own
-                # _SUCCESS marks.
+                # Return here: the replacement is complete, but the new generation (a version of the output) may still
+                # have to write its own _SUCCESS marks.
                 return
             if self._table is not None:
                 going = [file.key for window in self._find_going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
-            # Check again, because another backfill may have replaced some windows meanwhile. If one comes later,
+            # Check again, because another backfill may have replaced some offset windows meanwhile. If one comes later,
             # ``append`` raises FencedError.
             self._family.refresh()
             for window in backfill.windows:
@@ -357,15 +362,15 @@ class Replacement:
         return [entry for entry in self._since_announced() if entry.removed]
 
     def _take_over(self) -> None:
-        """Fence a driver of the replaced generation and publish everything that it committed. A sealed generation
-        needs neither.
+        """Fence a driver of the replaced generation (a version of the output) and publish everything that it
+        committed. A sealed generation needs neither.
         """
         if self._log.state.life is not Life.SEALED:
             self._old.begin([])
             self._old.mark_published()
 
     def find_going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
-        """Return the windows to replace within ``spans``, with their still existing files."""
+        """Return the offset windows to replace within ``spans``, with their still existing files."""
         holdings = Holdings.of(self._log)
         windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
         return [one.window for one in windows if one.is_held or one.window.files]
@@ -378,8 +383,8 @@ class Replacement:
         return sum(effects(entry).withholds is not None for entry in told)
 
     def _count_wanted(self, backfill: Entry) -> int:
-        """Return how many backfills of the new generation replace files of this one; ``backfill`` is the last that
-        counts.
+        """Return how many backfills of the new generation (a version of the output) replace files of this one;
+        ``backfill`` is the last that counts.
         """
         return sum(
             bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number
@@ -387,7 +392,7 @@ class Replacement:
         )
 
     def _since_announced(self) -> list[Entry]:
-        """Return the entries about this replacement in the log of the replaced generation."""
+        """Return the entries about this replacement in the log of the replaced generation (a version of the output)."""
         entries: list[Entry] = []
         for entry in self._log.entries():
             does = effects(entry)

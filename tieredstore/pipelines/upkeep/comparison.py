@@ -73,8 +73,8 @@ class Against:
                 yield from self._compare(window, logs.get(window.where), keys, reader)
 
     def _windows(self) -> list[tuple[WrittenWindow, list[str]]]:
-        """Return windows with their files from the commit log. Without a log, as in Secor's output, use the file
-        names.
+        """Return offset windows with their files from the commit log. Without a log, as in Secor's output, use the
+        file names.
         """
         log = commit_log_of(self._pipeline, self._store)
         if log.read().number < 0:

@@ -1,4 +1,4 @@
-"""Dropping a generation: the commit log records its end, then its files are deleted."""
+"""Dropping a generation (a version of the output): the commit log records its end, then its files are deleted."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ class Dropped:
 
 
 def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = True) -> Iterator[Dropped]:
-    """Delete all files of the pipeline's generation. Yield each file after its deletion. A dry run only yields.
+    """Delete all files of the pipeline's generation (a version of the output). Yield each file after its deletion. A
+    dry run only yields.
 
-    A ``drop`` entry comes first: it fences a running driver. The log stays, so that the generation cannot begin anew.
-    After a kill, repeat the call to complete it. Files that no entry names are kept, whatever their names.
+    A ``drop`` entry comes first: it fences a running driver. The log stays, so that the generation cannot begin
+    anew. After a kill, repeat the call to complete it. Files that no entry names are kept, whatever their names.
     """
     generation = Generation(pipeline, store)
     log, table = generation.log, None if dry_run else generation.table
@@ -63,8 +64,8 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
 
 
 def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Dropped]:
-    """Delete this generation's ``_SUCCESS`` marks. Lower the counts in marks of other generations that include its
-    files.
+    """Delete this generation's ``_SUCCESS`` marks. Lower the counts in marks of other generations (versions of the
+    output) that include its files.
     """
     store, log, family = generation.store, generation.log, generation.family
     inside = {above for path in log.state.directories for above in with_those_above(path)}

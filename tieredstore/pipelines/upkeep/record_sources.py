@@ -73,13 +73,13 @@ class RecordSource(ABC):
 
     @abstractmethod
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
-        """Return the next windows of ``rest``, cut to sizes that tasks write in parallel; empty if nothing is left
-        to read.
+        """Return the next offset windows of ``rest``, cut to sizes that tasks write in parallel; empty if nothing is
+        left to read.
         """
 
     @abstractmethod
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """Yield the records of a window in order of offsets, each once."""
+        """Yield the records of an offset window in order of offsets, each once."""
 
     @abstractmethod
     def close(self) -> None:
@@ -121,7 +121,7 @@ class LogSource(RecordSource):
         return log.end if offset is None else offset
 
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
-        """Return a batch of windows, cut by the pipeline's size limits."""
+        """Return a batch of offset windows, cut by the pipeline's size limits."""
         ends = {(window.topic, window.partition): window for window in rest}
         logs = {where: replace(log_of(self._snapshot, one), end=one.stop) for where, one in ends.items()}
         positions = {where: Progress(one.topic_id, one.start, -1, 0, 0) for where, one in ends.items()}
@@ -162,16 +162,18 @@ class _Piece:
     ordered: bool = False
     """True if each file ends before the next begins."""
     given_to: int = _UNKNOWN
-    """The generation that has replaced these files, or -1."""
+    """The generation (a version of the output) that has replaced these files, or -1."""
     needs: tuple[str, ...] = ()
     """The files and their sidecars, if a commit log names them."""
 
 
 class KeptFiles(RecordSource):
-    """Reads the files of one generation: of a pipeline that stores records unchanged, or of Secor."""
+    """Reads the files of one generation (a version of the output): of a pipeline that stores records unchanged, or
+    of Secor.
+    """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
-        """``window_bytes`` is the approximate size of the files read for one window."""
+        """``window_bytes`` is the approximate size of the files read for one offset window."""
         self._pipeline, self._store, self._window_bytes = pipeline, store, window_bytes
         self._log = commit_log_of(pipeline, store)
         self._topic_ids: dict[int, str] = {}
@@ -188,7 +190,7 @@ class KeptFiles(RecordSource):
     def extents(self, selected: Selected) -> list[Window]:
         """Return the selected offsets. A start or end that is a time becomes the boundary of a file.
 
-        Raises ConfigError if another generation has replaced files of these offsets.
+        Raises ConfigError if another generation (a version of the output) has replaced files of these offsets.
         """
         selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
         windows = [
@@ -203,8 +205,8 @@ class KeptFiles(RecordSource):
         return windows
 
     def _error_of_given(self, window: Window, piece: _Piece) -> ConfigError:
-        """Return the error for offsets whose files were replaced. It names the generation that holds the offsets
-        now.
+        """Return the error for offsets whose files were replaced. It names the generation (a version of the output)
+        that holds the offsets now.
         """
         own = self._pipeline.own
         given = replace(window, start=max(window.start, piece.start), stop=min(window.stop, piece.stop))
@@ -223,7 +225,7 @@ class KeptFiles(RecordSource):
         )
 
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
-        """Return the next windows, cut at the ends of files."""
+        """Return the next offset windows, cut at the ends of files."""
         windows: list[Window] = []
         for one in rest:
             start = one.start
@@ -258,7 +260,9 @@ class KeptFiles(RecordSource):
             )
 
     def holes(self, window: Window) -> list[tuple[int, int]]:
-        """Return the offsets of a window that are in no file, or of which a file is gone, as half-open spans."""
+        """Return the offsets of an offset window that are in no file, or of which a file is gone, as half-open
+        spans.
+        """
         holes: list[tuple[int, int]] = []
         reached = window.start
         for piece in self._pieces.get(window.partition, []):
@@ -273,7 +277,7 @@ class KeptFiles(RecordSource):
         return {info.key for prefix in prefixes for info in self._store.list(prefix)}
 
     def close(self) -> None:
-        """Do nothing: no file is open between windows."""
+        """Do nothing: no file is open between offset windows."""
 
     def _extent(self, number: int, selected: Selected) -> tuple[int, int]:
         pieces = self._pieces[number]
@@ -296,7 +300,7 @@ class KeptFiles(RecordSource):
         return f"in no file of {self._pipeline.own.name}"
 
     def _stop(self, window: Window) -> int:
-        """Return the end of the last piece that fits into a window."""
+        """Return the end of the last piece that fits into an offset window."""
         size = 0
         stop = window.start
         for piece in self._over(window):
@@ -306,7 +310,7 @@ class KeptFiles(RecordSource):
         return stop
 
     def _over(self, window: Window) -> Iterator[_Piece]:
-        """Yield the pieces that a window overlaps. Raise DataLossError if offsets of it are in no piece."""
+        """Yield the pieces that an offset window overlaps. Raise DataLossError if offsets of it are in no piece."""
         pieces = self._pieces.get(window.partition, [])
         at = max(0, bisect.bisect_right(pieces, window.start, key=lambda piece: piece.start) - 1)
         reached = window.start

@@ -28,7 +28,9 @@ _WINDOW_BYTES: Final = 1
 
 
 class PipelineBackup:
-    """The topics of a pipeline's generation. Raise ConfigError if its files do not have the records unchanged."""
+    """The topics of a pipeline's generation (a version of the output). Raise ConfigError if its files do not have
+    the records unchanged.
+    """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topics: Sequence[str]) -> None:
         own = pipeline.own
@@ -47,7 +49,7 @@ class PipelineBackup:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """The pipeline, its generation, and the topic's id if a commit log tells it."""
+        """The pipeline, its generation (a version of the output), and the topic's id if a commit log tells it."""
         ids = {topic: one.topic_id for (topic, _), one in self._windows.items()}
         name = f"pipeline {self._own.name}, generation {self._own.generation}"
         return {topic: f"{name}, {topic_id or 'no topic id'}" for topic, topic_id in ids.items()}
@@ -78,7 +80,7 @@ class PipelineBackup:
         return {where: (one.start, one.stop) for where, one in self._windows.items()}
 
     def holes(self, where: TopicPartition, start: int, stop: int) -> Sequence[tuple[int, int]]:
-        """Return the offsets in no window of the commit log. Names of files cannot tell of any."""
+        """Return the offsets in no offset window of the commit log. Names of files cannot tell of any."""
         return self._files[where[0]].holes(Window(where[0], "", where[1], start, stop))
 
     def records(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:

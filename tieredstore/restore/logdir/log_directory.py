@@ -153,7 +153,8 @@ def _without(known: OffsetCheckpoint, bounds: Mapping[tuple[str, int], object]) 
 def replace_file(path: Path, content: bytes, *, like: Path) -> None:
     """Write a file whole or not at all, with the owner and mode that ``like`` gives (see :func:`take_owner`).
 
-    Unlike ``whole_file``, a draft has a fixed name: after a kill, a run with other options must find and remove it.
+    Unlike ``whole_file``, a draft (unfinished file) has a fixed name: after a kill, a run with other options must find
+    and remove it.
     """
     draft = path.with_name(f"{path.name}{DRAFT}")
     with draft.open("wb") as file:

@@ -34,11 +34,13 @@ _FILES: Final = {
 
 
 def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) -> dict[Path, Path]:
-    """Write the files of the span's segment as drafts, and sync them; return each draft with its name, the log last.
+    """Write the files of the span's segment as drafts, and sync them; return each draft (unfinished file) with its
+    name, the log last.
 
-    Until a segment has its log, it does not exist for a broker. The indexes of a whole segment are those of the bucket;
-    of a part they are built anew. ``snapshot`` has the producers at the span's end. Raise BatchCorruptError for a
-    damaged batch, and for a batch that crosses the span's border. Memory is bounded by the largest batch and a chunk.
+    Until a segment has its log, it does not exist for a broker. The indexes of a whole segment are those of the
+    bucket; of a part they are built anew. ``snapshot`` has the producers at the span's end. Raise BatchCorruptError
+    for a damaged batch, and for a batch that crosses the span's border. Memory is bounded by the largest batch and a
+    chunk.
     """
     segment = span.segment
     indexes = None if is_whole(span) else IndexBuilder(span.start)
@@ -74,7 +76,7 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
 def draft_files(folder: Path, start: int, stop: int, contents: Mapping[str, bytes]) -> dict[Path, Path]:
     """Write files of the segment from ``start`` to ``stop`` as drafts, given by their suffixes, and sync them.
 
-    Return each draft with its name.
+    Return each draft (unfinished file) with its name.
     """
     drafts: dict[Path, Path] = {}
     for suffix, content in contents.items():

@@ -1,9 +1,10 @@
-"""Finds the cut of a time in a bucket. Separate from ``time_cut``, because a run needs only the cut itself.
+"""Finds the cut of a time in a bucket. Separate from ``time_cut``, because a run needs only the cut itself: the offsets
+where a restore to a time stops.
 
-Three passes over the batch headers find the transactions to leave out. The first, from the start of each cut's segment
-to the cut, finds open transactions and known producers. The second, from the cuts to the ends of the logs, finds the
-markers that come too late. The third collects what to leave out before the cuts; it begins as many segments earlier as
-producer snapshots tell, which is seldom more than none.
+Three passes over the batch headers find the transactions to leave out. The first, from the start of each cut's
+segment to the cut, finds open transactions and known producers. The second, from the cuts to the ends of the logs,
+finds the markers that come too late. The third collects what to leave out before the cuts; it begins as many
+segments earlier as producer snapshots tell, which is seldom more than none.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 _compute: Final[Any] = pyarrow.compute
 
 Epochs: TypeAlias = dict[int, set[int]]
-"""By producer id, the epochs of transactions that are not over before the cut in some partition."""
+"""By producer id, the epochs of transactions that are not over before the cut (where a restore to a time stops) in
+some partition.
+"""
 
 
 def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
@@ -115,15 +118,17 @@ class TransactionSearch:
     def __init__(self, source: SegmentSource, lineage: Lineage, stop: int) -> None:
         self.stop = stop
         self.newest: dict[int, int] = {}
-        """The latest epoch of each producer before the cut, after :meth:`look_before`."""
+        """The latest epoch of each producer before the cut (where a restore to a time stops), after
+        :meth:`look_before`.
+        """
         self._source = source
         self._spans = lineage.spans
-        # The segment of the cut, or the number of segments if none has it.
+        # The segment of the cut (where a restore to a time stops), or the number of segments if none has it.
         self._number = sum(span.stop <= stop for span in lineage.spans)
         self._open: dict[int, LoggedTransaction] = {}
 
     def look_before(self) -> None:
-        """Find the open transactions at the cut, and the producers."""
+        """Find the open transactions at the cut (where a restore to a time stops), and the producers."""
         number, states = self._states_before(self._number)
         self.newest = {state.producer_id: state.producer_epoch for state in states}
         self._open = _open_of(states)
@@ -132,8 +137,9 @@ class TransactionSearch:
             follow(self._open, header)
 
     def find_late(self, newest: Mapping[int, int]) -> Epochs:
-        """Return the transactions with epochs of their own that are not over at the cut, as far as some partition may
-        have records of them before its cut: it knows a later epoch of the producer by then.
+        """Return the transactions with epochs of their own that are not over at the cut (where a restore to a time
+        stops), as far as some partition may have records of them before its cut: it knows a later epoch of the
+        producer by then.
         """
         late: Epochs = {}
 
@@ -151,7 +157,7 @@ class TransactionSearch:
         return late
 
     def collect(self, late: Epochs) -> list[LoggedTransaction]:
-        """Return the transactions to leave out, with their batches before the cut."""
+        """Return the transactions to leave out, with their batches before the cut (where a restore to a time stops)."""
         if not self._open and not any(self._knows_later(late, *one) for one in self.newest.items()):
             return []
         number, states = self._states_before(self._number)

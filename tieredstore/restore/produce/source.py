@@ -73,7 +73,8 @@ class SourceBatch:
 
 
 class SourceTopics(Closing, ABC):
-    """The topics that a run restores, as they are now: one look for the cut, the checks and the run.
+    """The topics that a run restores, as they are now: one look for the cut (where a restore to a time stops), the
+    checks and the run.
 
     They are in ``bucket`` or in a backup, and the map of offsets is in ``bucket``. Positions in them are offsets.
     """
@@ -161,7 +162,7 @@ class BucketTopics(SourceTopics):
         self._snapshot = self._reader.snapshot()
 
     def find_cut(self, time_ms: int) -> TimeCut:
-        """Find the cut of all topics at a time; see ``cut_search``."""
+        """Find the cut (the offsets where a restore to a time stops); see ``cut_search``."""
         return find_cut(self.bucket, self._query, time_ms, self._snapshot)
 
     @property

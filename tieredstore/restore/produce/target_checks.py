@@ -45,7 +45,9 @@ class ScannedRecords:
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """What is to be restored of a topic: the segments of each partition, up to the cut, and perhaps a scan."""
+    """What is to be restored of a topic: the segments of each partition, up to the cut (where a restore to a time
+    stops), and perhaps a scan.
+    """
 
     topic: str
     partitions: Mapping[int, Sequence[Span]]

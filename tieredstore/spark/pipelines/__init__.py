@@ -1,1 +1,1 @@
-"""Pipelines as streaming queries: windows are written by tasks, committed and published by the driver."""
+"""Pipelines as streaming queries: offset windows are written by tasks, committed and published by the driver."""

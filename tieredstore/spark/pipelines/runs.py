@@ -81,7 +81,7 @@ class PipelineRun:
         pipeline = load_pipeline(self._file)
         self.own = pipeline.own
         self.name = f"{self.own.name}-{self.own.generation}"
-        """Name of the query: pipeline and generation."""
+        """Name of the query: pipeline and generation (a version of the output)."""
         _check_session(spark)
         with ExitStack() as opened:
             parts = opened.enter_context(open_parts(pipeline))
@@ -102,7 +102,7 @@ class PipelineRun:
             self._opened = opened.pop_all()
 
     def counts(self) -> tuple[str, int, Counts]:
-        """Return the pipeline's name and generation, and its counters."""
+        """Return the pipeline's name and generation (a version of the output), and its counters."""
         return self.own.name, self.own.generation, replace(self._sink.counts, up=self._is_up)
 
     def tell(self, health: Health) -> None:
@@ -297,8 +297,9 @@ def pipeline_service(
 ) -> Service:
     """Return a service that runs pipelines until it is stopped or one of them ends with an error.
 
-    Each pipeline takes over its own generation ``take_over``, if that is given. ``listen`` is the address of
-    ``/metrics``, ``/healthz`` and ``/readyz``. The service is ready while no pipeline waits for a store or broker.
+    Each pipeline takes over its own generation ``take_over`` (a version of the output), if that is given. ``listen`` is
+    the address of ``/metrics``, ``/healthz`` and ``/readyz``. The service is ready while no pipeline waits for a store
+    or broker.
     """
     health = Health({_STARTED: "pipelines are still starting"})
 

@@ -1,4 +1,4 @@
-"""Spark jobs that write windows, with one task per window.
+"""Spark jobs that write offset windows, with one task per window.
 
 The setting ``frame`` names a user's function from DataFrame to DataFrame. Records then become Spark rows, the function
 changes them, and its result is written by windows. One task reads a whole window and must get all its rows back in
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class WindowJobs:
-    """Prepares windows in Spark tasks. If the settings name a ``frame`` function, records pass through it."""
+    """Prepares offset windows in Spark tasks. If the settings name a ``frame`` function, records pass through it."""
 
     def __init__(self, spark: SparkSession, file: str, own: PipelineSettings, store: ObjectStore) -> None:
         """``file`` is the settings file, which tasks read too."""
@@ -69,14 +69,14 @@ class WindowJobs:
         return self._frame is not None
 
     def write_one(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
-        """Write one window, whose records are in ``splits``."""
+        """Write one offset window, whose records are in ``splits``."""
         batch = self.write([WindowTask(window, splits)])
         batch.check()
         (written,) = batch.written
         return written
 
     def write(self, tasks: Sequence[WindowTask]) -> Batch:
-        """Write the windows of these tasks. In each partition, stop at the first unreadable offset.
+        """Write the offset windows of these tasks. In each partition, stop at the first unreadable offset.
 
         With a ``frame`` function, write all windows or none.
         """
@@ -150,7 +150,7 @@ _MICROSECONDS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class FrameJob:
-    """The windows of a batch, on their way into and out of the user's ``frame`` function. Picklable."""
+    """The offset windows of a batch, on their way into and out of the user's ``frame`` function. Picklable."""
 
     file: str
     fingerprint: str
@@ -159,7 +159,7 @@ class FrameJob:
     def rows(
         self, numbers: DataFrame, frame: Callable[[DataFrame], object]
     ) -> tuple[DataFrame, Callable[[], list[int]]]:
-        """Return a DataFrame of reports, one per window, from a DataFrame of task numbers.
+        """Return a DataFrame of reports, one per offset window, from a DataFrame of task numbers.
 
         Also return a function that, after the job, returns the number of records of each window before the frame.
         """
@@ -176,7 +176,7 @@ class FrameJob:
         return framed.mapInArrow(self.write, SCHEMA), read
 
     def read(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the windows with these numbers, one window after the other."""
+        """Yield the records of the offset windows with these numbers, one window after the other."""
         spare_modules()
         for batch in batches:
             numbers: list[int] = batch.column(0).to_pylist()
@@ -187,7 +187,7 @@ class FrameJob:
                     yield rows.cast(_MICROSECONDS)
 
     def write(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Write windows; yield a report for each run of rows that belong to one window."""
+        """Write offset windows; yield a report for each run of rows that belong to one window."""
         spare_modules()
         for number, pieces in groupby(self._pieces(batches), key=lambda one: one[0]):
             report = pack(self._report(self.tasks[number].window, (rows for _, rows in pieces)))
@@ -204,7 +204,7 @@ class FrameJob:
         return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
 
     def _pieces(self, batches: _Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield rows with the number of their window, in the order in which they come."""
+        """Yield rows with the number of their offset window, in the order in which they come."""
         known = _Windows([task.window for task in self.tasks])
         for batch in batches:
             if not batch.num_rows:
@@ -231,7 +231,7 @@ def _count_of(task: WindowTask) -> Column:
 
 
 class _Windows:
-    """Finds the window of a record."""
+    """Finds the offset window of a record."""
 
     def __init__(self, windows: Sequence[Window]) -> None:
         self._windows = windows
@@ -242,7 +242,9 @@ class _Windows:
             starts.sort()
 
     def number(self, topic: str, partition: int, offset: int | None) -> int:
-        """Return the number of the record's window in the job. Raise InvalidValueError for a record of no window."""
+        """Return the number of the record's offset window in the job. Raise InvalidValueError for a record of no
+        window.
+        """
         starts = self._of.get((topic, partition), [])
         at = bisect_right(starts, (offset, len(self._windows))) - 1 if offset is not None else -1
         if offset is None or at < 0 or offset >= self._windows[starts[at][1]].stop:
@@ -269,10 +271,10 @@ def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
 def join_results(
     windows: Sequence[Window], written: Sequence[Written], read: Sequence[int], store: ObjectStore
 ) -> list[Written]:
-    """Return the results of all windows. Records that the frame dropped count as filtered.
+    """Return the results of all offset windows. Records that the frame dropped count as filtered.
 
     ``read`` has the number of records of each window before the frame. Raises InvalidValueError, and discards the
-    prepared files, if rows of a window came from several tasks or in several runs.
+    prepared files (uploaded, not yet visible), if rows of a window came from several tasks or in several runs.
     """
     by_start: defaultdict[tuple[str, int, int], list[Written]] = defaultdict(list)
     for one in written:

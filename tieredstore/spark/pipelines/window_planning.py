@@ -1,4 +1,4 @@
-"""Planning for the stream of windows: which windows of a pipeline are due, and where to read their records."""
+"""Planning for the stream of offset windows: which windows of a pipeline are due, and where to read their records."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _SIZES_HOLD_S: Final = 60.0
-"""Seconds until sizes of earlier windows are read again from the commit log."""
+"""Seconds until sizes of earlier offset windows are read again from the commit log."""
 
 
 class Planning:
-    """The next windows of a pipeline, planned from its progress."""
+    """The next offset windows of a pipeline, planned from its progress."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Planning:
         self._fixed = self._planner.snapshot()
 
     def next(self, start: Json) -> Json:
-        """Return the Spark offset after the due windows. Return ``start`` if no window is due or the source is
-        unavailable.
+        """Return the Spark offset after the due offset windows. Return ``start`` if no window is due or the source
+        is unavailable.
         """
         try:
             windows = self._find_due(start)
@@ -80,7 +80,8 @@ class Planning:
         if self._last is not None and self._last[0] == end:
             return self._last[1]
         refuse_newer_offsets(PIPELINE_OFFSETS, end)
-        # After a restart Spark repeats the last batch. Leave out its committed windows, whose records may be gone.
+        # After a restart Spark repeats the last batch. Leave out its committed offset windows, whose records may be
+        # gone.
         windows = find_unwritten([Window(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
 
@@ -96,8 +97,8 @@ class Planning:
         return windows
 
     def _positions_at(self, start: Json) -> dict[TopicPartition, Progress]:
-        """Return the progress at the Spark offset ``start``. Spark passes an offset here only when all windows
-        before it are written.
+        """Return the progress at the Spark offset ``start``. Spark passes an offset here only when all offset
+        windows before it are written.
         """
         if self._positions is None:
             self._positions = dict(self._read_log())
@@ -113,7 +114,9 @@ class Planning:
         return self._positions
 
     def _learn_sizes(self, positions: dict[TopicPartition, Progress], tasks: Sequence[WindowTask]) -> None:
-        """If a backlog must be cut into windows by size, read the sizes of earlier windows from the commit log."""
+        """If a backlog must be cut into offset windows by size, read the sizes of earlier windows from the commit
+        log.
+        """
         counts = Counter((task.window.topic, task.window.partition) for task in tasks)
         behind = [where for where, count in counts.items() if count > 1]
         is_old = self._clock() - self._read_s >= _SIZES_HOLD_S
@@ -167,11 +170,11 @@ def whole_plan(
 
 
 def give_plan(tasks: Sequence[WindowTask]) -> GivenPlan:
-    """Return the complete plan of a run in the form that the data source of windows takes."""
+    """Return the complete plan of a run in the form that the data source of offset windows takes."""
     return GivenPlan(_offset([task.window for task in tasks]), tuple(pack(task) for task in tasks))
 
 
 def _offset(windows: Sequence[Window]) -> Json:
-    """Return the Spark offset of these windows: their fields as lists."""
+    """Return the Spark offset of these offset windows: their fields as lists."""
     rows = [[one.topic, one.topic_id, one.partition, one.start, one.stop, one.leader_epoch] for one in windows]
     return {"version": PIPELINE_OFFSETS.version, "windows": rows}

@@ -1,4 +1,4 @@
-"""The driver's side of each batch: a Spark job writes the windows, then the driver commits and publishes them.
+"""The driver's side of each batch: a Spark job writes the offset windows, then the driver commits and publishes them.
 
 In a run that ends (``once``), the windows of the first batch are written while Spark still starts its stream.
 """
@@ -81,8 +81,8 @@ class _Away:
 class WindowSink:
     """The function that Spark's ``foreachBatch`` calls with one batch after the other, on Spark's threads.
 
-    The commit log, not Spark, decides which windows of a batch are already written. While a store is unavailable, this
-    waits.
+    The commit log, not Spark, decides which offset windows of a batch are already written. While a store is
+    unavailable, this waits.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class WindowSink:
             self._tell(sentence)
 
     def __call__(self, frame: DataFrame, number: int) -> None:  # noqa: ARG002  Spark's signature
-        """Write the unwritten windows of a batch."""
+        """Write the unwritten offset windows of a batch."""
         with self._lock:
             try:
                 self._check_open()
@@ -170,12 +170,12 @@ class WindowSink:
                 raise
 
     def write_ahead(self, tasks: Sequence[WindowTask], group: str) -> None:
-        """Begin to write the windows of Spark's first batch, in jobs of the query's job group ``group``."""
+        """Begin to write the offset windows of Spark's first batch, in jobs of the query's job group ``group``."""
         if tasks and not tasks[0].window.is_mark and not self._jobs.is_framed:
             self._ahead = AheadBatch(self._spark, group, tasks, self._jobs.write, self.driver.store)
 
     def close(self) -> None:
-        """Discard windows that were written ahead but never committed."""
+        """Discard offset windows that were written ahead but never committed."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.close()
@@ -275,7 +275,7 @@ class WindowSink:
                 return outcome
 
     def _write_rest(self, tasks: Sequence[WindowTask]) -> bool:
-        """Write the windows that are not yet written; return False if there are none."""
+        """Write the offset windows that are not yet written; return False if there are none."""
         by_end = {(task.window.topic, task.window.partition, task.window.stop): task for task in tasks}
         rest = [
             by_end[window.topic, window.partition, window.stop].between(window.start, window.stop)
@@ -298,7 +298,7 @@ _CANCELLING_S: Final = 0.2
 
 
 class AheadBatch:
-    """Windows that a thread writes ahead, in Spark jobs of ``group``. The caller must call either ``take`` or
+    """Offset windows that a thread writes ahead, in Spark jobs of ``group``. The caller must call either ``take`` or
     ``close``.
     """
 
@@ -320,7 +320,7 @@ class AheadBatch:
         self._thread.start()
 
     def take(self, tasks: Sequence[WindowTask]) -> Batch | None:
-        """Return the result if it is for exactly these windows; otherwise discard it and return None.
+        """Return the result if it is for exactly these offset windows; otherwise discard it and return None.
 
         Waits for the job, and raises its error. Stopping the query ends the job.
         """

@@ -1,4 +1,4 @@
-"""The stream of a pipeline's due windows. Each row is a task: a window and where to read its records.
+"""The stream of a pipeline's due offset windows. Each row is a task: a window and where to read its records.
 
 Spark plans in a process of its own, which takes a second or more to start. So for a run with ``once``, the driver
 plans. The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same ones.
@@ -35,13 +35,13 @@ FORMAT: Final = "tieredstore_windows"
 FILE: Final = "pipeline"
 """Option with the name of the settings file."""
 PLAN: Final = "plan"
-"""Option with all windows of a run with ``once``, if the driver could plan them ahead."""
+"""Option with all offset windows of a run with ``once``, if the driver could plan them ahead."""
 TASK: Final = "task"
 """Column with a packed task."""
 
 
 class WindowSource(DataSource):
-    """The data source of windows. PipelineRun registers it in the session; it is not for direct use."""
+    """The data source of offset windows. PipelineRun registers it in the session; it is not for direct use."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ class _Tasks(InputPartition):
 
 
 class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans windows trigger by trigger. ``clock`` returns monotonic seconds.
+    """Plans offset windows trigger by trigger. ``clock`` returns monotonic seconds.
 
     As long as ``outage.seconds`` allows, an unavailable store or broker is no error: then no window is due. ``plan`` is
     set if the driver has planned everything: then the reader looks up nothing.
@@ -87,7 +87,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return WindowReader, (self._file, self._given)
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
-        """Return an offset without windows. Progress is looked up when the first windows are planned."""
+        """Return an offset without offset windows. Progress is looked up when the first windows are planned."""
         return {"version": PIPELINE_OFFSETS.version, "windows": []}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -95,7 +95,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002, N802
-        """Return an offset with the windows that are due now, or ``start`` if none are."""
+        """Return an offset with the offset windows that are due now, or ``start`` if none are."""
         if self._given is not None:
             return self._given.end if self._given.tasks else start
         with one_sentence():
@@ -144,8 +144,8 @@ _MOST_CHARACTERS: Final = 340 << 10
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """All windows of a run, as one batch that the driver has planned: its end as a Spark offset, and its packed
-    tasks.
+    """All offset windows of a run, as one batch that the driver has planned: its end as a Spark offset, and its
+    packed tasks.
     """
 
     end: Json

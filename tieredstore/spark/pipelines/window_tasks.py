@@ -51,19 +51,19 @@ _Batches: TypeAlias = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class WindowTask:
-    """A window, and the splits of bucket and broker that have its records. Picklable."""
+    """An offset window, and the splits of bucket and broker that have its records. Picklable."""
 
     window: Window
     splits: tuple[WindowSplit, ...]
 
     def between(self, start: int, stop: int) -> WindowTask:
-        """Return the task for a part of the window; records of the splits outside it are skipped."""
+        """Return the task for a part of the offset window; records of the splits outside it are skipped."""
         return WindowTask(replace(self.window, start=start, stop=stop), self.splits)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The windows of a batch for the Spark tasks of one job. An input row is the number of a window. Picklable.
+    """The offset windows of a batch for the Spark tasks of one job. An input row is the number of a window. Picklable.
 
     Each process reads the settings file itself, so that no secret is sent. ``fingerprint`` is that of the driver's
     settings.
@@ -74,7 +74,7 @@ class Job:
     tasks: tuple[WindowTask, ...]
 
     def run(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Write the windows with these numbers; yield a report for each."""
+        """Write the offset windows with these numbers; yield a report for each."""
         spare_modules()
         for batch in batches:
             numbers: list[int] = batch.column(0).to_pylist()
@@ -93,12 +93,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a window, or an error. Picklable."""
+    """The result of an offset window, or an error. Picklable."""
 
     written: Written | None = None
     error: tuple[str, str] | None = None
     window: Window | None = None
-    """The window of the error, if known. ``reached`` is the offset up to which its records were read."""
+    """The offset window of the error, if known. ``reached`` is the offset up to which its records were read."""
     reached: int = -1
 
     def outcome(self) -> Written | Failed:
@@ -154,7 +154,7 @@ def locate(file: str) -> Path:
 
 @dataclass(slots=True)
 class OpenPipeline:
-    """The open resources of a pipeline in one process, kept between windows."""
+    """The open resources of a pipeline in one process, kept between offset windows."""
 
     pipeline: Pipeline
     recipe: Recipe
@@ -163,7 +163,7 @@ class OpenPipeline:
     reader: TopicReader
 
     def write(self, task: WindowTask, reached: ReadUpTo) -> Written:
-        """Prepare the files of a task's window."""
+        """Prepare the files of a task's offset window."""
         records = self.records(task)
         try:
             return write_window(task.window, records, self.recipe, self.parts.store, reached)
@@ -171,13 +171,13 @@ class OpenPipeline:
             records.close()
 
     def records(self, task: WindowTask) -> Generator[pa.RecordBatch]:
-        """Yield the records of a task's window."""
+        """Yield the records of a task's offset window."""
         for split in task.splits:
             for batch in self.reader.read_split(split):
                 if (rest := _cut_records(batch, task.window.start, task.window.stop)) is not None:
                     yield rest
                 if int64_values(batch, "offset")[-1] >= task.window.stop - 1:
-                    # Do not read records after the window: they may be corrupt.
+                    # Do not read records after the offset window: they may be corrupt.
                     return
 
 
