@@ -173,11 +173,11 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         return iter(())
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return nothing: deleted objects are gone."""
+        """Return no sentences: memory keeps no deleted objects."""
         return ()
 
     def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
-        """Return nothing: there are no rules."""
+        """Return no sentences: memory has no lifecycle rules."""
         return ()
 
     def _object(self, key: str) -> _Object:

@@ -374,7 +374,9 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     parts_gone: ClassVar[str] = "another write to it ended during this one"
 
     def write_whole(self, data: memoryview) -> str:
-        """Write by one request, or by a list of one block if blocks of a failed upload make that request fail."""
+        """Write the blob by one request, or by a list of one block if blocks of a failed upload make that request
+        fail.
+        """
         try:
             return self._by_one_request(bytes(data))
         except PreconditionFailedError:

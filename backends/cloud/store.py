@@ -194,13 +194,13 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self._writing(key, IF_ABSENT if if_absent else ANY).write(cutter)
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """Write as ``put`` does; if the key is taken, a HEAD shows which write made the object."""
+        """Write the object as ``put`` does; if the key is taken, a HEAD request shows which write made the object."""
         self._check_key(key)
         with byte_view(body) as view, cut(view, self.options.part_size) as cutter:
             replace(self._writing(key, IF_ABSENT), mark=check_mark(mark), is_shared=True).write(cutter)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
-        """Write as ``put`` does, if the etag matches."""
+        """Write the object as ``put`` does, if the etag matches."""
         part_size = self.options.part_size
         if self.replaces_whole and isinstance(body, bytes | bytearray | memoryview):
             part_size = max(1, memoryview(body).nbytes)
@@ -235,7 +235,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self._get(key, start, stop)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Read as ``get`` does; of a larger object, read only the answer's headers."""
+        """Read the object as ``get`` does; of a larger object, read only the response headers."""
         self._check_key(key)
         try:
             return self._get(key, 0, None, most)
@@ -252,7 +252,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Read as ``get`` does, straight from the connection into ``buffer``."""
+        """Read the range as ``get`` does, straight from the connection into ``buffer``."""
         self._check_key(key)
         stop = start + memoryview(buffer).nbytes
         if not is_empty_request(start, stop):
@@ -273,7 +273,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List by one request per page."""
+        """List objects by one request per page."""
         # Drop extra keys: some services start at the key itself or cannot start at a key; some servers ignore the
         # prefix.
         infos = self._list_objects(prefix, start_after)

@@ -126,7 +126,7 @@ def _copy(store: Verbs, prepared: Prepared) -> None:
         for piece in _pieces(store, prepared.place, prepared.size):
             digest.take(memoryview(piece))
             yield piece
-        # Compare before the body ends: a put whose body raises writes nothing.
+        # Compare the digests before the body ends: a put whose body raises writes nothing.
         if digest.sha256 != prepared.sha256:
             raise StoreError(
                 f"the bytes prepared for {prepared.key!r} of {store.identity} are damaged; prepare it again"

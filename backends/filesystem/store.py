@@ -100,7 +100,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         """Write the file; sync it, and its folders up to the root, to disk before returning."""
         with open_body(body) as parts, self._new_draft(key) as draft:
             with self._writing(key):
-                # Check now to avoid consuming the body in vain, and again below under the lock.
+                # Check now that the key is free, to avoid consuming the body in vain. The check is repeated below under
+                # the lock.
                 self._require_free(draft.folder, key, if_absent=if_absent)
             for part in parts:
                 with self._writing(key):
@@ -131,7 +132,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return bytes(whole)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Read as ``get`` does, unless the file is larger than ``most``."""
+        """Read the file as ``get`` does, unless it is larger than ``most``."""
         path = KeyPath.of(key)
         with OsErrors(self._root, key), Folder(self._root, path.folders) as folder:
             return _read_small(folder, key, path.name, most)
@@ -300,11 +301,11 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return draft.modified_ms()
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return nothing: deleted files are gone."""
+        """Return no sentences: a folder keeps no deleted files."""
         return ()
 
     def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
-        """Return nothing: a folder has no rules."""
+        """Return no sentences: a folder has no lifecycle rules."""
         return ()
 
     def lifecycle(self) -> str:

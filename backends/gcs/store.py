@@ -85,7 +85,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         return None if self.condition.etag is None else int(self.condition.etag)
 
     def write_whole(self, data: memoryview) -> str:
-        """Write by one request. The server checks a CRC-32C before it accepts the object."""
+        """Write the object by one request. The server checks a CRC-32C before it accepts the object."""
         crc = crc32c(data)
         boundary = uuid.uuid4().hex
         about = {
@@ -378,7 +378,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return isinstance(write, Prepared) and staging.discard(self, write)
 
     def _copy(self, prepared: Prepared) -> None:
-        # Look first: some servers ignore the condition of a copy and would overwrite an existing object.
+        # Check first that the key is free: some servers ignore the condition of a copy and would overwrite an existing
+        # object.
         what = self.name_object(prepared.key)
         if self._exists(prepared.key):
             raise staging.conflict_error(what)

@@ -150,7 +150,8 @@ def open_client(options: S3Options) -> S3Client:
         )
     if not options.certificate_check:
         _logger.warning("%s: the server's certificate is not checked", options.url)
-    # Register for all services, to run before the SDK's own handler for S3, which reads a web page as a server's error.
+    # Register this handler for all services, to run before the SDK's own handler for S3, which reads a web page as a
+    # server's error.
     client.meta.events.register_first("before-parse.*.*", check_document)
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)

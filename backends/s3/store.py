@@ -200,7 +200,9 @@ class Listing:
                 yield info
 
     def _by_folder(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """List by folder; hold the names of one folder, and of those above it, in memory."""
+        """List objects folder by folder; only the names of the present folder, and of the folders above it, are in
+        memory.
+        """
         levels = [iter(self._folder(prefix))]
         while levels:
             entry = next(levels[-1], None)

@@ -91,7 +91,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         return self.finish(send, len(data), lambda _, stored: content.is_in(stored.size, stored.etag)).etag
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
-        """Write by a multipart upload; abort it on failure."""
+        """Write the object by a multipart upload; abort that upload on failure."""
         with self._multipart_upload() as upload_id:
             sent = send_parts(
                 cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism, first=first

@@ -45,14 +45,14 @@ class S3Versions(BucketVersions):
         self._call = call
 
     def list(self, prefix: str) -> Iterator[ObjectVersion]:
-        """List by one request per page, with the right ``s3:ListBucketVersions``."""
+        """List object versions by one request per page, with the right ``s3:ListBucketVersions``."""
         what = f"the versions under {prefix!r} of {self._identity} (s3:ListBucketVersions)"
         versions = self._pages(what, partial(self._page, prefix))
         # Leave out other keys, which servers that list by folder add.
         return (version for version in versions if version.key.startswith(prefix))
 
     def remove_marker(self, marker: ObjectVersion) -> None:
-        """Remove it by its id, with the right ``s3:DeleteObjectVersion``."""
+        """Remove the delete marker by its version id, with the right ``s3:DeleteObjectVersion``."""
         what = f"the delete marker of {marker.key!r} in {self._identity} (s3:DeleteObjectVersion)"
         if not marker.is_marker:
             raise StoreError(f"{what}: {marker.id!r} is a version with data")

@@ -121,7 +121,7 @@ class LimitedStore(DelegatingStore):
         self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """Wait for the whole body's bytes, then write; each attempt counts."""
+        """Wait until the bandwidth limit admits the whole body, then write; each attempt counts."""
         if self._up is not None:
             self._up.take(memoryview(body).nbytes)
         self.inner.put_once(key, body, mark)
@@ -144,7 +144,7 @@ class LimitedStore(DelegatingStore):
             return send(limit_rate(parts, bucket))
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Wait before the request if the range gives its size, else after it."""
+        """Wait for the bandwidth limit before the request if the range gives its size, else after the request."""
         if stop is not None:
             self._take(self._down, stop - start)
             return self.inner.get(key, start, stop)
@@ -213,7 +213,7 @@ class MeteredStore(DelegatingStore):
         return f"MeteredStore({self.inner!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Count one object up; exclude the time in which the body is produced."""
+        """Count one uploaded object; exclude the time in which the body is produced."""
         self._send("put", body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
@@ -261,7 +261,7 @@ class MeteredStore(DelegatingStore):
         return result, size
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Count one object down; an empty range is no call."""
+        """Count one downloaded object; an empty range makes no call."""
         if start == stop:
             return self.inner.get(key, start, stop)
         with metrics.store_call(self._kind, "get"):
@@ -270,7 +270,7 @@ class MeteredStore(DelegatingStore):
         return data
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Count one object down, unless it is too large."""
+        """Count one downloaded object, unless it is too large."""
         with metrics.store_call(self._kind, "get"):
             data = self.inner.get_small(key, most)
         if data is not None:
@@ -278,7 +278,7 @@ class MeteredStore(DelegatingStore):
         return data
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Count one call per batch of the inner store, and each object down."""
+        """Count one call per batch of the wrapped store, and each downloaded object."""
         if self.small_batch == 1:
             return ObjectStore.get_small_batch(self, keys, most)
         with metrics.store_call(self._kind, "get"):
@@ -291,7 +291,7 @@ class MeteredStore(DelegatingStore):
         return answers
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Count one object down; an empty buffer is no call."""
+        """Count one downloaded object; an empty buffer makes no call."""
         size = memoryview(buffer).nbytes
         if not size:
             self.inner.get_into(key, start, buffer)
@@ -307,7 +307,9 @@ class MeteredStore(DelegatingStore):
         metrics.count_objects(self._kind, "down", 1, memoryview(buffer).nbytes)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Count one call, from the first request on; exclude the time that the caller spends between objects."""
+        """Count one ``list`` call, from the first request on; exclude the time that the caller spends between
+        objects.
+        """
         return self._measure_listing(partial(self.inner.list, prefix, start_after))
 
     def _measure_listing(self, begin: Callable[[], Iterator[Listed]]) -> Iterator[Listed]:
@@ -320,7 +322,7 @@ class MeteredStore(DelegatingStore):
                     call.elsewhere_s += perf_counter() - passed_on
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Count one call. If it succeeds, count all its keys as deleted, present or absent."""
+        """Count one ``delete`` call. If it succeeds, count all its keys as deleted, present or absent."""
         deleted = 0
 
         def count() -> Generator[str, None, None]:

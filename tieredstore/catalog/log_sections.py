@@ -123,7 +123,7 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
     # the first such entry may point to a position before `stop`.
     following = bisect_left(index, max(start + 1, stop), key=lambda entry: entry.offset) + 1
     end = index[following].position if following < len(index) else size
-    # Begin one batch early, to check that the batch that may hold `start` follows it.
+    # Begin the section of the log one batch early, to check that the next batch may hold `start`.
     begin = min(index.position_for_offset(start - 1), size)
     ends = SectionEnd(begin, 0, start), SectionEnd(end, 0, segment.end_offset + 1)
     return LogSection(segment, *ends, span.start, span.stop)
@@ -136,7 +136,7 @@ def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, times
     """
     times = time_index_of(source, segment)
     earlier = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
-    # Begin with the log if no index entry is earlier: any record may be late enough.
+    # Search from the log's beginning if no entry of the time index is earlier: any record may be late enough.
     if not earlier:
         return segment.start_offset
     if times[-1].offset > segment.end_offset:
@@ -243,7 +243,7 @@ class SectionBytes:
         reached, position = decoder.offset_reached, decoder.stopped_at
         is_zeros = decoder.ended_in_zeros
         if position is not None:
-            # Look for the next batch in the latest buffer, or right before it.
+            # Look for the next batch header in the bytes read last, or right before them.
             latest = self._before + bytes(self._buffer)
             self._kept = latest[position - self._position + len(self._before) :]
             for header in LogBatches(self, position, self._stop, self._segment).headers():
@@ -344,7 +344,7 @@ class LogBatches:
         return memoryview(self._piece)[position - self._start :]
 
     def _reach(self, position: int, size: int) -> None:
-        """Read on until memory holds ``size`` bytes from ``position``, which never moves back."""
+        """Read more of the log until memory holds ``size`` bytes from ``position``, which never moves back."""
         while position + size > self._start + len(self._piece):
             kept = self._piece[max(position - self._start, 0) :]
             end = self._start + len(self._piece)

@@ -85,5 +85,5 @@ def _first_keys(
                 break
         if not is_crowded:
             return
-        # Go on right after all keys of the folder: "0" follows "/" in the order of characters.
+        # Start the listing right after all keys of the folder: "0" follows "/" in the order of characters.
         after = f"{prefix}{folder}0"

@@ -68,7 +68,7 @@ def load_catalog(
     if file is not None and loaded is not None and update_file:
         # Remove only rows in scope, because the listing does not cover other partitions.
         gone = {path for path in loaded.rows.paths() if path not in survey.rows and _in_scope(path, scope)}
-        # Write only after a change: readers of a bucket may lack the permission to write.
+        # Write the catalog file only after a change: readers of a bucket may lack the permission to write.
         if survey.changed or gone:
             _save(file, loaded, origin, survey, gone)
     return catalog_of(traced, survey.problems)

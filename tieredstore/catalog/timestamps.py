@@ -117,7 +117,8 @@ def _search_doubtful(
     if span is None:
         return None
     times = time_index_of(source, span.segment)
-    # Compare with the last entry: that of a broker's time index has the greatest timestamp of the segment.
+    # Compare the requested time with the index's last entry, which in a broker's time index has the greatest timestamp
+    # of the segment.
     is_hidden = len(times) > 0 and times[-1].timestamp >= timestamp_ms
     return _search(source, span, timestamp_ms, decoding) if is_hidden else None
 
@@ -141,7 +142,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         try:
             record = next(_records_since(batches, timestamp_ms), None)
             headers = decoder.take_headers()
-            # Read on to the next batch: its base offset confirms that of the record's batch, which has no checksum.
+            # Read the next batch's header too: its base offset confirms that of the record's batch, which has no
+            # checksum.
             while record is not None and not any(header.base_offset > record.offset for header in headers):
                 if next(batches, None) is None:
                     break

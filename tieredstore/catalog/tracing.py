@@ -102,7 +102,8 @@ def trace_partitions(
     before: TopicIdPartition | None = None
     for segment in segments:
         where = segment.remote_log_segment_id.topic_id_partition
-        # Compare by identity: it is usually the same object, and hashing takes a hundred times as long.
+        # Compare partitions by identity: consecutive segments usually share the object, and hashing takes a hundred
+        # times as long.
         if where is not before:
             group, before = grouped[where], where
         group.append(segment)

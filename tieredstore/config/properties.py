@@ -118,7 +118,7 @@ def shown_name(name: str) -> str:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            # Read one more byte: it shows whether the file is over the limit, whatever its size.
+            # Read one byte more than the limit: that byte shows whether the file is over the limit.
             raw = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such settings file") from None

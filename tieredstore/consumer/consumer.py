@@ -164,7 +164,7 @@ class Consumer(confluent_kafka.Consumer):
         most = parts.delivery.room(count) if not wait else 1
         messages = self._consume(parts, most, wait)[0]
         parts.delivery.hold([message for message in messages if message.error() is None])
-        # Raise after the other messages are held: later calls return them.
+        # Raise the error only after the other messages are put back: later calls return them.
         _raise_first_error(messages)
 
     def _tick(self, parts: Parts, *, raises: bool = True) -> None:
@@ -184,7 +184,7 @@ class Consumer(confluent_kafka.Consumer):
             return None
         if parts.core.is_busy:
             parts.news.wait(min(left, _SLICE_S))
-            # Clear before the caller checks for results, so that it misses none.
+            # Clear the wake-up event before the caller checks for results, so that the caller misses none.
             parts.news.clear()
             return 0.0
         return min(left, _LONGEST_SLICE_S, max(0.001, parts.core.due_in))

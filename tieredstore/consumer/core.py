@@ -79,7 +79,7 @@ class Core:
         self.events: deque[tuple[TopicPartition, str, int]] = deque()
         """Events to return as messages. Each has a partition, a kind (``eof`` or ``unset``) and an offset."""
         self.readable: deque[Partition] = deque()
-        """Partitions read from the bucket, in the order of their turns."""
+        """Partitions read from the bucket, in the order in which they are read next."""
         self.policy = policy
         self.live = live
         self.lookups = lookups
@@ -186,7 +186,7 @@ class Core:
         return next(failed, None) if error is None else error
 
     def next_readable(self) -> tuple[Partition, pa.RecordBatch] | None:
-        """Return the next batch from the bucket. Partitions take turns."""
+        """Return the next batch from the bucket. The partitions are read in rotation."""
         for _ in range(len(self.readable)):
             partition = self.readable[0]
             self.readable.rotate(-1)
@@ -281,7 +281,7 @@ class Core:
                 self._wait(partition)
 
     def _judge(self, partition: Partition, loss: Cut | EndsEarlier | Lost | Unreadable) -> None:
-        """Continue after a loss, if the policy allows it."""
+        """Continue reading a partition after lost offsets, if the consumer's loss policy allows it."""
         lineage, position = partition.log.lineage, partition.position or 0
         match loss:
             case Cut(at):
@@ -328,8 +328,7 @@ class Core:
             case Cut():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
-                # Read from the bucket if the broker is preferred: it was chosen only because the broker no longer has
-                # the position.
+                # Read the bucket even if the settings prefer the broker: the broker no longer has the position.
                 return self._settings.mode is Mode.KAFKA_PREFERRED or lags(found.at.offset, stop, found.lineage)
             case _:
                 return False
@@ -371,7 +370,9 @@ class Core:
         self._rest(partition, Backoff(until, reload=isinstance(error, SegmentNotFoundError)))
 
     def _go_on(self, partition: Partition, offset: int, lineage: Lineage | None) -> None:
-        """Continue after skipped offsets. The last of them may have a later leader epoch than the returned records."""
+        """Continue reading a partition after skipped offsets. The last of them may have a later leader epoch than
+        the returned records.
+        """
         if offset != partition.position:
             partition.at = Position(offset, None if lineage is None else lineage.epoch_at(offset - 1))
         self._look(partition)

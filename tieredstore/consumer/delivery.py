@@ -219,7 +219,7 @@ class Delivery:
         return PartitionBatch(*partition.where, messages[0].offset(), next_offset, records)
 
     def _next_open(self) -> _OpenBatch | None:
-        """Return the open batch whose turn it is; open the next one if there is none."""
+        """Return the batch whose records are being delivered; open the next batch if there is none."""
         while self._turns:
             opened = self._turns[0]
             if self._core.partitions.get(opened.partition.where) is opened.partition and opened.row < len(
@@ -273,7 +273,8 @@ class Delivery:
         where = message.topic(), message.partition()
         partition = core.partitions.get(where)
         if partition is None or not isinstance(partition.phase, Live):
-            # Pass on errors of the client and of topics. Drop messages of partitions that have left the client.
+            # Pass errors of the Kafka client and of topics to the caller. Drop messages of partitions that the client
+            # no longer has.
             return error is not None and partition is None and where not in core.live.leaving
         live = partition.phase
         if error is None:

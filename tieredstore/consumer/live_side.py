@@ -92,12 +92,12 @@ class LiveSide:
             self._client.incremental_unassign([KafkaPartition(*where)])
 
     def forget(self, wheres: Iterable[TopicPartition]) -> None:
-        """Note that the client no longer fetches these partitions."""
+        """Note that the Kafka client no longer fetches these partitions."""
         self.unheard.difference_update(wheres)
         self.leaving.difference_update(wheres)
 
     def forget_all(self) -> None:
-        """Note that the client has no assignment."""
+        """Note that the Kafka client has no assigned partitions."""
         self.unheard.clear()
         self.leaving.clear()
         self._is_due = False

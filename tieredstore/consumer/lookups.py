@@ -209,7 +209,7 @@ class Lookups:
             self._changed.notify_all()
 
     def join(self, end: float) -> None:
-        """Wait for the threads, at most until ``end``."""
+        """Wait for the reading threads to end, at most until the monotonic time ``end``."""
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
@@ -460,7 +460,7 @@ class BucketInquiry:
         if self._may_begin_earlier(look, position):
             self._reload(look)
             position = self._offset(look)
-        # Look for the first record: it will be the start, whatever the reset.
+        # Look up the offset of the first record: the read starts there, whatever ``auto.offset.reset`` says.
         if position is None and self._refresh_is_due(look.where):
             self._refresh(look)
             position = self._offset(look)

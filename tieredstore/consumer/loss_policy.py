@@ -108,7 +108,7 @@ class LossPolicy:
         )  # fmt: skip
 
     def note_side(self, partition: Partition, side: str) -> None:
-        """Note if a partition is now read from the bucket or the broker; count and log a change."""
+        """Note which side, bucket or broker, a partition is now read from; count and log a change of sides."""
         before, partition.tally.side = partition.tally.side, side
         if before not in (None, side):
             partition.tally.changes += 1

@@ -154,7 +154,7 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
     assert lineage is not None  # without a bucket, the broker has all offsets in range
     later = _next_start(position, lineage)
     if later is None and position < lineage.end_offset:
-        # Wait for a future segment with the end of the open transaction, of which the broker has deleted the beginning.
+        # Wait for a segment with the end of the open transaction: the broker has deleted the transaction's beginning.
         return Waits()
     return Lost(start if later is None else min(start, later))
 

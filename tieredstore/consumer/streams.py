@@ -144,12 +144,14 @@ class StoredStreams:
             self._changed.notify_all()
 
     def join(self, end: float) -> None:
-        """Wait for the threads, at most until ``end``."""
+        """Wait for the reading threads to end, at most until the monotonic time ``end``."""
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
     def _queue(self, stream: StoredStream) -> None:
-        """Queue a stream for a turn if it has room for more records. The caller holds the lock."""
+        """Queue a stream for a turn on a reading thread, if the stream has room for more records. The caller holds
+        the lock.
+        """
         if stream.turn is Turn.RESTING and stream.waiting_bytes <= self._share() // 2:
             stream.turn = Turn.QUEUED
             self._turns.append(stream)
@@ -172,7 +174,7 @@ class StoredStreams:
             self._take_turn(stream, reading if reading is not None else self._read(stream))
 
     def _take_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
-        """Read one stream until its turn is over."""
+        """Read one partition's stream until its turn on this thread is over."""
         read_bytes, goes_on = 0, True
         try:
             while goes_on:
@@ -205,13 +207,15 @@ class StoredStreams:
             return batch is not None and has_room and (read_bytes < _TURN_BYTES or not self._turns)
 
     def _end_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
-        """End a turn. Keep the read open if no other stream needs the thread: a new read would repeat its requests."""
+        """End a stream's turn on this thread. Keep its read open if no other stream needs the thread: a new read
+        would repeat its requests.
+        """
         with self._changed:
             is_open = stream.turn is Turn.QUEUED and not self._is_closed
             keeps = is_open and len(self._streams) <= self._threads_wanted
             if keeps:
                 stream.reading = reading
-        # Close before the stream's next turn, which may be on another thread.
+        # Close the read before the stream's next turn, which may be on another thread.
         if not keeps:
             reading.close()
         with self._changed:
@@ -239,8 +243,7 @@ class StoredStreams:
             stream.lost += report.lost
             stream.skipped += map(_skipped_span, report.skipped)
             if report.undecided is not None:
-                # Stop before the rest of the window, which is in an open transaction. The next look-up decides how to
-                # continue.
+                # Stop the stream at the first offset of an open transaction. The next look-up decides how to continue.
                 stream.stop = max(stream.position, report.undecided.first_offset)
             stream.position = stream.stop
 

@@ -386,8 +386,8 @@ class VariableChunkIndex(ChunkIndex):
     def __post_init__(self) -> None:
         self._check_original()
         sizes = unpack_chunk_sizes(self.packed_sizes)
-        # Keep both sizes: every reader of a manifest needs them more than once, and a catalog reads thousands of
-        # manifests.
+        # Keep the two computed sizes: every reader of a manifest needs them more than once, and a catalog reads
+        # thousands of manifests.
         object.__setattr__(self, "last_size", sizes.last)
         object.__setattr__(self, "base_size", sizes.base)
         count = self.chunk_count

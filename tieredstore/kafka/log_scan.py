@@ -100,7 +100,7 @@ class _FileView:
 
     def __call__(self, position: int) -> memoryview:
         header_size = min(HEADER_SIZE, self._size - position)
-        # Keep one piece: positions only grow, so no earlier piece is needed again.
+        # Keep only the latest piece of the file in memory: positions only grow, so earlier pieces are not needed again.
         if not self._start <= position <= self._start + len(self._piece) - header_size:
             # Do not map the file: if it shrinks while it is mapped, an access kills the process.
             self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)

@@ -68,7 +68,7 @@ class AwsKeySource(KeySource):
             raise _translate(error, self._key) from error
 
     def open(self, sealed: bytes) -> bytes:
-        """Open by one ``Decrypt``, which accepts only this key."""
+        """Open the sealed data by one ``Decrypt`` call, which accepts only this key."""
         try:
             return self._client.decrypt(KeyId=self._key, CiphertextBlob=sealed)["Plaintext"]
         except (BotoCoreError, ClientError) as error:

@@ -83,7 +83,7 @@ class AzureKeySource(KeySource):
         return version.encode() + b":" + result.encrypted_key
 
     def open(self, sealed: bytes) -> bytes:
-        """Open by one ``unwrapKey`` with the recorded version."""
+        """Open the sealed data by one ``unwrapKey`` call with the recorded key version."""
         version, _, wrapped = sealed.partition(b":")
         shown = version.decode("ascii", "replace")
         if not _VERSION.fullmatch(shown) or not wrapped:

@@ -94,7 +94,7 @@ class GcpKeySource(KeySource):
         return response.ciphertext
 
     def open(self, sealed: bytes) -> bytes:
-        """Open by one ``decrypt``, with checksums compared both ways."""
+        """Open the sealed data by one ``decrypt`` call, with checksums of request and answer."""
         request = DecryptRequest(name=self._key, ciphertext=sealed, ciphertext_crc32c=crc32c.crc32c(sealed))
         try:
             response = self._client.decrypt(request=request, retry=None, timeout=READ_TIMEOUT_S)

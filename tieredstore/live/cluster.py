@@ -197,7 +197,7 @@ class LiveCluster(Closing):
 
         One request per leading broker.
         """
-        # Ask for no negative timestamp: Kafka gives these special meanings.
+        # Never request a negative timestamp: Kafka gives these special meanings.
         specs = {where: _spec.for_timestamp(max(0, moment)) for where, moment in times.items()}
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 

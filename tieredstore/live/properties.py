@@ -325,12 +325,13 @@ def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
     The content of the files shows their type. Raise ConfigError if a file cannot be read or used.
     """
     for name in _FILES:
-        # Check here, because librdkafka's error has no details. The authorities may be a folder or the word "probe".
+        # Check the file's existence here, because librdkafka's error has no details. The authorities may be a folder or
+        # the word "probe".
         if name in given and not Path(given[name]).exists() and given[name] != "probe":
             raise ConfigError(f"{name} cannot be read: there is no {given[name]}")
     settings = {ours: given.pop(java) for java, ours in _IN_WORDS.items() if java in given}
     trust = _take_store(given, "ssl.truststore")
-    # Keep these names, which librdkafka has too, except ``ssl.keystore.type``.
+    # Keep the names of keystore settings, which librdkafka has too, except ``ssl.keystore.type``.
     key = _take_store(given, "ssl.keystore")
     if "location" in trust:
         settings |= _by_type("ssl.truststore", trust, {"PEM": _pem_trust, "PKCS12": _pkcs12_trust})

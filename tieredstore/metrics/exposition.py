@@ -74,7 +74,7 @@ class SnapshotsCollector(Collector):
         self._every = every
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: the names are unknown before there is a source."""
+        """Return no metric names: they are unknown before a source is registered."""
         return ()
 
     def collect(self) -> Iterable[Metric]:

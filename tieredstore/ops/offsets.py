@@ -129,7 +129,7 @@ def ask_broker(
             )
         own[topic] = same[0].value
     places = [(topic, number) for topic, live in described.items() for number in live.partitions]
-    # Use only places in ``starts``: a partition that was just added may have no first offset yet.
+    # Use only partitions in ``starts``: a partition that was just added may have no first offset yet.
     starts, ends = cluster.earliest_offsets(places), cluster.end_offsets(places)
     logs: dict[tuple[str, Uuid], dict[int, BrokerLog]] = {life: {} for life in own.items()}
     for place, start in starts.items():

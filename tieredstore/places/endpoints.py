@@ -57,7 +57,7 @@ class RulesProvider(EndpointProvider):
         return next((endpoint for rule, endpoint in self._rules if rule.holds(topic)), Endpoint())
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return one place for each rule."""
+        """Return one storage place for each routing rule."""
         return [endpoint for _, endpoint in self._rules]
 
 

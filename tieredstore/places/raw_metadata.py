@@ -130,8 +130,8 @@ class MetadataKeeper:
 
         is_certain = False
         while not is_certain:
-            # List again if entries besides the caller's are new: a concurrent deleter may have removed those segments
-            # since.
+            # List the folder again if it has new entries besides the caller's: a concurrent deleter may have removed
+            # those segments since.
             added, was_there = self._change(folder, complete, creates=True)
             is_certain = was_there and not added - set(known)
 

@@ -166,7 +166,8 @@ class RawStore(LaidOutStore):
         for folder, base_offsets in logs.items():
             self._metadata.forget(folder, base_offsets)
         self.inner.delete(file for key in every for file in self._files(key))
-        # Remove again: a concurrent writer may have added segments while they were whole.
+        # Remove the deleted segments' entries again: a concurrent writer may have added them while the segments were
+        # whole.
         for folder, base_offsets in self._base_offsets(every, {Suffix.MANIFEST}).items():
             self._metadata.forget(folder, base_offsets, are_deleted=True)
 

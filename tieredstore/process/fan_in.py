@@ -222,7 +222,8 @@ def _close_all() -> None:
         open_one.close()
 
 
-# Register after the pools: handlers run in reverse order, so this one runs before theirs.
+# Register this exit handler after those of the thread pools: Python runs exit handlers in reverse order, so this one
+# runs first.
 atexit.register(_close_all)
 
 

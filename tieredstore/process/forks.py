@@ -95,7 +95,7 @@ def _in_child() -> None:
         except Exception as error:  # noqa: BLE001  one failure must not leave other state locked
             failures.append(error)
     if failures:
-        # Raise only to tell the user: no caller can catch the error, which Python prints before it continues.
+        # Raise only to inform the user: no caller can catch this error; Python prints it and continues.
         raise ExceptionGroup("state of the parent process could not begin again in this one", failures)
 
 

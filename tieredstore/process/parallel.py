@@ -116,7 +116,7 @@ class _Run(Generic[_Item, _Result]):
             try:
                 return outcome(future)
             except _DroppedError:
-                # Skip this job: the one whose failure dropped it completes later, and is still unread.
+                # Skip this cancelled job: the failed job that cancelled it completes later, and reports the error.
                 continue
 
     def interrupt(self) -> None:

@@ -292,7 +292,7 @@ class _Bell:
             self._rung.send(b"\0")
 
     def wait(self, seconds: float) -> None:
-        """Wait until a ring; return at once if there was one since the last wait."""
+        """Wait until another thread rings this bell; return at once if it has rung since the last wait."""
         poll = select.poll()
         poll.register(self._heard, select.POLLIN)
         if poll.poll(max(0.0, min(seconds, _LONGEST_POLL_S)) * 1000):
@@ -354,7 +354,7 @@ class _Signals:
 
 
 def _say(words: Callable[[], None]) -> None:
-    """Log on a thread, with a time limit: the log may not be read, or a hanging thread may hold its lock."""
+    """Log on a separate thread, with a time limit: the log may not be read, or a hanging thread may hold its lock."""
     talker = threading.Thread(target=words, daemon=True)
     with contextlib.suppress(RuntimeError):  # no thread available
         talker.start()

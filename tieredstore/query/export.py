@@ -88,7 +88,7 @@ def export_files(
     ``export_folder``.
     """
     with ThreadPool(at_once, "tieredstore-export") as pool:
-        # Leave it to the caller to close the generator, so that a read that is no longer wanted delays nothing.
+        # Let the caller close the generator, so that a read that is no longer wanted delays nothing.
         yield from in_parallel(pool, partial(_export, reader, snapshot, plan), files, at_once=at_once, ordered=False)
 
 

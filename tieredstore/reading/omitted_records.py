@@ -91,7 +91,8 @@ class LeftOut:
         if cluster is None:
             return
         with contextlib.closing(cluster):
-            # Ask for this end first: otherwise records written in between would count as held back.
+            # Request the log's end (read_uncommitted) first: otherwise records written in between would count as held
+            # back.
             written: Mapping[TopicPartition, int] = cluster.end_offsets(ended, "read_uncommitted")
             decided = cluster.end_offsets(ended)
         for where, end in written.items():

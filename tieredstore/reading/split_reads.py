@@ -118,10 +118,10 @@ class QuerySources:
                     position = int64_values(records, "offset")[-1] + 1
             except DataLossError as error:
                 begins = _live_start(self.live, partition, position, error)
-                # Look in the bucket, because the broker deletes records that it has copied.
+                # Look for the missing records in the bucket, because the broker deletes records that it has copied.
                 late = self._late_copies(split, position, stop)
                 if late is not None:
-                    # Continue without a loss: the broker has the records after the late copies.
+                    # Continue without reporting a loss: the broker has the records after the late copies.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
                     position = end
@@ -193,7 +193,7 @@ class StoredRead:
         """Yield the records. No record batch is empty. ``position`` is past a batch already when it is yielded."""
         for first, last in stored_runs(self._lineage, *self._window):
             self.position = max(self.position, first)
-            # Repeat only if a segment is deleted during the read: the next pass begins after it.
+            # Repeat the pass only if a segment is deleted during the read: the next pass begins after it.
             while self.position < last:
                 report = ReadReport(self.position, aborted=self.aborted)
                 spans = next(runs_of_spans(self._lineage, self.position, last))

@@ -303,7 +303,7 @@ class _Survey:
         return decided_end(self._source, lineage, first, end) if first < end else end
 
     def _lose(self, loss: Mismatch) -> None:
-        # Raise only if a loss fails the query: otherwise the snapshot's problems report it.
+        # Raise the error only if the query fails on data loss: otherwise the snapshot's problems report it.
         if self._query.fails_on_loss:
             Losses(self._query).accept(loss)
         self.sentences.append(sentence(loss, self._query.words))

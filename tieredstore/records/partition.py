@@ -182,7 +182,8 @@ class RunRead:
         self._watching = False
         undecided = self._transactions.first_undecided(self._stop)
         if undecided is not None:
-            # End before the transaction. If it began before the read, the read becomes empty.
+            # End the read before the open transaction. If that transaction began before the read, the read becomes
+            # empty.
             self._stop = max(undecided.first_offset, self._start)
             self._report.undecided = undecided
             _logger.warning("%s", undecided)

@@ -92,8 +92,8 @@ def end_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
 
 def around(ends: SectionEnds, start: int, stop: int) -> Ends:
     """Return the two closest section ends that enclose all records with offsets from ``start`` up to ``stop``."""
-    # Begin one batch before the one that may hold `start`: only the preceding batch proves where the next one's offsets
-    # begin.
+    # Begin reading one batch before the batch that may hold `start`: only the preceding batch proves where the next
+    # one's offsets begin.
     first = bisect_left(ends, start, lo=1, key=lambda end: end.high) - 1
     # Begin the search after the first end: the last end must come later, even if the window lies within one batch.
     last = bisect_left(ends, stop, lo=first + 1, hi=len(ends) - 1, key=lambda end: end.low)
@@ -184,7 +184,7 @@ def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_c
             known = walked.get(place.position, place)
             low, high = max(known.low, place.low), min(known.high, place.high)
             walked[place.position] = SectionEnd(place.position, low, high)
-    # Stop here in the usual case, in which the index is enough.
+    # Stop here in the usual case: the offset index alone gave the position.
     if not walked:
         return ends
     of_index = (ends[number] for number in range(len(ends)))

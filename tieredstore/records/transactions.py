@@ -173,7 +173,8 @@ class PendingTransactions:
     def opened_at_end(self) -> Mapping[int, int]:
         """Return the first offsets of transactions that are open at the end of all spans, by producer id."""
         last = len(self._spans) - 1
-        # Use only the last snapshot if its broker's log reaches back to the start of the read: it is then complete.
+        # Use only the last producer snapshot if its broker's log reaches back to the start of the read: it is then
+        # complete.
         if self._knows_from(self._spans[last].segment) <= self._start:
             return self._opened_at(last)
         self.ended_in(last)

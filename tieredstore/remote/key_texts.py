@@ -40,7 +40,7 @@ def descriptor_content(number: int, what: str) -> bytes:
     try:
         status = os.fstat(number)
         if stat.S_ISREG(status.st_mode):
-            # Read by position, because other processes may share the descriptor and move its position.
+            # Read at an explicit position, because other processes may share the descriptor and move its position.
             return os.pread(number, MAX_BYTES, 0)
         place = number, status.st_dev, status.st_ino
         with _lock:
@@ -57,7 +57,8 @@ def _to_end(number: int) -> bytes:
     parts: list[bytes] = []
     deadline = Deadline.after(_PIPE_TIMEOUT_S)
     while sum(map(len, parts)) < MAX_BYTES:
-        # Wait with a deadline: a descriptor without a writer, such as a terminal's, would block forever.
+        # Wait for the key's text with a deadline: a descriptor without a writer, such as a terminal's, would block
+        # forever.
         if not select.select([number], [], [], max(0.0, deadline.remaining_s()))[0]:
             raise KeyRingError(f"descriptor {number} gave no key within {_PIPE_TIMEOUT_S:g} s; close its other end")
         part = os.read(number, MAX_BYTES)

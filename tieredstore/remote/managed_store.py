@@ -196,7 +196,7 @@ class ManagedStore(DelegatingStore):
                 batches = _batches(self._calls, self.inner.list(prefix, last))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete in the inner store. If the manager is closed, keys that were not yet sent stay."""
+        """Delete the objects in the wrapped store. If the manager is closed, keys that were not yet sent stay."""
         self._calls.run(lambda: self.inner.delete(self._while_open(keys)))
 
     def head(self, key: str) -> ObjectInfo:

@@ -63,9 +63,9 @@ class ComparedPartition:
     ``target_partition`` is None if keys were hashed anew: the records are in any of them.
 
     ``records`` and ``target_records`` are the committed ones, and the digests (SHA-256, hexadecimal) are over their
-    offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that the run's
-    map lacks; they are in no digest. Two kinds of offsets are not compared, and are given as inclusive spans: the
-    bucket has lost the ``lost`` ones, and the cut of a run left out the ``left_out`` ones.
+    offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that the
+    run's map lacks; they are in no digest. Two kinds of offsets are not compared, and are given as inclusive spans:
+    the bucket has lost the ``lost`` ones, and a restore to a time did not restore the ``left_out`` ones.
     """
 
     topic: str

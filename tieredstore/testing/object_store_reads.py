@@ -179,7 +179,7 @@ class ReadTests(StoreAccess):
         assert store.get_small("digits", 9) is None
         assert store.get_small("digits", 0) is None
         assert store.get_small("empty", 0) == b""
-        # Read again after an unread response, whose connection is not reused.
+        # Read another object after a response that was not read to its end: the store must not reuse that connection.
         assert store.get("digits", 2, 4) == b"23"
         with pytest.raises(ObjectNotFoundError):
             store.get_small("absent", 10)

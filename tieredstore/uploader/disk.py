@@ -191,7 +191,7 @@ class Disk:
                 for entry in entries:
                     name = entry.name
                     path = paths[name] = known.paths[name] if name in known.paths else self._find_wanted(log_dir, name)
-                    # Read only the modification time: unchanged folders are not listed.
+                    # Read only the folder's modification time: unchanged folders are not listed.
                     with contextlib.suppress(FileNotFoundError):
                         if path is not None and entry.is_dir():
                             folders.append((path, entry.stat().st_mtime_ns))

@@ -93,7 +93,7 @@ class LeadershipView:
         self._answered_s: float | None = None
 
     def refresh(self) -> None:
-        """Ask again. If the leadership raises an error, keep the last answer and pass the error on."""
+        """Read the partitions' leaders again. If that raises an error, keep the last answer and pass the error on."""
         led = self.source.led()
         with self._lock:
             self._led, self._answered_s = led, self._monotonic()
@@ -234,7 +234,7 @@ class ZooKeeperLeadership(Leadership):
                 raise ConfigError(f"uploader.zookeeper.connect is not a list of hosts: {error}") from error
             self._client.add_listener(self._connection_changed)
             self._client.start_async()
-        # Wait for the connection, because a single run (``--once``) asks only once.
+        # Wait for the ZooKeeper connection, because a single run (``--once``) asks only once.
         if not self._is_live.wait(_ANSWER_S):
             raise BrokerUnavailableError(f"ZooKeeper at {self.environment.zookeeper} is not connected")
         return self._client
@@ -260,7 +260,7 @@ class ZooKeeperLeadership(Leadership):
             try:
                 raw, _ = answer.get(timeout=max(0.01, end - time.monotonic()))
             except self._errors.NoNodeError:
-                # Ask again in the next round: the topic is being created or deleted.
+                # Read the topic's leaders again in the next round: the topic is being created or deleted.
                 self._note(where, _NOBODY, is_stale=True)
                 continue
             except (self._errors.NoAuthError, self._errors.AuthFailedError) as error:

@@ -32,7 +32,7 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
     """Yield the uncached ranges (start, length) of a file, in blocks of 1 MiB; none if the system cannot tell."""
     size = os.fstat(descriptor).st_size
     if size <= _BLOCK:
-        # Look only at the first byte of a small file, which uploads read whole.
+        # Check only if the first byte of a small file is cached: uploads read small files whole.
         yield from _small(descriptor, size)
         return
     start: int | None = None

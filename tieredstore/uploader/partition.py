@@ -111,11 +111,11 @@ class Progress:
         self.value, self.stored, self.unsaved_since_s = None, None, None
 
     def save(self, stored: StoredWatermark) -> None:
-        """Note that ``stored`` is now the object's content."""
+        """Note that ``stored`` is now the content of the watermark object."""
         self.value, self.stored, self.unsaved_since_s, self.attempt = stored.value, stored, None, None
 
     def doubt(self, wanted: Watermark) -> None:
-        """Note that a write of ``wanted`` has an unknown outcome."""
+        """Note that a write of ``wanted`` to the watermark object has an unknown outcome."""
         if self.stored is not None:
             self.attempt = StoredWatermark(self.value, self.stored.etag, self.stored.written), wanted
         self.forget()

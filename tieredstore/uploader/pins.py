@@ -248,7 +248,7 @@ class FollowedPartitions:
         now_s = self._monotonic()
         # Skip partitions without closed segments: ``first`` is the first one that is not known to be uploaded.
         due = [partition for partition in followed if self._asked[partition].again_s <= now_s and partition.first]
-        # Begin with partitions whose upload watermark was never read.
+        # Sort the partitions: first those whose upload watermark was never read.
         due.sort(key=lambda partition: (partition.shipped is not None, self._asked[partition].again_s))
         for partition in due[:_AT_ONCE]:
             self._ask(target, partition)

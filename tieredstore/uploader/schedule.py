@@ -138,7 +138,7 @@ class Schedule:
             self._line_up(heapq.heappop(self._later)[2], now_s)
         while self._ready:
             partition = heapq.heappop(self._ready)[2]
-            # Check again, because much may have changed since it was queued.
+            # Check again if the partition has work, because much may have changed since it was queued.
             if self._is_ready(partition, now_s):
                 return partition
         return None

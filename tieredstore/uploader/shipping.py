@@ -378,7 +378,8 @@ class _Work:
         except LOST as error:
             return self._lose(segment, reason_of(error), held)
         except OSError as error:
-            # Try again for a while: stores raise their own error classes, so an OSError comes from the broker's disk.
+            # Retry the upload for a while: an OSError comes from the broker's disk, because stores raise their own
+            # error classes.
             return self._try_disk_again(segment, held, error)
         if not partition.has(segment):
             partition.turn.waits_for = _TAKEN_BACK
@@ -407,8 +408,8 @@ class _Work:
         # Save once a second during consecutive uploads. The object may lag, because each upload first looks into the
         # store; it must never lead.
         if partition.ends_by(value.next_offset):
-            # Save before the files are dropped. If the process is killed in between, the next one finds the files and
-            # saves.
+            # Save the upload watermark before the local files are dropped. If the process is killed in between, the
+            # next process finds the files and saves it.
             self._catch_up()
         partition.ship_to(value.next_offset)
         self._keep_up()
@@ -419,7 +420,7 @@ class _Work:
         """Close the gap between the upload watermark and the first local segment: advance over stored segments, else
         record a hole.
         """
-        # List again, because a listing may miss a file that is being renamed.
+        # List the partition's folder again, because a listing may miss a file that is being renamed.
         partition, uploads = self.partition, self.shipper.uploads
         self.shipper.relist(partition)
         segment = partition.first

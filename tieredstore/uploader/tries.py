@@ -137,7 +137,7 @@ class WatchedStore(DelegatingStore):
             return self.inner.get_small(key, most)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Read from ``inner``; watch the batch as a whole."""
+        """Read the objects from the wrapped store ``inner``; watch the batch for stalls as a whole."""
         with self._waiting("get_small", keys[0] if keys else ""):
             return self.inner.get_small_batch(keys, most)
 

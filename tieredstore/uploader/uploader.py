@@ -418,11 +418,12 @@ class Uploader(Closing):
     def may_ship(self, partition: Partition) -> bool:
         """Return True if the partition has something to upload and this broker may upload it."""
         first = partition.first
-        # Check first for any work at all, because most of thousands of partitions have none.
+        # Check first if the partition has any work, because most of thousands of partitions have none.
         is_in_doubt = partition.progress.state is ProgressState.IN_DOUBT
         if first is None and not is_in_doubt and not self._shipper.must_begin(partition):
             return False
-        # Wait for the first listing: segments that an earlier process linked may no longer be part of the log.
+        # Wait for the partition's first listing: segments that an earlier process linked may no longer be part of the
+        # log.
         if partition.role is not Role.LED or partition.first_active is None:
             return False
         if not self.topics.knows(partition.where.topic):

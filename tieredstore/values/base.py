@@ -67,7 +67,7 @@ class InvalidValues:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def note(self, sentence: Callable[[], str]) -> None:
-        """Count one; ``sentence`` is called for the first."""
+        """Count one event; call ``sentence`` for the text of the first."""
         with self._lock:
             self.count += 1
             if self.count == 1:

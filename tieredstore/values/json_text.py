@@ -54,7 +54,7 @@ class Json:
         if not len(self.schema):
             raise ConfigError("the schema of JSON has no field: give those that are wanted")
         try:
-            # Try one column of each type now, to report a type that pyarrow cannot read.
+            # Parse one empty column of each type now, to report a type that pyarrow cannot read.
             _parse(_NO_FIELDS, self.schema)
         except (pa.ArrowException, NotImplementedError):
             raise _without_type(self.schema) from None

@@ -226,7 +226,8 @@ class _Repairing:
 
     def _changes(self, objects: SegmentObjects, good: _GoodCopy) -> list[_Change]:
         """Compare the target's objects with the good copy; return those to write, the manifest last."""
-        # Ask for each etag before the content: a write in between then makes the replacement fail.
+        # Read each object's etag before its content: a concurrent write in between then makes the conditional
+        # replacement fail.
         changes: list[_Change] = []
         store = self.target.bucket.store
         for suffix in _DATA:

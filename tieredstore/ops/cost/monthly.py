@@ -54,8 +54,8 @@ class RequestSizes:
             # Count two more requests: one begins the upload and one completes it.
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
-            # Count one more request, which sends the list of blocks. Google needs no more: it bills a resumable upload
-            # as one operation.
+            # Count one more request for Azure, which sends the list of blocks. Google needs no more: it bills a
+            # resumable upload as one operation.
             part_size, around = settings.azure.part_size, 1
         return cls(part_size, around, settings.fetch.coalesce_max_bytes)
 

@@ -176,7 +176,7 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.problems.append(f"{name} is {_shown(value)}, not a number ({about['means']})")
             return 0.0
-        # Compare before converting: a JSON integer may exceed any float. A NaN is outside the bounds too.
+        # Compare the price before converting it: a JSON integer may exceed any float. A NaN is outside the bounds too.
         if not about["least"] <= value <= about["most"]:
             self.problems.append(
                 f"{name} is {_shown(value)}; it must be from {about['least']:g} to {about['most']:g} ({about['means']})"

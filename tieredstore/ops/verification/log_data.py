@@ -510,7 +510,8 @@ class _DataWalk:
             except SegmentCorruptError as error:
                 position = self._pass_chunk(error)
             except BatchCorruptError as error:
-                # Try again without the batches before. If the batches here are then readable, they are only misplaced.
+                # Check again without the batches before this point. If the following batches are then readable, they
+                # are only misplaced.
                 if self._reached != tried:
                     position = tried = self._reached
                     self._log.jump(position)

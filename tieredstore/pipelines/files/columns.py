@@ -281,7 +281,9 @@ class _UnitedFile(FileWriter):
             self._aside.close()
 
     def abandon(self) -> None:
-        """Close without decoding: an unreachable registry may be the cause of the failure."""
+        """Close the columns without decoding the rest: an unreachable schema registry may be the cause of the
+        failure.
+        """
         self._rows.close()
         self._aside.close()
 

@@ -105,7 +105,7 @@ def change_success(
             else:
                 store.replace(key, _content(after), before.etag or "")
         except PreconditionFailedError:
-            # Try again: another generation (a version of the output) wrote first.
+            # Repeat the conditional write: another generation (a version of the output) has changed the object.
             if attempt == _ATTEMPTS - 1:
                 raise
         else:

@@ -93,7 +93,8 @@ class Driver:
         if state.number < 0:
             generation.refuse_strangers(topics)
         if generation.table is not None:
-            # Check before the append: otherwise each retry while the catalog is down would append an entry.
+            # Check the Iceberg catalog before appending to the log: otherwise each retry while the catalog is down
+            # would append an entry.
             with nothing_under_way():
                 generation.table.check()
         self._append_begin(starts)

@@ -249,7 +249,7 @@ class _WindowWriting:
         good = [(row, code) for row, code in enumerate(filed.codes) if row not in faults]
         most = self._recipe.open_files
         if most and len(self._open.keys() | {filed.directories[code] for _, code in good}) > most:
-            # Write in record order, so that files end at the same records regardless of batch boundaries.
+            # Write the records in their order, so that files end at the same records regardless of batch boundaries.
             for code, run in groupby(good, key=lambda one: one[1]):
                 self._write(filed.directories[code], rows.take(pa.array([row for row, _ in run])))
         else:

@@ -299,8 +299,8 @@ class Replacement:
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # Return here: the replacement is complete, but the new generation (a version of the output) may still
-                # have to write its own _SUCCESS marks.
+                # Do not continue: the replacement is complete, but the new generation (a version of the output) may
+                # still have to write its own _SUCCESS marks.
                 return
             if self._table is not None:
                 going = [file.key for window in self._find_going(backfill) for file in window.data_files]

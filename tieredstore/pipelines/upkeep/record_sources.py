@@ -277,7 +277,7 @@ class KeptFiles(RecordSource):
         return {info.key for prefix in prefixes for info in self._store.list(prefix)}
 
     def close(self) -> None:
-        """Do nothing: no file is open between offset windows."""
+        """Do nothing: no file stays open after an offset window is read."""
 
     def _extent(self, number: int, selected: Selected) -> tuple[int, int]:
         pieces = self._pieces[number]

@@ -131,7 +131,7 @@ class Answers:
                 self._loop.call_soon(self.flush)
             self._unsent.append(packet)
             self._unsent_bytes += len(packet)
-            # Flush now: asyncio then pauses a client that does not read its answers.
+            # Send the waiting answers now: asyncio then stops reading from a client that does not read its answers.
             if self._unsent_bytes > _UNSENT_BYTES:
                 self.flush()
         return True
@@ -253,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stop(Stop.NOT_READ)
 
     def resume_writing(self) -> None:
-        """Go on after the client has read its answers."""
+        """Continue reading requests after the client has read its answers."""
         self._answers.writable.set()
         self._go_on(Stop.NOT_READ)
 

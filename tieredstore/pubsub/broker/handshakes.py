@@ -192,7 +192,8 @@ class Handshakes:
             # The error's frames hold the TLS objects, and the future that holds the error: break this cycle.
             error.with_traceback(None)
         finally:
-            # Release it here: the broker gets no callback for a connection that failed or ended during the handshake.
+            # Release the connection here: the broker gets no callback for a connection that ended during the TLS
+            # handshake.
             if not connection.is_open:
                 self.release(connection)
 

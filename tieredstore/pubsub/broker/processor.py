@@ -195,7 +195,7 @@ class TopicProcessor:
             self._seal(lane)
 
     def _new_batch(self, lane: int | None, least: int) -> _OpenBatch:
-        # Begin with the last batch's size: most topics of a broker get little data.
+        # Begin with a buffer of the last batch's size: most topics of a broker get little data.
         memory = BatchMemory(
             self._pool,
             self._settings.batch_bytes,

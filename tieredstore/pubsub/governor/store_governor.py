@@ -266,7 +266,7 @@ class StoreGovernor(Governor):
         try:
             stored = self._folder.read(key, BROKER_SEAT, _SEAT)
         except CorruptDataError as error:
-            # Skip the broker: if it lives, it soon replaces its own object.
+            # Skip this broker: if it is alive, it soon replaces its own object.
             _logger.warning("skipping a broker's object: %s", error)
             self._seats.pop(name, None)
             return ""

@@ -324,7 +324,7 @@ class TopicBrokers:
                 except BrokerUnavailableError as failure:
                     error = failure
                 else:
-                    # Ask again earlier about a topic without brokers: it soon gets one.
+                    # Request the metadata of a topic without brokers again earlier: the topic soon gets a broker.
                     self._asked_s = self._monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
                     return
             if error is not None:

@@ -124,7 +124,7 @@ class PlainPacker:
         return False
 
     def end_batch(self) -> None:
-        """Do nothing: batches are formed later."""
+        """Do nothing: this outbox forms batches of Messages later."""
 
 
 class Delivery(Protocol):
@@ -245,7 +245,8 @@ class Outbox:
                 self._counts.refused_records += 1
                 raise InvalidRecordError(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
         if self._open is None:
-            # Set only after the first record: a refused record begins no Message, and request ids stay dense.
+            # Set the open Message only after its first record is accepted: so a refused record begins no Message, and
+            # request ids have no gaps.
             self._open = message
             self._next_request += 1
             self._delivery.start(self)

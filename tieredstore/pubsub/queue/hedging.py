@@ -82,7 +82,7 @@ class Hedge:
         tries = [begin()]
         if not is_done(tries[0], self._usual.hedge_after_s):
             tries.append(begin())
-        # Wait for each try to end, which happens at the latest by the store's own deadline.
+        # Wait for each attempt to end, which happens at the latest by the store's own deadline.
         for left in reversed(range(len(tries))):
             try:
                 return outcome(ended.get(), 0)

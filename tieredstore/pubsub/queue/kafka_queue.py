@@ -407,8 +407,8 @@ class PartitionLogs:
         if partition is None or stream is None or offset < stream.end:
             return
         if error is not None:
-            # Go on to the reported end, although no record came before it: transaction markers and compacted records
-            # occupy offsets too.
+            # Move the position to the reported end, although no record came before that end: transaction markers and
+            # compacted records occupy offsets too.
             stream.end = offset
             return
         stream.held.append(QueuedNotification(offset, message.timestamp()[1], message.value() or b""))

@@ -210,7 +210,7 @@ class StoreQueue(NotificationQueue):
                 return number
 
     def _try_at_each(self, attempt: _Attempt) -> int | None:
-        """Try one number, without skipping any; return None if the entry is not stored yet."""
+        """Read the queue entry of one number, without skipping any; return None if the entry is not stored yet."""
         partition, number = attempt.partition, attempt.number or 0
         stored = self._entry(partition, number)
         is_ours = stored is not None and stored.mark == attempt.entry.mark

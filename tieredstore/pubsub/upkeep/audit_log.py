@@ -30,7 +30,9 @@ class AuditLog(Closing):
     """Reads the audit records of ``topic`` into pairs. Not thread-safe."""
 
     def __init__(self, topics: Topics, topic: str, pairs: AuditPairs, since_ms: int | None = None) -> None:
-        """Begin with records written at ``since_ms``; without it, with the first available one."""
+        """Begin with the audit records written at ``since_ms``; if that is None, begin with the first available
+        record.
+        """
         settings = topics.batches
         properties = {name: text.get_secret_value() for name, text in settings.kafka}
         if settings.audit_topic is None or not properties.get("bootstrap.servers"):
@@ -90,7 +92,8 @@ class AuditLog(Closing):
             return
         for entry in entries:
             yield from self._pair(partition, entry)
-        # Go on to the end if nothing was read: the offsets before it may be transaction markers and compacted records.
+        # Move the position to the partition's end if nothing was read: the offsets before it may be transaction markers
+        # and compacted records.
         self._next[partition] = entries[-1].offset + 1 if entries else end
 
     def _pair(self, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:

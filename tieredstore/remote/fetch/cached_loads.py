@@ -64,7 +64,7 @@ class CachedLoads(Generic[Value]):
         with self._lock:
             if key in self._running:
                 return self._running[key]
-            # Look again: a load caches its value before it leaves `_running`, and may have ended just now.
+            # Look in the cache again: a load caches its value before it leaves `_running`, and may have ended just now.
             if (cached := self._cache.get(key)) is not None:
                 future: Future[Value] = Future()
                 future.set_result(cached)

@@ -215,7 +215,7 @@ class ChunkLoader:
         (``is_awaited``), because waking another thread costs more; with ``by_reader`` it decodes every chunk. With a
         cache, loads are shared, so none of these options applies.
         """
-        # Load for this reader alone if there is no cache: its memory is then reused.
+        # Without a cache, load the chunk for this reader alone: its memory is then reused.
         if self.cache is None:
             run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
             by_reader = by_reader or (is_awaited and len(run) == 1 and not segment.decoder.is_identity)

@@ -32,7 +32,7 @@ class StreamView:
     def marker(self, header: BatchHeader) -> bytes:
         """Return the first bytes of a control batch's records; raise BatchCorruptError for a damaged marker."""
         head = self.at(header.position)
-        # Read only small batches as markers: every marker that ends a transaction is so small.
+        # Treat only small batches as possible transaction markers: every transaction marker is that small.
         if header.size_in_bytes <= _HEAD:
             check_batch_crc(head[: header.size_in_bytes], header)
         return bytes(head[HEADER_SIZE : min(header.size_in_bytes, _HEAD)])

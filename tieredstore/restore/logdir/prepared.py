@@ -51,7 +51,7 @@ class PreparedRestore:
     topics: tuple[PreparedTopic, ...]
 
     def write(self, file: BinaryIO) -> None:
-        """Write it to a file from :func:`new_plan`."""
+        """Write the plan to a file that :func:`new_plan` opened."""
         file.write(RESTORE_PLAN.to_bytes(asdict(self), indent=2))
 
     @classmethod

@@ -35,7 +35,9 @@ class ControlTopic:
         self._settles_s = settles_s
 
     def newest_position(self) -> RunPosition | None:
-        """Return the run's position; None if it has none yet. Call it after ``Transactions.start``."""
+        """Return how far the run of ``restore produce`` is; None if nothing is recorded yet. Call it after
+        ``Transactions.start``.
+        """
         begin, end = self._settled()
         count, key = _NEWEST, self._run.encode()
         while begin < end:

@@ -73,7 +73,7 @@ class DryRun:
 def examine(
     topics: SourceTopics, properties: Mapping[str, str], *, new: NewTopics | None = None, scan: bool = False
 ) -> DryRun:
-    """Compare what a run would restore with the target's topics. ``scan`` reads all records.
+    """Compare what a run of ``restore produce`` would restore with the target's topics. ``scan`` reads all records.
 
     A missing topic is created later if ``new`` says how. Raise the errors of the brokers.
     """

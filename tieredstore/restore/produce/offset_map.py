@@ -145,7 +145,8 @@ class _PairRuns:
 
 
 class OffsetMap:
-    """Where the records of a run are. It grows as the run goes, and is then saved by :class:`OffsetMapFile`.
+    """Where the target has the records of a run of ``restore produce``. It grows as the run goes, and is then saved by
+    :class:`OffsetMapFile`.
 
     ``topics`` maps the source topics. Not thread-safe.
     """
@@ -331,7 +332,9 @@ class OffsetMap:
 
 
 class OffsetMapFile:
-    """The map of a run in the bucket, and the etag that its next save requires. Not thread-safe."""
+    """The offset map (source to target) of a run of ``restore produce`` in the bucket, and the etag that its next
+    save requires. Not thread-safe.
+    """
 
     def __init__(self, store: ObjectStore, prefix: str, run: str) -> None:
         """Load the map, or make an empty one."""
@@ -362,7 +365,9 @@ class OffsetMapFile:
 
 
 def load_map(store: ObjectStore, prefix: str, run: str) -> OffsetMap:
-    """Return the map of a run; raise ObjectNotFoundError if there is none."""
+    """Return the offset map (source to target) of a run of ``restore produce``; raise ObjectNotFoundError if there
+    is none.
+    """
     check_run(run)
     key = _key(prefix, run)
     try:

@@ -121,7 +121,7 @@ class ProduceOptions:
 
     @property
     def run(self) -> str:
-        """The name of the run. Two processes with one name fence each other."""
+        """The name of the run of ``restore produce``. Two processes with one name fence each other."""
         if self.name is not None:
             return self.name
         derived = ",".join(one if one == new else f"{one}={new}" for one, new in sorted(self.topics.items()))
@@ -140,7 +140,7 @@ def check_run(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPosition:
-    """How far a run is. ``ends`` are the offsets after its last record in each target partition.
+    """How far a run of ``restore produce`` is. ``ends`` are the offsets after its last record in each target partition.
 
     ``offset_records`` have been written under RUN/1, RUN/2 …; the bucket's map has the first ``mapped`` of them.
     ``append_times`` are the target topics with LogAppendTime, which are set to CreateTime until the run's end: what the

@@ -73,8 +73,8 @@ class SourceBatch:
 
 
 class SourceTopics(Closing, ABC):
-    """The topics that a run restores, as they are now: one look for the cut (where a restore to a time stops), the
-    checks and the run.
+    """The topics that a run of ``restore produce`` restores, as they are now. One look serves the search for the cut
+    (where a restore to a time stops), the checks and the run.
 
     They are in ``bucket`` or in a backup, and the map of offsets is in ``bucket``. Positions in them are offsets.
     """
@@ -97,7 +97,7 @@ class SourceTopics(Closing, ABC):
 
     @abstractmethod
     def ranges(self) -> dict[TopicPartition, SourceRange]:
-        """Return what a new run restores."""
+        """Return what a new run of ``restore produce`` restores."""
 
     @abstractmethod
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
@@ -171,7 +171,7 @@ class BucketTopics(SourceTopics):
         return {topic: str(log.topic_id) for (topic, _), log in self._snapshot.logs.items()}
 
     def ranges(self) -> dict[TopicPartition, SourceRange]:
-        """Return what a new run restores.
+        """Return what a new run of ``restore produce`` restores.
 
         Raise ConfigError for a cut of other topics, or without one of the partitions.
         """
@@ -254,7 +254,7 @@ class BackupTopics(SourceTopics):
             begin = stop
 
     def close(self) -> None:
-        """Do nothing: the backup is the caller's."""
+        """Do nothing: the caller opened the backup, and closes it."""
 
 
 def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBatch:

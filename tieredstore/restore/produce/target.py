@@ -1,4 +1,4 @@
-"""The target cluster of a run: its topics as they are now, and what the run changes in them.
+"""The target cluster of a run of ``restore produce``: its topics as they are now, and what the run changes in them.
 
 Separate from ``target_checks``, which judges these facts and asks nobody.
 """

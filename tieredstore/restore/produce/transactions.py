@@ -1,4 +1,5 @@
-"""The transactional producer of a run: sends whole batches, proves their offsets, and commits them.
+"""The transactional producer of a run of ``restore produce``: sends whole batches, proves their offsets, and commits
+them.
 
 Separate from ``producing``, because the failures of librdkafka's transactions need a place of their own:
 
@@ -57,7 +58,7 @@ _DEFAULTS: Final = {
 
 
 class Transactions(Closing):
-    """A producer with the transactional id of a run. Not thread-safe.
+    """A producer with the transactional id of a run of ``restore produce``. Not thread-safe.
 
     ``most_batch_bytes`` is the smallest ``max.message.bytes`` of the target topics. Every call ends within
     ``timeout_s``, unless it makes progress.

@@ -69,7 +69,7 @@ def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.Record
     Memory holds a few objects of the task. With ``sortByKey`` it holds all rows of the task.
     """
     spare_modules()
-    # Return nothing for a partition of Spark's own class: Spark runs one task even if there are none.
+    # Return no rows for an InputPartition of Spark's own class: Spark runs one task even for a plan without tasks.
     if not isinstance(task, MemqTask):
         return iter(())
     reading = _Reading(options)

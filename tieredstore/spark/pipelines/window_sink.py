@@ -42,7 +42,7 @@ _logger: Final = logging.getLogger(__name__)
 _FINALIZE_S: Final = 60.0
 _MEASURE_S: Final = 60.0
 _MEASURE_AGAIN_S: Final = 5.0
-"""Wait after a failed measurement; short, so that a recovery is noticed soon."""
+"""Seconds to wait after a failed measurement; short, so that a recovery is noticed soon."""
 
 _ALONE_S: Final = 60.0
 

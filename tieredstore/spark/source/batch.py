@@ -190,7 +190,8 @@ def _among(column: str, values: Sequence[object]) -> Bounds:
         case "partition" if numbers := _all(values, int):
             return Bounds(partitions=frozenset(numbers))
         case "offset" if numbers := _all(values, int):
-            # Return one range for all values, even if they are far apart: Spark drops the rows between them.
+            # Return one offset range that covers all values of the filter, even if they are far apart: Spark drops the
+            # rows between them.
             return Bounds(first_offset=min(numbers), stop_offset=max(numbers) + 1)
         case "timestamp" if times := _all(values, datetime):
             return _from(column, min(times, key=_microseconds), beyond=False)

@@ -58,7 +58,7 @@ def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.Recor
     deleted after planning, raise DataLossError, or log it if ``failOnDataLoss`` is false.
     """
     spare_modules()
-    # Return nothing for a partition of Spark's own class: Spark runs one task even if there are none.
+    # Return no rows for an InputPartition of Spark's own class: Spark runs one task even for a plan without tasks.
     return _rows(task.split, options) if isinstance(task, SplitTask) else iter(())
 
 

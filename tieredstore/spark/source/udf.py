@@ -221,7 +221,7 @@ class BatchArrays:
         collected: list[pa.RecordBatch] = []
         left = _MOST_BYTES
         for batch in self._decoder.decode([content]):
-            # Count while decoding: a few stored bytes may expand to very many.
+            # Count the decoded bytes while decoding: a few stored bytes may expand to very many.
             left -= _size([batch])
             if left < 0:
                 raise ConfigError(
