@@ -87,7 +87,7 @@ class Uuid:
             raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raw = b""
-        # Check the lengths: shorter texts, and some longer ones, decode too, to another number of bytes.
+        # Check the lengths: base64 texts of other lengths decode too, to another number of bytes.
         if len(text) != 22 or len(raw) != 16:
             raise ConfigError(f"{excerpt(text)!r} is not a Kafka uuid: 22 characters of URL-safe base64 are expected")
         return cls(raw)

@@ -400,7 +400,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         self._commit([BlobBlock(name) for name in prepared.parts], prepared.size, is_publication=True)
 
     def look_up(self, client: AzureClient) -> Stored:
-        """Read the object's facts by a HEAD."""
+        """Read etag, size, digest and write mark of the object by a HEAD request."""
         properties = client.blob(self.key).get_blob_properties()
         mark = cast("Mapping[str, str]", properties.metadata or {}).get(WRITE_MARK)
         digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()

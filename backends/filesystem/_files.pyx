@@ -51,7 +51,7 @@ cdef extern from "<dirent.h>" nogil:
     int closedir(DIR* folder)
 
 cdef enum:
-    LONGEST = 65536  # size in bytes of the largest file read here
+    LONGEST = 65536  # size in bytes of the largest file that this module reads
     ROOM = 1048576  # bytes that one call can read
     MOST = 1024  # files that one call can read
 
@@ -59,7 +59,7 @@ cdef int64_t FARTHEST_S = 1 << 52  # the latest modification time reported, some
 
 # The result for one file.
 cdef struct Seen:
-    int64_t size  # -1: the caller must examine the file again; -2: there is no file
+    int64_t size  # the file's size; -1: the caller must examine the file again; -2: there is no file
     int64_t modified_ms
     Py_ssize_t start
 

@@ -247,7 +247,7 @@ class GcsClient:
     endpoint: str
     is_custom_endpoint: bool
     credentials: Credentials
-    """The credentials that sign requests; any request may refresh them."""
+    """The credentials that sign requests. Any request may refresh these credentials."""
     _client: _Client
     _login: requests.Session
 

@@ -42,19 +42,19 @@ class _BoundedSocket:
     __slots__ = ()
 
     def recv(self, *args: Any) -> Any:
-        """Wait no longer than the deadline."""
+        """Receive bytes; wait no longer than the deadline."""
         return within_deadline(self, _plain(super()).recv, *args)
 
     def recv_into(self, *args: Any) -> Any:
-        """Wait no longer than the deadline."""
+        """Receive bytes; wait no longer than the deadline."""
         return within_deadline(self, _plain(super()).recv_into, *args)
 
     def send(self, *args: Any) -> Any:
-        """Wait no longer than the deadline."""
+        """Send bytes; wait no longer than the deadline."""
         return within_deadline(self, _plain(super()).send, *args)
 
     def sendall(self, *args: Any) -> None:
-        """Wait no longer than the deadline."""
+        """Send bytes; wait no longer than the deadline."""
         within_deadline(self, _plain(super()).sendall, *args)
 
 

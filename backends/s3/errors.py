@@ -59,7 +59,7 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "XAmzContentChecksumMismatch": StoreUnavailableError,
     "InternalError": StoreUnavailableError,
     "ServiceUnavailable": StoreThrottledError,
-    # Codes about permission: some of them come with status 400.
+    # Error codes about permission; some of them come with status 400.
     "AccessDenied": AccessDeniedError,
     "ExpiredToken": AccessDeniedError,
     "InvalidToken": AccessDeniedError,

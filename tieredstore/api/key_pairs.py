@@ -84,7 +84,7 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
                     noted.add(step.key_id)
                     note_rotated(
                         opened.store, opened.prefix, step.key_id
-                    )  # record it now, in case this process is killed later
+                    )  # record the rotated key pair now, in case this process is killed later
                 yield _outcome(step, dry_run=dry_run)
         for key_id in noted:
             note_rotated(opened.store, opened.prefix, key_id)  # readers' caches start to expire now

@@ -60,7 +60,7 @@ class Partition:
     damaged: int = 0
     complete_up_to: datetime | None = None
     why_missing: tuple[str, ...] = ()
-    """A sentence for each cause of ``missing_until``."""
+    """One sentence for each cause of the missing offsets before ``missing_until``."""
 
     @property
     def stored(self) -> tuple[tuple[int, int], ...]:

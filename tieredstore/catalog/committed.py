@@ -181,7 +181,7 @@ class _Partition:
         self._first_offset = 0
         self._by_offset: dict[int, list[SegmentObjects]] = {}
         self._identities: dict[Uuid, SegmentIdentity | None] = {}  # None for a copy that is incomplete or damaged
-        # A copy is listed again every few seconds, for months.
+        # Log each problem once: a segment is listed again every few seconds, for months.
         self._log = LogOnce(_logger)
 
     def answers_for(self, base_offset: int, not_before: float) -> bool:
@@ -195,7 +195,7 @@ class _Partition:
         for objects in listed:
             if (
                 objects.find(Suffix.MANIFEST) is not None
-            ):  # without a manifest it was never committed, or is being deleted
+            ):  # a segment without a manifest was never committed, or is being deleted
                 by_offset[objects.start_offset].append(objects)
         committed = {objects.segment_id.id: objects for group in by_offset.values() for objects in group}
         # Keep what was read of manifests, which never change: each attempt has its own id. Read a manifest again only

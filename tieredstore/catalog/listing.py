@@ -15,7 +15,7 @@ from tieredstore.model import RemoteLogSegmentId, Uuid
 __all__ = ["Scope", "SegmentObjects", "list_in_scope", "list_segments"]
 
 _PAGE: Final = 1000
-"""Keys that one request lists, at least in S3 and GCS."""
+"""Maximum number of keys that one list request returns, at least in S3 and GCS."""
 
 _SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
 
@@ -146,7 +146,7 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
                 break
         if is_given_up:
             rest = list(ahead)
-            # Put the first half last, so that it is popped next.
+            # Append the first half last, so that the loop takes it next from the stack.
             groups += [rest[len(rest) // 2 :], rest[: len(rest) // 2]]
 
 

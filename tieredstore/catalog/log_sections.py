@@ -202,7 +202,7 @@ class SectionBytes:
         return self
 
     def __next__(self) -> memoryview:
-        # Copy now: requesting the next buffer invalidates this one.
+        # Copy the end of this buffer now: requesting the next buffer invalidates this one.
         self._before = (self._before + bytes(self._buffer[-_LONGEST_CUT_HEAD:]))[-_LONGEST_CUT_HEAD:]
         self._position += len(self._buffer)
         self._buffer = memoryview(b"")

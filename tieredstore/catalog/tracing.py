@@ -228,7 +228,7 @@ class _Tracing:
         except CorruptDataError as error:
             del self._segments[segment_id]
             self._problems.append(Problem(ProblemKind.DAMAGED, segment_id, segment.start_offset, str(error)))
-        # Ignore the error here: a caller that needs the segment will get it.
+        # Ignore the key error here: a caller that reads the segment gets the same error.
         except (UnknownKeyError, WrongKeyError):
             pass
 

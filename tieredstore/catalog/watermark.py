@@ -125,7 +125,7 @@ class Watermark:
         """Return the watermark after offsets that cannot be uploaded."""
         last = self.holes[-1] if self.holes else None
         holes = (*self.holes, hole)
-        # Join it to the previous hole: adjacent lost segments are one hole.
+        # Extend the previous hole (offsets recorded as lost): adjacent lost segments form one hole.
         if (
             last is not None
             and hole.quarantine is None
@@ -149,7 +149,8 @@ class Watermark:
         return dataclasses.replace(
             self.behind(None, to_offset, epoch, broker_id, at_ms),
             moved_back=(*self.moved_back, move),
-            # Drop later holes: uploads of the newer epoch decide about their offsets again.
+            # Drop later holes (offsets recorded as lost): the leader of the newer epoch uploads these offsets again, or
+            # records new holes.
             holes=tuple(hole for hole in self.holes if hole.first_offset < to_offset),
         )
 
@@ -284,7 +285,7 @@ class StoredMoves:
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
     def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-        """Return the moves back of a partition's watermark, as of the last ``look``; none without a watermark."""
+        """Return how a partition's upload watermark was moved back, as of the last ``look``; empty without any."""
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:

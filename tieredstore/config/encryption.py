@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tieredstore.config.source import SettingsReader
 
 PAIRS: Final = "encryption.key.pairs"
-# The id in the middle matches greedily, because it may contain dots.
+# The group for the key pair's id matches greedily, because an id may contain dots.
 _OF_PAIR: Final = re.compile(
     rf"{re.escape(PAIRS)}\.(.+)\.(?:public\.key\.file|private\.key\."
     r"(?:file|env|fd|passphrase\.(?:env|file)|kms|kms\.key|kms\.endpoint\.url))"
@@ -25,7 +25,7 @@ _OF_PAIR: Final = re.compile(
 
 
 def _key_id(text: str) -> str:
-    # Refuse a colon: in the manifest it separates key id and wrapped key.
+    # Refuse a colon in a key id: in the manifest a colon separates the id from the wrapped key.
     if not text.strip() or ":" in text:
         raise ValueError
     return text

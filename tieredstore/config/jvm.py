@@ -77,4 +77,6 @@ FAMILIES: Final = {
 """Prefixes under which every property name is accepted."""
 
 OLD_NAMES: Final = {"chunk.cache.": "fetch.chunk.cache.", "segment.manifest.cache.": "fetch.manifest.cache."}
-"""Prefixes of older plugins, and today's. Today's plugin silently ignores the old ones."""
+"""Property prefixes of older plugin versions, each with today's prefix. Today's plugin silently ignores the old
+prefixes.
+"""

@@ -230,5 +230,5 @@ URL: Final = Kind(
     "string",
     "http:// or https:// and a host, without user, query and fragment",
     _url,
-    hides=lambda text: "@" in text or "?" in text,  # it may have a password, or the signature of a SAS URL
+    hides=lambda text: "@" in text or "?" in text,  # the text may contain a password, or the signature of a SAS URL
 )

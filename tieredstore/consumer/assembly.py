@@ -37,7 +37,7 @@ class Makers:
     cluster: Callable[..., LiveCluster] = LiveCluster
     client: Callable[[object], MemberClient] = MemberClient
     first_pause_s: float = 0.1
-    """The first pause before a retry; doubled each time."""
+    """Seconds before the first retry; the pause doubles with each retry."""
     reassign_s: float = 1.0
     """The minimum time between two full assignments. Each full assignment drops the client's read-ahead."""
     silent_s: float = 10.0
@@ -80,7 +80,7 @@ class Parts:
             opened.pop_all()
 
     def _ask_commits(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
-        # Do not ask the member's own client: while a callback runs in it, calls from other threads block.
+        # Ask another client than the group member's: while a callback runs in the member's client, calls block.
         group = str(self.settings.client.get("group.id", ""))
         commits = {} if self.cluster is None else self.cluster.commits(group, wheres)
         return {

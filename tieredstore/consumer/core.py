@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer.streams import StoredStreams
 
 _CHECK_S: Final = 0.02
-"""The wait before asking the client again to check a partition for truncation."""
+"""Seconds to wait before the Kafka client checks a partition for truncation again."""
 
 
 class Core:

@@ -294,7 +294,7 @@ class Delivery:
 
     def _is_wanted_record(self, message: Received, partition: Partition, live: Live) -> bool:
         if live.link is Link.UNCHECKED:
-            return False  # the seek for the truncation check fetches these messages again
+            return False  # not delivered: the seek for the truncation check fetches these messages again
         if live.link is Link.SILENT:
             # Drop messages of the previous assignment, which may still arrive.
             if partition.where in self._core.live.leaving or message.offset() < live.assigned_at:

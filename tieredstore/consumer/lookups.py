@@ -84,7 +84,7 @@ class Look:
     epoch: int | None = None
     read_id: Uuid | None = None
     reload: bool = False
-    """List the whole topic again: a segment has disappeared since the last listing."""
+    """True to list the whole topic again, because a segment has disappeared since the last listing."""
     is_review: bool = False
     """True for a periodic check, during which the client continues to fetch the partition."""
     left_at: int | None = None
@@ -371,7 +371,7 @@ class BucketInquiry:
         """The time of each topic's last full listing."""
         self._reloading = threading.Lock()
         self._reloaded: set[str] = set()
-        """Topics already listed again for the current look-ups."""
+        """Topics that were already listed again for the current look-ups."""
 
     def load(self, looks: Sequence[Look]) -> None:
         """List the topics of these look-ups. Load leader epochs and watermarks for all of them together."""

@@ -117,7 +117,7 @@ class LossPolicy:
 
 
 def _as_unavailable(error: Exception, is_passing: bool) -> Exception:
-    # Make a new error each time: another thread caught the original one.
+    # Raise a new error object each time: another thread has caught the original one.
     if is_passing and isinstance(error, StoreUnavailableError):
         unavailable = type(error)(str(error))
         unavailable.__cause__ = error

@@ -38,7 +38,7 @@ _ALWAYS: Final = ("python_enable_replacements = false", "autoinstall_known_exten
 _SANDBOXED: Final = (
     "autoload_known_extensions = false",
     "enable_external_access = false",
-    "lock_configuration = true",  # must be last: it locks all settings
+    "lock_configuration = true",  # must be the last statement, because it locks all settings
 )
 _MAX_BRACKETS: Final = 250
 _BRACKETS: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[(\[{}\])]""")
@@ -242,7 +242,7 @@ class QueryTables(Closing):
                     self._register(name, parsed[0], TopicDataset(batches))
                     continue
             if parsed is None or topic is None:
-                continue  # DuckDB reports the name, unless it is a table of its own
+                continue  # DuckDB itself reports an unknown name; the name may also be a table of DuckDB
             table = self._table(topic)
             content: Any
             match parsed[1]:

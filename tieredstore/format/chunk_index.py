@@ -53,7 +53,7 @@ class LazyNumbers(Sequence[int]):
     __slots__ = ()
 
     noun: ClassVar[str]
-    """The noun for one number in an error."""
+    """The noun that error messages use for one of the index's numbers."""
 
     @abstractmethod
     def at(self, index: int) -> int:
@@ -262,7 +262,7 @@ def _check_length(raw: bytes | bytearray | memoryview, expected: int) -> None:
         raise _corrupt_list(f"has {len(raw)} bytes where its head calls for {expected}")
 
 
-_POSITIONS: Final = 128  # chunks whose positions are computed from one known position
+_POSITIONS: Final = 128  # Number of chunks whose positions are computed from one known position
 
 
 @dataclass(frozen=True, slots=True)

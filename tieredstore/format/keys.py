@@ -134,7 +134,7 @@ def partition_of(path: str) -> TopicIdPartition | None:
     return partition_of_folder(f"{folder}/{number}") if slash and second_slash else None
 
 
-@lru_cache(maxsize=256)  # a partition can have a hundred thousand segments, which share one value
+@lru_cache(maxsize=256)  # a partition can have a hundred thousand segments, all with this same value
 def partition_of_folder(folder: str) -> TopicIdPartition | None:
     """Return the partition that a path's folders name; None if they are not a partition's two folders."""
     named, slash, number = folder.partition("/")

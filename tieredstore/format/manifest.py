@@ -287,7 +287,7 @@ def _chunk_index_fields(index: ChunkIndex) -> dict[str, object]:
 
 def _read_segment_indexes(fields: JsonObject) -> SegmentIndexes:
     fields.refuse_damaged_names(frozenset(_INDEX_NAMES.values()))
-    has_transaction = fields.raw("transaction") is not None  # a missing field differs from a null one
+    has_transaction = fields.raw("transaction") is not None  # a missing field differs from a null field
     return SegmentIndexes(
         offset=_read_entry(fields.child("offset")),
         timestamp=_read_entry(fields.child("timestamp")),

@@ -32,7 +32,7 @@ class ManifestRules:
         count = -(-file_size // max(chunk_size, 1))
         if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # a size below 1 contradicts itself: another check refuses it
             return
-        if log_size is not None and count > log_size:  # each chunk stores at least one byte
+        if log_size is not None and count > log_size:  # each chunk of the log stores at least one byte
             raise ManifestCorruptError(f"chunkIndex declares {count} chunks, and the .log object has {log_size} bytes")
         if chunk_size < self.min_chunk_size:
             raise ManifestCorruptError(

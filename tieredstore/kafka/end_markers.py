@@ -95,7 +95,7 @@ def coordinator_epoch(record: bytes) -> int:
     without one.
     """
     at = _key_at(record)
-    # After the key: one byte of length, and two of version.
+    # The value follows the key: skip one byte of length and two bytes of version.
     value = b"" if at is None else record[at + 7 : at + 11]
     return int.from_bytes(value, "big", signed=True) if len(value) == 4 else -1
 

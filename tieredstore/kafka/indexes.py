@@ -27,7 +27,7 @@ from typing import Final, TypeAlias, TypeVar, overload
 from tieredstore.errors import BatchCorruptError
 
 Column: TypeAlias = "array[int]"
-"""One field of all entries: 32 bits each, timestamps 64."""
+"""One field of all index entries: integers of 32 bits, or of 64 bits for timestamps."""
 
 _Entry = TypeVar("_Entry")
 

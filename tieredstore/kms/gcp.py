@@ -134,7 +134,7 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
         return KeyServiceUnavailableError(f"Google Cloud KMS cannot use {key} now: {why}")
     if isinstance(error, _DENIED):
         return KeyServiceDeniedError(f"Google Cloud KMS does not allow to use {key}: {why}")
-    # Google answers so for a ciphertext of another key.
+    # Google answers with these errors if another key made the ciphertext.
     if isinstance(error, exceptions.InvalidArgument | exceptions.BadRequest):
         return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
     return KeyServiceError(f"Google Cloud KMS refuses to use {key}: {why}")

@@ -66,7 +66,7 @@ class VaultKeySource(KeySource):
         address = endpoint_url or os.environ.get("VAULT_ADDR")
         if not address:
             raise ConfigError("where Vault is is not known: set VAULT_ADDR, or private.key.kms.endpoint.url")
-        # Follow no redirection, which would send the token elsewhere.
+        # Follow no redirection: it would send the token to another server.
         client: Any = hvac.Client(
             url=address,
             namespace=os.environ.get("VAULT_NAMESPACE"),

@@ -39,7 +39,7 @@ class ClientLog:
 
     def __init__(self) -> None:
         self.down: dict[str, str] = {}
-        """The broker of each connection that failed and has not returned."""
+        """Brokers whose connection failed and has not been restored."""
         # Never log CONFWARN, which warns of properties that are for another kind of client.
         self._told: set[str] = {"CONFWARN"}
         self._is_past = False

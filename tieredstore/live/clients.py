@@ -155,7 +155,7 @@ class LiveAdmin(AdminClient):
 
 
 _LISTED_S: Final = 1.0
-"""The longest wait for metadata before the client is polled again."""
+"""Seconds to wait for metadata, at most, before the client is polled again."""
 
 _SILENT_S: Final = 1.0
 """Refresh metadata after this time without an answer; the time doubles at each refresh."""
@@ -292,7 +292,7 @@ class ConsumerPool:
         # Forget this read's connection errors, which the next read would report as its own.
         consumer.trouble.noted = None
         self._idle.append(consumer)
-        if not self._is_open:  # another thread closed the pool meanwhile
+        if not self._is_open:  # another thread has closed the pool of clients
             self.close()
 
 

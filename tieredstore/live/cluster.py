@@ -421,7 +421,7 @@ class LiveCluster(Closing):
         of = f"{doing}, for {named}" if named else doing
         if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
             return self._name_absent(self._failure(client, error, of), named)
-        # Look up why librdkafka could ask no broker, which it does not say.
+        # Find out why librdkafka reached no broker: its error gives no reason.
         topic, partition = cast("TopicPartition", what)
         why = TopicWatch(client, self._timeout_s).errors(topic, [partition]).get(partition)
         if why is None or kind_of(why) is BrokerUnavailableError:

@@ -133,7 +133,7 @@ class ClusterState(LiveCluster):
         client = self._clients.get()
         try:
             with warnings.catch_warnings():
-                # The call that replaces this one hides groups of other kinds.
+                # Keep the deprecated call: its replacement hides groups that are not consumer groups.
                 warnings.filterwarnings("ignore", "list_groups", DeprecationWarning)
                 names = {each.id for each in self._untyped.list_groups(timeout=self._timeout_s)}
         except KafkaException as error:

@@ -257,7 +257,7 @@ def login_of_jaas(text: str, mechanism: str) -> dict[str, str]:
 
 def _login_properties(module: str, options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     missing = [name for name in names if name not in options and name != "scope"]
-    # Do not require them of OAUTHBEARER, whose client may be in other properties.
+    # Do not require user name and password for OAUTHBEARER, whose client id may be in other properties.
     if missing and names is _PASSWORD:
         raise ConfigError(f"{_JAAS} has no {missing[0]}: {module} needs {' and '.join(names)}")
     login = {names[name]: value for name, value in options.items()}

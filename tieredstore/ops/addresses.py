@@ -1,4 +1,4 @@
-"""Finds one segment of a store by topic, partition and base offset."""
+"""Finds one segment in a store by topic, partition and base offset."""
 
 from __future__ import annotations
 

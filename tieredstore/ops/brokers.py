@@ -98,7 +98,7 @@ class BrokersSegments:
                 (*segment_key(metadata.remote_log_segment_id), *values),
             )
         elif isinstance(record, SegmentUpdate):
-            # Let a segment's state only move forward.
+            # Never set a segment back to an earlier state: the topic may repeat records.
             self.database.execute(_MOVE_ON, (record.state.value, *segment_key(record.segment_id)))
         else:
             # Count all segments of a deleted partition as deleted: its topic id is never used again.

@@ -58,7 +58,7 @@ class StoredChunkSizes:
             return None
         average = index.stored_size // index.chunk_count
         if isinstance(index, FixedChunkIndex):
-            # Compute with one size for all chunks but the last.
+            # Compute the sizes with one size for all chunks but the last.
             last = index.final_transformed_chunk_size
             largest = max(last, index.transformed_chunk_size) if index.chunk_count > 1 else last
             return cls(last, average, largest)

@@ -39,7 +39,7 @@ class Outcome(enum.StrEnum):
     ACTIVE = "active"
     """The active pair wrapped its data key before; or, for uploads, the broker may still append to the segment."""
     GONE = "gone"
-    """Another process has deleted it or is working on it."""
+    """Another process has deleted the item or is working on it."""
     PLAIN = "plain"
     """The segment is not encrypted."""
     THERE = "there"
@@ -47,7 +47,7 @@ class Outcome(enum.StrEnum):
 
     # Outcomes of items that were kept.
     CHANGED = "changed"
-    """Another process changed its manifest during each attempt."""
+    """Another process changed the item's manifest during each attempt."""
     COMMITTED = "committed"
     """The file is committed but not published yet. The next run publishes it."""
     DAMAGED = "damaged"
@@ -59,7 +59,7 @@ class Outcome(enum.StrEnum):
     HELD = "held"
     """The item is under a legal hold."""
     LEFT = "left"
-    """Only the store itself can remove it."""
+    """Only the store itself can remove the item."""
     LEFTOVER = "leftover"
     """The segment has no manifest, like a running copy. The garbage collection deletes it once it is old."""
     LISTED = "listed"
@@ -73,9 +73,9 @@ class Outcome(enum.StrEnum):
     REFERENCED = "referenced"
     """The segment has a manifest by now."""
     REFUSED = "refused"
-    """The store refuses to delete it."""
+    """The store refuses to delete the item."""
     UNKNOWN = "unknown"
-    """Its end is unknown, or no record of the brokers ever named it."""
+    """The segment's last offset is unknown, or no record of the brokers ever named the segment."""
     UNKNOWN_KEY = "unknown_key"
     """The key pair that the manifest names is not on the key ring."""
     WAITING = "waiting"
@@ -83,7 +83,7 @@ class Outcome(enum.StrEnum):
     WRONG_KEY = "wrong_key"
     """The key pair that the manifest names does not open the data key."""
     YOUNG = "young"
-    """Its writer may still be running, or brokers may not list it yet."""
+    """The item is too new: its writer may still be running, or brokers may not list it yet."""
 
     @property
     def is_change(self) -> bool:
@@ -99,7 +99,9 @@ _CHANGES = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[ItemT_co]):
-    """An item of a tool, and its outcome. ``reason`` says why the item was kept, if the outcome does not."""
+    """An item that a command has processed, and the outcome. ``reason`` says why the item was kept, if the outcome
+    does not.
+    """
 
     item: ItemT_co
     outcome: Outcome

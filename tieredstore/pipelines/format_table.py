@@ -42,7 +42,7 @@ class FormatKind:
     codecs: tuple[str, ...]
     """Codecs that files of the format can have."""
     magic: bytes = b""
-    """First bytes of such files, if distinctive."""
+    """First bytes of files of this format, if distinctive."""
     read: Callable[[BinaryIO, BinaryIO | None], Iterator[pa.RecordBatch]] | None = None
     """Reads records from a file and its sidecar. None for text: ``read_output`` takes a file for text if no
     ``magic`` fits.

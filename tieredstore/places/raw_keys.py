@@ -131,5 +131,5 @@ def raw_topic_id(cluster: str, topic: str) -> Uuid:
 
 def _make_id(*parts: object) -> Uuid:
     digest = bytearray(hashlib.md5("\0".join(map(str, parts)).encode(), usedforsecurity=False).digest())
-    digest[0] &= 0x7F  # so that the id's text does not begin with a dash
+    digest[0] &= 0x7F  # clear the first bit, so that the id's text does not begin with a dash
     return Uuid(bytes(digest))

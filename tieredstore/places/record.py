@@ -127,7 +127,7 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
     It takes one request, or two if a layout is recorded.
     """
     if hasattr(_unwrap(store), "layout"):
-        return None  # a store with a layout checks it before its first request
+        return None  # nothing to check: a store with a key layout checks that layout before its first request
     try:
         # Ask by a HEAD first: most stores have no such object, and a HEAD has no body that a faulty store could
         # corrupt.

@@ -33,7 +33,7 @@ _logger: Final = logging.getLogger(__name__)
 
 _THREADS: Final = 3
 _WAITING: Final = 16
-"""Connections that may wait for a thread; further ones are closed at once."""
+"""Maximum number of connections that wait for a thread; further connections are closed at once."""
 
 _REQUEST_S: Final = 5.0
 """Longest time to receive a request or to send an answer: a slow client holds one of few threads."""

@@ -45,7 +45,7 @@ class _LastAct:
     needs_time: bool
 
     def do(self) -> None:
-        with suppress(Exception):  # the process is ending, so there is no one to report to
+        with suppress(Exception):  # the process is ending, so nobody could handle the error
             self.act()
 
 

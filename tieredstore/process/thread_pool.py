@@ -114,7 +114,7 @@ class _Crew:
             # Start a daemon thread: one that waits for a store must not keep the process from ending.
             thread = threading.Thread(target=_work, args=(self._waiting, self._load), name=name, daemon=True)
             self._threads.append(thread)
-        thread.start()  # without the lock, because it waits for the thread to start
+        thread.start()  # not under the lock, because ``start`` waits for the new thread
 
     def dismiss(self) -> None:
         """Accept no more tasks; each thread ends when no tasks wait."""

@@ -59,10 +59,10 @@ class AuditingCounts:
 
 @dataclass(slots=True)
 class PairingCounts:
-    """Messages counted by one pairing of audit records.
+    """Counts of Messages, from comparing the audit records of producers and consumers.
 
     ``paired_records`` and ``damaged_records`` count records. ``lag_ms_max`` is the time from a producer's audit record
-    to the consumer's in the latest pair. The last three fields are current levels.
+    to the consumer's in the latest pair. The last three fields are gauges.
     """
 
     produced: int = 0

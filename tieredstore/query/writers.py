@@ -118,7 +118,7 @@ class RowFormat:
 
     write: Writer
     is_binary: bool
-    """True if it is written to a terminal only with ``-o -``."""
+    """True if the format is written to a terminal only with ``-o -``."""
     takes_equal_names: bool = False
     """True if two columns of the same name both appear."""
     other_endings: tuple[str, ...] = ()

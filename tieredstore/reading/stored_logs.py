@@ -160,7 +160,7 @@ class StoredLogs:
             loaded = load_segment(self._source.store, objects, self._source.manifest_rules)
             new.append(describe_segment(self._source, loaded))
         except SegmentNotFoundError:
-            return  # retention has deleted it since the listing
+            return  # retention has deleted the segment since the listing
         except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
             kind = ProblemKind.DAMAGED if isinstance(error, CorruptDataError) else ProblemKind.UNREADABLE
             problems.append(Problem(kind, objects.segment_id, objects.start_offset, str(error)))

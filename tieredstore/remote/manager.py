@@ -244,7 +244,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         self._opened.close()
         if not self._is_at_rest and self._owns_store:
             self._life.rest(None)
-            self._store.close()  # abandoned work may have opened the store again
+            self._store.close()  # abandoned calls may have opened the store again
 
     def _segment_writer(self) -> SegmentWriter | RawSegmentWriter:
         if not self.settings.endpoint.is_raw:

@@ -155,7 +155,7 @@ def _side_by_side(ours: Iterator[Rows], theirs: Iterator[Rows]) -> Iterator[tupl
 
 
 def _first_different(one: Any, other: Any) -> int:
-    """Return the first row that differs, by halving; the tables differ, and have the same number of rows."""
+    """Return the first row that differs, by binary search; the tables differ, and have the same number of rows."""
     first, stop = 0, one.num_rows
     while stop - first > 1:
         middle = (first + stop) // 2

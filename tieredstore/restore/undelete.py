@@ -266,7 +266,7 @@ class _Place:
         except (PreconditionFailedError, ObjectNotFoundError) as error:
             return segment.outcome("changed", "failed", error=error)
         except StoreError as error:
-            # The next segment would meet the same trouble.
+            # Stop here: the next segment would fail in the same way.
             if error.retryable or isinstance(error, AccessDeniedError):
                 raise
             return segment.outcome("refused", "failed", error=error)

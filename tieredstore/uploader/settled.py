@@ -241,7 +241,7 @@ class Inquiries:
         """Return the condition under which a step of the partition may upload."""
         if self._leadership.is_known:
             return Standing(self._answers.of(partition.name))
-        # Leadership is unknown, so only the broker's own checkpoint shows what is replicated.
+        # The partition's leader is unknown, so only the broker's own checkpoint shows what is replicated.
         folder = partition.folder
         high = 0 if folder is None else (high_watermarks(folder.parent) or {}).get(partition.name, 0)
         return Standing(Settled(high, high, None), only_deleted=True)

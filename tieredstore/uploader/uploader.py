@@ -139,7 +139,7 @@ class Uploader(Closing):
             monotonic,
         )
 
-    # Parts of a run, each bounded in time
+    # Steps of the uploader's loop, each bounded in time
 
     def sweep(self, *, only_touched: bool = False) -> Held:
         """Check all folders, or only those with events. Assign roles, and open or link the files of closed segments

@@ -63,7 +63,7 @@ class InvalidValues:
 
     count: int = 0
     first: str = ""
-    """The sentence of the first of them, with its record and the reason."""
+    """The sentence about the first counted event, with its record and the reason."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def note(self, sentence: Callable[[], str]) -> None:

@@ -51,7 +51,7 @@ cdef class ColumnBuffers:
         )
 
     cdef bint _more_room(self, int buffer, Py_ssize_t used, Py_ssize_t size) noexcept nogil:
-        """Make room for ``size`` bytes after the used ones."""
+        """Make room for ``size`` bytes after the ``used`` bytes of the buffer."""
         self.buffers[buffer].used = used
         return self._room(buffer, used + size + STRIDE)
 

@@ -91,7 +91,7 @@ static inline void copy_wide(uint8_t *to, const uint8_t *from, size_t size, cons
         copy_bytes(to, from, size);
 }
 
-/* Like copy_wide, for data that is mostly one or two words. */
+/* Like copy_wide, for data of mostly one or two machine words. */
 static inline void copy_key(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *limit) {
     if (size <= 16 && limit - from >= 16)
         memcpy(to, from, 16);

@@ -82,7 +82,7 @@ cdef class ColumnBuilder(ColumnBuffers):
                 if wanted & HEADERS:
                     fill(header_ends + 1, <int32_t>self.header_rows, count)
             if not is_usual:
-                body.index = index  # the message about a fault names it
+                body.index = index  # error messages name this index
                 if not read_record(&at, body, last_delta, block, True, &record):
                     break
             last_delta = record.delta

@@ -96,7 +96,7 @@ cdef struct Body:
     const uint8_t* end
     int32_t index, count
     int32_t last_delta, max_delta
-    int64_t headers, most_headers  # read so far, and the most that the batch may have
+    int64_t headers, most_headers  # headers read so far, and the most headers that the batch may have
     int64_t base_offset, base_timestamp
     int64_t last_offset  # the last offset of the messages in a compressed message
     int64_t append_time

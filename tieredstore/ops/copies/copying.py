@@ -464,7 +464,7 @@ class _Copying:
 
 
 PART: Final = 8 << 20
-"""The maximum bytes to read by one request."""
+"""Maximum bytes that one request reads."""
 
 
 class ProvenStore(DelegatingStore):

@@ -51,7 +51,7 @@ class RequestSizes:
         """Return the sizes that the settings configure."""
         part_size, around = None, 0
         if settings.s3 is not None:
-            # Count two more requests: one begins the upload and one completes it.
+            # Count two more requests for S3: one begins the multipart upload, and one completes it.
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
             # Count one more request for Azure, which sends the list of blocks. Google needs no more: it bills a

@@ -201,7 +201,7 @@ class Snapshots:
         """
         now_ms = admin_of(self.store).now_ms()
         listed = self.find_all()
-        newest = {each.cluster_id: each for each in listed}  # sorted, so the last one stays
+        newest = {each.cluster_id: each for each in listed}  # the list is sorted: the newest of each cluster stays
         old = [
             each
             for each in listed

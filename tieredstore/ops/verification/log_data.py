@@ -113,7 +113,7 @@ class LogWalk:
     def _tail_from(self, position: int) -> bytes:
         """Return the kept bytes from ``position`` up to the loaded chunk."""
         first = len(self._tail) - (self._begin - position)
-        # Fail here: empty or wrong bytes would be taken for the log's.
+        # Fail here: otherwise empty or wrong bytes would be taken for bytes of the log.
         if first < 0:
             raise AssertionError(f"byte {position} of the log was passed: {len(self._tail)} bytes are kept")
         return self._tail[first:]

@@ -100,7 +100,7 @@ class _LogSoFar:
     def __init__(self) -> None:
         self.start = -1
         self._reach: int | None = None
-        """The last readable offset so far; None if unknown."""
+        """The last readable offset found so far; None if unknown."""
         self._left: list[_LeftBehind] = []
         """Segments of abandoned epochs, until no later segment can have their offsets."""
         self._left_until = -1

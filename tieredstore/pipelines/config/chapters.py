@@ -42,7 +42,7 @@ _PARSER_NAMES: Final = {name: name for name in PARSERS} | {
 
 
 class FilingSettings(SettingsGroup):
-    """Settings that choose the directories of records. ``parser_table`` has those of single parsers."""
+    """Settings that choose the directories of records. ``parser_table`` has the settings that only one parser uses."""
 
     parser_options: tuple[tuple[str, str], ...] = ()
     """Properties ``parser.*`` for a user's own parser: pairs of the name without this prefix and the text."""

@@ -152,7 +152,7 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
     for name, text in properties.items():
         if text.strip():
             ours = _ours(name)
-            # Prefer the name used here if both names are set.
+            # If both names are set, prefer this project's name over Secor's.
             if ours == name or not properties.get(ours, "").strip():
                 given[ours] = text
     if CODEC in properties and CODEC not in given:

@@ -22,13 +22,13 @@ one batch and are not copied.
 
 
 class RowGroups:
-    """Cuts rows of one schema into groups."""
+    """Cuts rows of one schema into row groups."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._pieces: list[Any] = []
         self._edge: list[Any] = []
-        """Rows of an incomplete piece, from one or several batches."""
+        """Rows of an incomplete piece of a row group, from one or several record batches."""
         self._edge_rows = self._rows = self._bytes = 0
 
     def add(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> Iterator[pa.Table]:

@@ -122,7 +122,8 @@ static inline int json_word(json_scan *s, const char *word, ptrdiff_t length) {
 
 static int json_value(json_scan *s, int level, int deep);
 
-/* Reads an object after its brace. ``level`` names of the path lead to it; -1 if it is not on the path. */
+/* Reads a JSON object whose opening brace is already read. ``level`` is the object's depth on the searched path; -1 if
+   it is not on the path. */
 static int json_object(json_scan *s, int level, int deep) {
     int seen = 0;
     json_space(s);

@@ -57,7 +57,7 @@ class Field(Protocol):
 
 
 class Time(ABC):
-    """Finds a time in values. Frozen and picklable."""
+    """Finds the time of each message in its value. Frozen and picklable."""
 
     def for_topic(self, topic: str) -> Time:  # noqa: ARG002  for those that know schemas of topics
         """Return the finder with a topic's schema; raise ConfigError if the settings do not describe the topic's

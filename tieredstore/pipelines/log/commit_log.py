@@ -437,7 +437,7 @@ class Change:
     removed: tuple[str, ...]
     directories: tuple[str, ...] = ()
     committed_ms: int | None = field(default=None, compare=False)
-    """When it was committed, by the store's clock; None if unknown."""
+    """When the entry was committed, by the store's clock; None if unknown."""
 
 
 def changes_since(log: CommitLog, number: int) -> Iterator[Change]:

@@ -160,11 +160,11 @@ class _Piece:
     size: int
     max_timestamp: int = _UNKNOWN
     ordered: bool = False
-    """True if each file ends before the next begins."""
+    """True if the offsets of each file end before those of the next file begin."""
     given_to: int = _UNKNOWN
     """The generation (a version of the output) that has replaced these files, or -1."""
     needs: tuple[str, ...] = ()
-    """The files and their sidecars, if a commit log names them."""
+    """Keys of the files and their sidecars (metadata files), if a commit log names them."""
 
 
 class KeptFiles(RecordSource):
@@ -178,7 +178,7 @@ class KeptFiles(RecordSource):
         self._log = commit_log_of(pipeline, store)
         self._topic_ids: dict[int, str] = {}
         self.repeats = 0
-        """Records so far whose offsets an earlier file had too."""
+        """Number of records so far whose offsets were in an earlier file too."""
         self.is_committed: bool = self._log.read().number >= 0
         """True if a commit log names the files; False if only their names tell their offsets."""
         self._pieces = self._find_committed(topic) if self.is_committed else self._find_named(topic)

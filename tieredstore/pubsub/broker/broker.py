@@ -409,7 +409,7 @@ def own_address(host: str) -> str:
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: it only selects a route
+            probe.connect(("192.0.2.1", 9))  # connecting a UDP socket sends nothing; it only selects a route
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
@@ -455,7 +455,7 @@ class MetadataAnswers:
                 try:
                     loop = asyncio.get_running_loop()
                     if await loop.run_in_executor(self._lookups, self._directory.look, name) is None:
-                        break  # one unknown name is enough to refuse: look up no more
+                        break  # one unknown topic is enough to refuse the request: look up no more topics
                 except TieredStoreError as error:
                     _refuse(connection, request, Code.REQUEST_FAILED, str(error))
                     return

@@ -38,7 +38,7 @@ WAIT_S: Final = 10.0
 """Longest time from a client's arrival to its handshake."""
 
 HANDSHAKE_S: Final = 10.0
-"""Longest time for the handshake, and for the wait for memory before it."""
+"""Seconds, at most, for the TLS handshake, and for the wait for memory before it."""
 
 
 @dataclass(slots=True, eq=False)

@@ -68,7 +68,7 @@ class SeenMessages:
     def _is_earlier(self, sighting: _Sighting, batch: QueuedBatch, number: int, header: MessageHeader) -> bool:
         before = sighting.batch
         if (before.offset, sighting.number) >= (batch.offset, number):
-            return False  # the first copy itself, which is being read again
+            return False  # the Message is the first copy itself, read again
         if before.appended_ms < batch.appended_ms - self._window_ms:
             return False
         if sighting.header is not None and sighting.header != header:
@@ -101,7 +101,7 @@ class SeenMessages:
                 for request, sighting in self._sightings(self._log.batch_of(self._partition, entry)):
                     self._note(request, sighting)
             except (CorruptDataError, ObjectNotFoundError, ValueError):
-                continue  # unreadable, so none of its records were handed out
+                continue  # the Message is unreadable, so none of its records were returned
 
     def _sightings(self, batch: QueuedBatch) -> Iterator[tuple[ProducerRequest, _Sighting]]:
         facts = batch.notification.facts

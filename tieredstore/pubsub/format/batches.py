@@ -37,7 +37,7 @@ START_SIZE: Final = 8
 
 _START: Final = struct.Struct(">ii")
 _ENTRY: Final = struct.Struct(">iii")
-_LEAST_SPLIT: Final = 64 << 10  # for smaller Messages, reading the object again is faster than joining CRCs
+_LEAST_SPLIT: Final = 64 << 10  # for smaller Messages, reading the object again is faster than combining CRCs
 MAX_BATCH_SIZE: Final = MAX_INT32
 """Maximum bytes of an object, whose fields are signed 32-bit numbers."""
 

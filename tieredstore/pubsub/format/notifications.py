@@ -27,7 +27,9 @@ MOST_BYTES: Final = 1 << 20
 """Maximum bytes of a notification: one of a thousand Messages of a thousand producers has 100 KiB."""
 
 _MOST_VALUES: Final = 50_000
-_MOST_MESSAGES: Final = 100_000  # maximum in a batch of this project, since readers enumerate each request
+_MOST_MESSAGES: Final = (
+    100_000  # maximum number of Messages in a batch that this project writes, because readers enumerate each request
+)
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_NUL: Final = r"^[^\x00]*$"
 

@@ -339,7 +339,7 @@ class _Fields:
 MOST_READ_BYTES: Final = MAX_INT32 - 64
 """Maximum bytes of an object in one answer, whose size is a signed 32-bit number."""
 
-_MOST_ERROR: Final = 4000  # characters, of at most 4 bytes each
+_MOST_ERROR: Final = 4000  # maximum length of an error text in characters, each at most 4 bytes
 
 
 def request_bytes(request: Request) -> bytes:

@@ -281,7 +281,7 @@ class TopicBrokers:
     def _pause(self, place: Place) -> None:
         rest = self._pauses.setdefault(place, _Pause())
         now_s = rest.failed_s = self._monotonic()
-        if rest.until_s <= now_s:  # many Messages may report the same loss
+        if rest.until_s <= now_s:  # many Messages may report the same lost broker
             rest.seconds = min(_MOST_REST_S, max(_FIRST_REST_S, 2 * rest.seconds))
             rest.until_s = now_s + rest.seconds * (0.5 + random.random() / 2)  # noqa: S311  jitter
 
@@ -312,7 +312,7 @@ class TopicBrokers:
             if self._monotonic() - self._asked_s < _STALE_S:
                 return
             if self._failure is not None and self._monotonic() - self._failure[0] < _FIRST_REST_S:
-                raise self._failure[1]  # failed for another Message just now
+                raise self._failure[1]  # the same request has just failed for another Message
             known = [(broker.ip, broker.port) for broker in self._brokers]
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
@@ -429,7 +429,7 @@ class BrokerLink:
         finally:
             self._waiting.pop(name, None)
             if answer.done() and not answer.cancelled():
-                answer.exception()  # marks the error as retrieved, so asyncio does not warn
+                answer.exception()  # reading the error marks it as retrieved, so asyncio does not warn
 
     def lose(self, why: str) -> None:
         """Abort the connection, and fail all waiters."""

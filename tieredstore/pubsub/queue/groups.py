@@ -74,7 +74,9 @@ class StoreGroup(GroupMember):
         self._patience_s = patience_s
         self._owned: dict[int, _Owned] = {}
         self._version = 0
-        self._beats: dict[str, tuple[int, float]] = {}  # last heartbeat of each other member, and when it changed
+        self._beats: dict[
+            str, tuple[int, float]
+        ] = {}  # last heartbeat of each other group member, and when the heartbeat changed
         self._ticked_s = self._next_tick_s = monotonic()
         self._beat_number = 0
         self._beat_etag: str | None = None
@@ -144,7 +146,7 @@ class StoreGroup(GroupMember):
         try:
             etag = etag or self._folder.store.head(key).etag
         except ObjectNotFoundError:
-            # Join again: others removed this member after a long silence.
+            # Join the group again: other members removed this member after a long silence.
             self._folder.store.put(key, body, if_absent=True)
         else:
             self._beat_etag = self._folder.store.replace(key, body, etag or "")

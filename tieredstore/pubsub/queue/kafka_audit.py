@@ -79,6 +79,6 @@ class Auditor(Closing):
 
 def _let_go(producer: LiveProducer) -> None:
     producer.flush(_CLOSE_S)
-    # Give up the remaining records: purged ones fail in their callbacks.
+    # Give up the remaining records: the client reports each purged record as failed.
     producer.purge()
     producer.flush(_CLOSE_S)

@@ -85,7 +85,7 @@ class Attempt:
         try:
             self._store.put(key, body, if_absent=True)
         except PreconditionFailedError as error:
-            self._written.remove(key)  # another attempt has written this object
+            self._written.remove(key)  # another attempt has written this object, so do not roll it back
             raise SegmentAlreadyExistsError(
                 f"{self._layout.show(key)} exists: {self._metadata} is being copied by another process under the "
                 "same id; every attempt needs a new id"

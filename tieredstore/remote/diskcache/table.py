@@ -44,7 +44,7 @@ _ROOM: Final = "room"  # no value has this key
 _MAX_NOTED: Final = 1024
 _WRITE_EVERY_S: Final = 1.0
 _SWEEP_EVERY_S: Final = 3600.0
-_UNLISTED_AGE_S: Final = 600.0  # a file gets its row right after it is written, or never
+_UNLISTED_AGE_S: Final = 600.0  # a file gets its table row right after it is written, or never
 _PAUSE_S: Final = 2.0  # time for running calls to end: they wait at most for the table's lock
 
 Result = TypeVar("Result")
@@ -220,7 +220,7 @@ class DiskTable:
         self._report(type(error).__name__, f"a call failed, which only costs a fetch: {error!r}")
 
     def _open(self) -> _PayloadCache:
-        if self._cache is not None and self._find() != self._identity:  # another process removed or replaced it
+        if self._cache is not None and self._find() != self._identity:  # another process removed or replaced the file
             self._leave()
         if self._cache is None:
             self._identity = self._find()
@@ -285,7 +285,7 @@ class DiskTable:
                 cache.expire()
             cache.set(key, written, self._retention)
             while cache.volume() > self._limit and len(cache) > 1:
-                cache.set(_ROOM, None)  # evicts one more value; the library's ``cull`` takes ten, possibly all
+                cache.set(_ROOM, None)  # this evicts one more value; the library's ``cull`` evicts ten, possibly all
                 cache.delete(_ROOM)
         self.counters.add(evictions=len(cache.disk.removed), evicted_bytes=sum(cache.disk.removed))
         return True
@@ -310,7 +310,7 @@ class DiskTable:
                 if is_own(path) and now - path.lstat().st_mtime > _UNLISTED_AGE_S:
                     path.unlink()
         for name, found in (("count", listed), ("size", size)):
-            if abs(found - cache.reset(name)) > found / 8:  # puts and evictions meanwhile explain less
+            if abs(found - cache.reset(name)) > found / 8:  # concurrent puts and evictions explain a smaller difference
                 cache.reset(name, found)
 
 

@@ -156,7 +156,7 @@ def _draft(path: Path) -> Path:
 def _stored_indexes(source: SegmentSource, span: Span) -> dict[str, bytes]:
     stored = source.fetch_indexes(span.segment, _FILES)
     contents = {_FILES[kind]: stored[kind].read() for kind in _FILES if kind in stored}
-    # A broker makes this one with its first entry.
+    # Leave out an empty ``.txnindex``: a broker creates this file with its first entry.
     return {suffix: content for suffix, content in contents.items() if content or suffix != "txnindex"}
 
 

@@ -285,7 +285,7 @@ class ProduceRun:
         self._on_step("flush")
         for (topic, partition), offset in transactions.flush().items():
             if offset != (expected := self._next[topic, partition]):
-                # The next attempt looks what it is, and names a record.
+                # Retry: the next attempt examines the failure and names a record.
                 raise BrokerUnavailableError(
                     f"the next record of {topic}-{partition} got offset {offset} instead of {expected}"
                 )
@@ -349,7 +349,7 @@ class ProduceRun:
         try:
             file.save()
         except PreconditionFailedError as error:
-            # A process of this run that has been fenced since wrote the same.
+            # Another process of this run, since fenced, has written the same object.
             raise StoreUnavailableError(
                 f"the offset map of the run {self._options.run} has changed: {error}"
             ) from error

@@ -51,7 +51,7 @@ class SourceBatch:
     where: TopicPartition
     next: int
     records: pa.RecordBatch | None
-    """None at the end of the partition's range."""
+    """The next records; None at the end of the partition's range."""
 
     @property
     def size(self) -> int:

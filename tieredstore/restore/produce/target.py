@@ -131,7 +131,7 @@ class TargetCluster(LiveCluster):
             try:
                 self.create(CONTROL_TOPIC, NewTopic({"cleanup.policy": "compact"}, partition_count=1))
             except BrokerError:
-                # Another run may have created it meanwhile.
+                # Another run may have created the control topic concurrently.
                 if self.target(CONTROL_TOPIC) is None:
                     raise
             found = self.existing_target(CONTROL_TOPIC)

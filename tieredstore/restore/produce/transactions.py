@@ -142,7 +142,7 @@ class Transactions(Closing):
 
     def close(self) -> None:
         """Abort an open transaction, so that it holds up no reader."""
-        # A producer that is fenced has none: the later one has ended it.
+        # A fenced producer has no open transaction: the later producer has ended it.
         if self._is_open and not self._producer.is_lost:
             self._is_open = False
             self._producer.purge()
@@ -236,7 +236,7 @@ class Transactions(Closing):
         failure = fault(error, doing)
         if kind_of(error) is not BrokerError or error.code() in _LASTING:
             return failure
-        # What went wrong with this transaction may be well with the next one.
+        # Report a retryable error: the next transaction may succeed.
         return BrokerUnavailableError(str(failure))
 
 
@@ -253,7 +253,7 @@ _LASTING: Final = frozenset(
         KafkaError._UNSUPPORTED_FEATURE,
     }
 )
-"""Errors that the same records meet again."""
+"""Permanent errors: the same records would fail again."""
 
 
 def _configuration(properties: Mapping[str, str], run: str, most_batch_bytes: int) -> dict[str, str]:

@@ -195,6 +195,6 @@ def _of_topic(places: Places, topic: str) -> Places:
         others = sorted({name for name, _ in places} - {topic})
         if others:
             raise ConfigError(f"startingOffsets or endingOffsets names {others[0]}, but the option topic is {topic}")
-    elif not isinstance(places, Earliest | Latest | AtTime):  # no option of this format gives another kind
+    elif not isinstance(places, Earliest | Latest | AtTime):  # the options of this format give no other kind of start
         raise ConfigError("offsets must be earliest, latest, JSON or a time")
     return places

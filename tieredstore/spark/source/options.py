@@ -383,7 +383,7 @@ def warn_of(names: list[str], why: str) -> None:
 
 def _is_setting(name: str, open_names: bool) -> bool:
     if open_names and name.startswith("storage."):
-        return True  # a setting of a user's own store class, which checks it itself
+        return True  # the setting belongs to a user's own store class, which checks it itself
     return is_core_name(name) or name.startswith(tuple(FAMILIES)) or pair_id(name) is not None
 
 

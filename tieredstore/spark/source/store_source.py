@@ -100,7 +100,7 @@ def _is_there(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:
-        return True  # it exists but is not accessible: opening it raises the reason
+        return True  # the file exists but is not accessible: opening it raises the reason
 
 
 def _shipped_files() -> list[Path]:

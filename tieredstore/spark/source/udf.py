@@ -97,7 +97,7 @@ def decode_segments(
             f"{', '.join(PARTS)}; the DataFrame has {', '.join(df.columns)}"
         )
     store = store_source(source)
-    store.load()  # report wrong settings here, not in a task
+    store.load()  # load the settings here, so that wrong settings fail on the driver and not in a task
     reading = ReadSettings(columns=shape.decoder_columns, isolation=isolation or DEFAULT_ISOLATION)
     return df.mapInArrow(_segment_task(store, shape.columns, reading, by_path, mapped), result)
 
@@ -373,7 +373,7 @@ def _key_of_parts(parts: Sequence[Any]) -> ObjectKey:
     where = TopicIdPartition(Uuid.parse(named["topic_id"]), named["topic"], int(named["partition"]))
     segment_id = RemoteLogSegmentId(where, Uuid.parse(named["segment_id"]))
     start_offset = int(named["base_offset"])
-    main_path(segment_id, start_offset)  # raises an error if it is invalid
+    main_path(segment_id, start_offset)  # checks the segment id: raises an error if it is invalid
     return ObjectKey(segment_id, start_offset, Suffix.MANIFEST)
 
 

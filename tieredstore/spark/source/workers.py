@@ -82,7 +82,7 @@ def check_worker_python(spark: SparkSession) -> None:
             [path, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return  # a command that cannot run, or is no Python: Spark itself will report that
+        return  # if the command cannot run or is no Python, Spark itself reports it
     if missing := answer.stdout.split():
         raise ConfigError(f"Spark's workers run {path}, which has no {' and no '.join(missing)}: {_WAY_OUT}")
 
