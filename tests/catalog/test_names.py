@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.absence import absence, ranges
+from tieredstore.catalog.absence import absence, prefix_hint, ranges
 from tieredstore.catalog.names import base_offsets, partition_numbers, topic_names
+from tieredstore.errors import AccessDeniedError
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.model import Uuid
 
@@ -111,6 +112,42 @@ def test_what_is_not_there_is_said_and_what_was_meant(
     large: PagedStore, missing: dict[str, list[int]], sentence: str
 ) -> None:
     assert str(absence(large, PREFIX, missing)).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "hint"),
+    [
+        ("tierd/", "none under 'tierd/'; there are some under 'tiered/'"),
+        ("tiered/a/", "none under 'tiered/a/'; there are some under 'tiered/'"),
+        ("", "none without a prefix; there are some under 'tiered/'"),
+        ("another/", "none under 'another/'; there are some under 'tiered/'"),
+    ],
+)
+def test_a_wrong_prefix_is_answered_by_one_that_has_segments(large: PagedStore, prefix: str, hint: str) -> None:
+    large.pages = 0
+    assert prefix_hint(large, prefix) == hint
+    assert large.pages <= 2
+    assert str(absence(large, prefix, {"orders": []})).endswith(f"check the name and key.prefix; segments: {hint}")
+
+
+def test_a_large_bucket_is_asked_for_the_beginnings_of_the_prefix_alone() -> None:
+    store = PagedStore()
+    for number in range(2500):
+        store.put(f"foreign/{number}", b"")
+    assert prefix_hint(store, "tierd/") == ""
+    add(store, "orders", 0, range(2))
+    assert prefix_hint(store, "tierd/") == "none under 'tierd/'; there are some under 'tiered/'"
+    store.pages = 0
+    assert prefix_hint(store, "foreign/a/long/prefix/") == ""
+    assert store.pages <= 9
+
+
+def test_a_store_that_refuses_other_prefixes_gives_no_hint() -> None:
+    class Refusing(MemoryObjectStore):
+        def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+            raise AccessDeniedError("no list")
+
+    assert prefix_hint(Refusing(), "tierd/") == ""
 
 
 def test_an_id_that_is_not_there_is_said_as_that(large: PagedStore) -> None:

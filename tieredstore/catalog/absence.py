@@ -1,15 +1,17 @@
-"""The error for a topic or partition that does not exist, with similar names."""
+"""The error for a topic or partition that does not exist, with similar names, and the hint at another prefix."""
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.names import partition_numbers, topic_names
-from tieredstore.errors import ResourceNotFoundError, TopicNotFoundError, excerpt
+from tieredstore.errors import ResourceNotFoundError, TieredStoreError, TopicNotFoundError, excerpt
+from tieredstore.format.keys import parse_key
 from tieredstore.model import Uuid
 from tieredstore.places.record import layout_hint
 
@@ -20,6 +22,12 @@ _LIKE: Final = 3
 """Number of similar names to show."""
 
 _SHOWN: Final = 10
+
+_PAGE: Final = 1000
+"""Keys to look at in each listing for another prefix, as many as one request lists."""
+
+_BEGINNINGS: Final = 8
+"""Most beginnings of the prefix to list, in a bucket whose first page has no segment."""
 
 _IN_BUCKET: Final = "in the bucket"
 
@@ -57,10 +65,45 @@ def absence(
             # deleted topic of the same name.
             sentences.append(_absent_partitions(topic, partitions, there - set(partitions), where))
     if absent:
-        known = {*topic_names(store, prefix, until=until), *(live or ())}
-        sentences.insert(0, _absent_topics(absent, known, where))
+        stored = topic_names(store, prefix, until=until)
+        sentences.insert(0, _absent_topics(absent, {*stored, *(live or ())}, where))
+        if not stored and (hint := prefix_hint(store, prefix)):
+            sentences.append(f"segments: {hint}")
         sentences += layout_hint(store, prefix)
     return (TopicNotFoundError if absent else ResourceNotFoundError)("; ".join(sentences))
+
+
+def prefix_hint(store: ObjectStore, prefix: str) -> str:
+    """Return a sentence that names another prefix with segments, for a ``key.prefix`` without any; empty if none is
+    found.
+
+    Make at most nine requests: one for the first page of the bucket and, if the bucket is larger than that, one for
+    each of the longest beginnings of the prefix. A store that refuses to list them gives no hint.
+    """
+    longest = [prefix[:length] for length in range(len(prefix) - 1, 0, -1)][:_BEGINNINGS]
+    try:
+        for beginning in ("", *longest):
+            infos = list(itertools.islice(store.list(beginning), _PAGE))
+            found = {other for info in infos if (other := _prefix_of(info.key)) is not None} - {prefix}
+            if found:
+                nearest = max(sorted(found), key=lambda one: difflib.SequenceMatcher(None, prefix, one).ratio())
+                return f"none {_place(prefix)}; there are some {_place(nearest)}"
+            if not beginning and len(infos) < _PAGE:
+                break
+    except TieredStoreError:
+        return ""
+    return ""
+
+
+def _prefix_of(key: str) -> str | None:
+    """Return the prefix before the topic's folder, if ``key`` is that of a segment's object."""
+    folders = key.rsplit("/", 3)[:-3]
+    prefix = f"{folders[0]}/" if folders else ""
+    return prefix if parse_key(prefix, key) is not None else None
+
+
+def _place(prefix: str) -> str:
+    return f"under {_quote(prefix)}" if prefix else "without a prefix"
 
 
 def ranges(numbers: Iterable[int]) -> str:

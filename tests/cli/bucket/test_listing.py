@@ -84,6 +84,20 @@ def test_an_empty_store_is_an_empty_list(tmp_path: Path) -> None:
     assert (shown.code, shown.stdout, shown.stderr) == (0, b"", "tieredstore: no segments found\n")
 
 
+def test_a_wrong_prefix_is_answered_by_one_that_has_segments(tmp_path: Path) -> None:
+    store_of(tmp_path, ORIGINALS, more={"key.prefix": "prod/"})
+    settings = write_settings(tmp_path, {"key.prefix": "prd/"})
+    for arguments in ([], ["-p", "all"]):
+        shown = tieredstore("ls", "-c", settings, *arguments)
+        assert shown.stderr == (
+            "tieredstore: no segments found\n"
+            "tieredstore: none under 'prd/'; there are some under 'prod/': correct key.prefix\n"
+        )
+    named = tieredstore("ls", "-c", settings, "single")
+    assert named.code == 3
+    assert named.stderr.endswith("none under 'prd/'; there are some under 'prod/'\n")
+
+
 def test_names_from_the_store_cannot_command_a_terminal(tmp_path: Path, settings: Path) -> None:
     (topic,) = (tmp_path / "store").iterdir()
     topic.rename(topic.with_name(topic.name.replace("single", "sin\x1b[2Jgle")))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from tieredstore.api.rows import Partition, Segment, Topic
+from tieredstore.catalog.absence import prefix_hint
 from tieredstore.cli.app.options import Cluster, FromTo, Output, Store, Topics, parse_time
 from tieredstore.cli.terminal.output import (
     JsonValue,
@@ -48,6 +49,7 @@ from tieredstore.ops.listing import HeldOffsets
 from tieredstore.ops.offsets import Extent
 
 if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket
     from tieredstore.config import Settings
 
 _HOLE: Final = "(hole)"
@@ -102,6 +104,7 @@ def ls(
             "--until compares with brokers: name them by --bootstrap-server, and leave --from and --to out"
         )
     seen = _Seen(is_drawn=picture is not None)
+    is_all = not (topics.names or window.start or window.stop)
     rows: Sequence[Topic] = ()
     with store.open(cluster) as bucket:
         places, which = {"start": window.first, "stop": window.end}, topics.which()
@@ -115,6 +118,8 @@ def ls(
                     raise
                 raise BrokerUnavailableError(f"unknown whether it is complete {_up_to(time)}: {error}") from error
             _show_partitions(rows, output, has_broker=has_broker, until=time)
+        if is_all and not (rows or seen.segments or seen.incomplete):
+            _name_other_prefix(bucket)
     _name_missing_keys(seen.key_ids, bucket.settings)
     if picture is not None and (topics.partitions is not None or has_broker):
         draw_offsets(picture, _lives_of(rows) if has_broker else seen.partitions(), broker=has_broker)
@@ -168,6 +173,13 @@ class _Seen:
     def partitions(self) -> dict[_Life, Partition]:
         """Return the present offsets of each partition."""
         return {life: _held_partition(life[2], held.spans) for life, held in self.held.items()}
+
+
+def _name_other_prefix(bucket: Bucket) -> None:
+    """Name on stderr another prefix that has segments, if the bucket's own has none."""
+    opened = bucket.opened()
+    if hint := prefix_hint(opened.store, opened.prefix):
+        complain(f"{hint}: correct key.prefix")
 
 
 def _name_missing_keys(needed: set[str], settings: Settings) -> None:
