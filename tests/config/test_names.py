@@ -59,11 +59,13 @@ def test_no_unknown_name_passes(name: str) -> None:
         assert " is " in error_of({**BASE, name: "1"})
 
 
-def test_a_file_without_any_known_name_says_so() -> None:
-    assert error_of({"broker.id": "1", "node.id": "2"}).startswith(
-        "settings: 3 settings are wrong:\n"
-        "  broker.id is not known, nor is any other property here, and none starts with rsm.config.\n"
+@pytest.mark.parametrize("more", [{}, {"metrics.num.samples": "2"}, {f"log.{at}": "1" for at in range(30)}])
+def test_a_file_without_any_known_name_gets_one_line(more: dict[str, str]) -> None:
+    assert error_of({"broker.id": "1", "node.id": "2", **more}) == (
+        "settings has no settings of a store: no name starts with storage. or rsm.config.storage.; "
+        "name the file that has them, or write one with tieredstore init"
     )
+    assert "storage.backend.clas is not known; the nearest is" in error_of({"storage.backend.clas": "s3", **more})
 
 
 def test_of_many_unknown_names_only_those_that_are_shown_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tieredstore.config.endpoint import ENDPOINT, UPLOADER_LAYOUT, read_endpoint
 from tieredstore.config.fetch import read_fetch
 from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.jvm import JvmProperties
-from tieredstore.config.names import check_names, forgotten_names, groups_named
+from tieredstore.config.names import check_is_ours, check_names, forgotten_names, groups_named
 from tieredstore.config.pinterest import translate
 from tieredstore.config.properties import OwnProperties, own_properties, read_properties, texts_of
 from tieredstore.config.settings import Settings
@@ -56,6 +56,7 @@ def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, 
     reader = SettingsReader(own, base_dir or Path())
     beside = (name for name in own.others if name.startswith(ENDPOINT) or name == UPLOADER_LAYOUT)
     reader.values |= {name: plain(properties[name]) for name in beside}
+    check_is_ours(reader)
     backend = backend_name(reader.values.get(_BACKEND, ""))
     # A user's own class has properties unknown here, so accept everything under ``storage.`` for it.
     own_class = backend is not None and backend not in BACKENDS

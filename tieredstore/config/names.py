@@ -17,6 +17,7 @@ from tieredstore.config.sections import wing_groups
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import MAX_SHOWN, SettingProblem, SettingsReader
 from tieredstore.config.storage import ProxySettings
+from tieredstore.errors import ConfigError
 
 _OF_ALL_STORES: Final[tuple[type[SettingsGroup], ...]] = (
     Settings,
@@ -79,6 +80,21 @@ def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
 _MAX_COMPARED: Final = MAX_SHOWN  # Show no suggestion for further names: finding the nearest is slow.
 
 
+def check_is_ours(reader: SettingsReader) -> None:
+    """Raise ConfigError if no property belongs to this package, such as in the file of a broker or a client.
+
+    One sentence then says more than one for each unknown name. ``metrics.*`` do not count: a broker has its own.
+    """
+    # Look at these names first: the known ones import all optional parts.
+    if not reader.values or any(name.startswith("storage.") for name in reader.values):
+        return
+    if all(name.startswith("metrics.") for name in known_names().intersection(reader.values)):
+        raise ConfigError(
+            f"{reader.own.source} has no settings of a store: no name starts with storage. or "
+            f"{DEFAULT_PREFIX}storage.; name the file that has them, or write one with tieredstore init"
+        )
+
+
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
     """Note a problem for every unknown name, except under the prefixes ``open_beginnings``."""
     # Prefixes under which any name is accepted.
@@ -99,8 +115,6 @@ def _what_is_wrong(name: str, reader: SettingsReader) -> str:
     for old, new in OLD_NAMES.items():
         if name.startswith(old):
             return f"is an old name: today's is {reader.written(new + name.removeprefix(old))}"
-    if known_names().isdisjoint(reader.values):
-        return f"is not known, nor is any other property here, and none starts with {DEFAULT_PREFIX}"
     meant = nearest_name(name, candidates(reader))
     return f"is not known; the nearest is {reader.written(meant)}" if meant else "is not known"
 
