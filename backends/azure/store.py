@@ -380,7 +380,8 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         try:
             return self._by_one_request(bytes(data))
         except PreconditionFailedError:
-            # Commit a list of blocks in that case: a single request counts uncommitted blocks as an existing blob.
+            # Commit a list of blocks if blocks of a failed upload exist: a single request counts uncommitted blocks as
+            # an existing blob.
             if not self.condition.is_absent or self.exists():
                 raise
         return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))[0]], len(data))

@@ -21,7 +21,7 @@ _SHOWN: Final = 20
 
 
 def told(items: Iterable[RowT], tell: Callable[[RowT], object]) -> Iterator[RowT]:
-    """Yield each item, once ``tell`` has been called with it."""
+    """Call ``tell`` with each item, then yield the item."""
     for one in items:
         tell(one)
         yield one

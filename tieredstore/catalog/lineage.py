@@ -313,7 +313,7 @@ def _side_by_side(
 
 
 def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-    """Return the epochs that have records in the segment; the first one begins with the segment."""
+    """Return the leader epochs that have records in the segment; the first epoch begins with the segment."""
     # Give a segment from before Kafka's leader epochs an epoch that is older than all others.
     named = segment.segment_leader_epochs or ((NO_EPOCH, segment.start_offset),)
     if len(named) == 1:  # the usual case: one leader

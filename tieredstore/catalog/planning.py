@@ -178,7 +178,9 @@ def _incomplete(objects: SegmentObjects) -> Problem:
 
 
 def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:
-    """Trace the survey's lineages; add what is read from segments to their rows."""
+    """Trace the lineages (the valid segments of each log) of the survey; add what was read from the segments to
+    their rows.
+    """
     rows = survey.rows
     known = KnownProofs(
         {row.metadata.remote_log_segment_id: row.history for row in rows.values() if row.history is not None},

@@ -92,10 +92,10 @@ def trace_partitions(
 ) -> Traced:
     """Trace the lineage (the valid segments of one log) of each partition of ``segments``.
 
-    An index that is needed and not ``known`` takes two requests; so does each further index that restores what
-    retention had truncated from it. A segment that claims to overlap others, or to be of a superseded leader epoch, is
-    first compared with its own objects, by three requests. An error in one partition's index takes the place of its
-    lineage; an error of the store is raised.
+    Reading a leader-epoch index that is not ``known`` takes two requests. If retention had truncated that index, each
+    further index that completes it takes two more. A segment that claims to overlap others, or to be of a superseded
+    leader epoch, is first compared with its own objects, by three requests. An error in one partition's index takes the
+    place of its lineage; an error of the store is raised.
     """
     grouped: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
     group: list[RemoteLogSegmentMetadata] = []
@@ -197,7 +197,7 @@ class _Tracing:
     @staticmethod
     @contextlib.contextmanager
     def _ignore_unreadable(entry: tuple[int, int], segment: RemoteLogSegmentMetadata) -> Generator[None]:
-        """Log and ignore an unreadable index, because another segment's may have the same epochs."""
+        """Log and ignore an unreadable leader-epoch index, because another segment's index may have the same epochs."""
         try:
             yield
         except (CorruptDataError, UnknownKeyError, WrongKeyError, IndexNotRecordedError, SegmentNotFoundError) as error:
@@ -234,7 +234,7 @@ class _Tracing:
 
 
 def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> TieredStoreError:
-    """Return an error of the same class that adds the consequence for the partition."""
+    """Return an error of the same class, with a text that adds the consequence for the partition."""
     return type(error)(f"the segments of the log of {ruler.topic_id_partition} cannot be determined: {error}")
 
 

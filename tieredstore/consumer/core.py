@@ -415,7 +415,7 @@ class Core:
         self._due_at = min([phase.until for _, phase in resting if phase.until > now] + [self._review_at])
 
     def _ask_reviews(self) -> None:
-        """Look up if the partitions that the client fetches should stay with it."""
+        """Look up if the partitions that the Kafka client fetches should rather be read from the bucket."""
         self.live.locate()
         looks: list[Look] = []
         for partition, live in self.live:

@@ -261,7 +261,7 @@ class Delivery:
             self._opened.pop(partition.where, None)
 
     def _has_to_wait(self, message: Received) -> bool:
-        """Hold a message if earlier ones of its partition are still held; return True if so."""
+        """Hold a message back if earlier messages of its partition are held back; return True if so."""
         partition = self._core.partitions.get((message.topic(), message.partition()))
         if partition is None or not partition.held or message.error() is not None:
             return False

@@ -184,7 +184,7 @@ class QueryTables(Closing):
         return ConfigError(f"the query: {excerpt(first, 500)}{excerpt(hint, 300)}")
 
     def _field_of_value(self, name: str) -> str:
-        """Return how to read a field of JSON values taken for a column; nothing if a column is meant."""
+        """Return a hint how to read ``name`` as a field of the JSON values; empty if a column was probably meant."""
         if difflib.get_close_matches(name, TOPIC_COLUMNS, n=1, cutoff=0.75):
             return ""
         key = name if _PLAIN_NAME.fullmatch(name) else f'"{name}"'

@@ -62,7 +62,7 @@ class GcpKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Make the key. To an endpoint without TLS, such as an emulator, no credentials are sent."""
+        """Make the key from its settings. An endpoint without TLS, such as an emulator, gets no credentials."""
         if not _NAME.fullmatch(key):
             raise ConfigError(
                 f"{excerpt(key)!r} is not the name of a key of Google Cloud KMS: expected is "
@@ -83,7 +83,7 @@ class GcpKeySource(KeySource):
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 
     def seal(self, secret: bytes) -> bytes:
-        """Seal by one ``encrypt``, with checksums compared both ways."""
+        """Seal the secret by one ``encrypt`` call, with checksums of request and answer."""
         request = EncryptRequest(name=self._key, plaintext=secret, plaintext_crc32c=crc32c.crc32c(secret))
         try:
             response = self._client.encrypt(request=request, retry=None, timeout=READ_TIMEOUT_S)

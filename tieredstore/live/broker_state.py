@@ -127,7 +127,9 @@ class BrokerState(Closing):
         return {name: None if answer is None else uuid_of(answer.topic_id) for name, answer in answers.items()}
 
     def look_anew(self) -> None:
-        """Make the next request look up leaders first, because they have changed and the known ones may be dead."""
+        """Make the next request look up the partitions' leaders first, because leaders have changed and the known
+        brokers may be dead.
+        """
         self._has_moved = True
 
     def _look_anew(self) -> None:

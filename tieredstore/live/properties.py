@@ -380,7 +380,9 @@ def _pem_trust(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
 
 
 def _pem_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
-    """Return the same file for key and certificate chain, because Java keeps both in one file."""
+    """Return librdkafka's properties that name one file for both key and certificate chain: Java keeps both in one
+    file.
+    """
     return {"ssl.key.location": given["location"], "ssl.certificate.location": given["location"]}
 
 

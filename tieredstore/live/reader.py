@@ -121,7 +121,7 @@ def read_live(
     topic_id: Uuid | None = None,
     timeout_s: float = 60.0,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Read once with clients of its own, as :meth:`LiveReader.read` does with shared clients."""
+    """Read like :meth:`LiveReader.read`, but with new Kafka clients that no other read shares."""
     reader = LiveReader(properties, isolation=isolation, timeout_s=timeout_s)
     return _read_and_close(reader, reader.read(topic, partition, start, stop, columns=columns, topic_id=topic_id))
 

@@ -248,7 +248,7 @@ def count_objects(store: str, how: str, objects: int, byte_count: int = 0) -> No
 
 
 def _begin_again() -> None:
-    """Reset in a forked child: if it exported its parent's counts as its own, they would count twice."""
+    """Reset the counts in a forked child: otherwise parent and child would both export the parent's counts."""
     everything: list[Counter | Histogram | Snapshots] = [*COUNTERS, *HISTOGRAMS, *SNAPSHOTS]
     for each in everything:
         each.begin_again()

@@ -119,7 +119,9 @@ class EntropyStore(LaidOutStore):
         return bits_folder(self.layout.cluster or "", where, self.layout.bits)
 
     def _after(self, folder: str, outer_prefix: str, start_after: str) -> str | None:
-        """Translate ``start_after`` to the keys of one folder; None if it comes before all requested keys."""
+        """Translate a listing's ``start_after`` to the keys of one folder; None if ``start_after`` comes before all
+        requested keys.
+        """
         if not start_after.startswith(self.prefix):
             return None
         return f"{self.prefix}{folder}{start_after[len(self.prefix) :]}" if start_after > outer_prefix else None

@@ -103,7 +103,9 @@ class RawStore(LaidOutStore):
     # Reading
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read a file; join both index files for ``.indexes``, and make a manifest from the segment."""
+        """Read an object of the raw layout: for ``.indexes`` join both stored index files; for a manifest, make one
+        from the segment's files.
+        """
         parsed = self._object(key)
         if parsed is None:
             return super().get(key, start, stop)

@@ -37,7 +37,9 @@ class UnmappedFields:
 
 
 def _beyond(text: str, at: int, fields: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Return the fields of the object at ``at`` that are not in ``fields``, and the object's end."""
+    """Return the text of those fields that are not in ``fields``, of the JSON object at position ``at`` of ``text``,
+    and the object's end.
+    """
     rest: list[str] = []
     names: set[str] = set()
     at = _after_space(text, at + 1)

@@ -95,7 +95,7 @@ class _LeftBehind:
 
 
 class _LogSoFar:
-    """Facts about one partition's segments before the present one."""
+    """Facts about the segments of one partition that come before the present segment."""
 
     def __init__(self) -> None:
         self.start = -1

@@ -68,7 +68,9 @@ class VerifyState(Closing):
             raise
 
     def known(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
-        """Return what is known of a segment, if it was sound at this level recently and has not changed; else None."""
+        """Return the result of an earlier check of a segment, if that check at this level was recent and sound and
+        the segment has not changed; else None.
+        """
         with self._explained():
             row = self._database.execute(
                 "SELECT stamps, end_offset, epochs, log_size FROM sound "

@@ -27,9 +27,7 @@ MOST_BYTES: Final = 1 << 20
 """Maximum bytes of a notification: one of a thousand Messages of a thousand producers has 100 KiB."""
 
 _MOST_VALUES: Final = 50_000
-_MOST_MESSAGES: Final = (
-    100_000  # maximum number of Messages in a batch that this project writes, because readers enumerate each request
-)
+_MOST_MESSAGES: Final = 100_000  # maximum in one batch that this project writes: readers enumerate each request
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_NUL: Final = r"^[^\x00]*$"
 
@@ -60,7 +58,7 @@ class RequestRuns(NamedTuple):
 
     @property
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """First and last request of each run."""
+        """First and last request id of each sequence of consecutive ids."""
         return zip(self.requests[::2], self.requests[1::2], strict=True)
 
 

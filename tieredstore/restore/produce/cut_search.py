@@ -104,7 +104,9 @@ class LoggedTransaction:
 
     @property
     def has_own_epoch(self) -> bool:
-        """True for protocol v2. True also if an older one's coordinator aborted it to fence its producer."""
+        """True if the transaction has its own producer epoch: always in protocol v2; in older protocols, if the
+        coordinator aborted it to fence its producer.
+        """
         return self.end_epoch == self.epoch + 1
 
     def is_open_at(self, offset: int) -> bool:
