@@ -41,7 +41,7 @@ class LaidOutStore(MappedStore):
         return f"{type(self).__name__}({self.inner!r}, {self.prefix!r}, {self.layout!r})"
 
     def look_first(self, key: str, *, writes: bool) -> None:
-        """Check once that this layout is the recorded one; two threads may both check."""
+        """Check once that this key layout is the layout recorded in the bucket; two threads may both check."""
         if not self._is_checked:
             self._is_recorded = check_layout(self.inner, self.prefix, self.layout)
             self._is_checked = True

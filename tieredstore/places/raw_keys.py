@@ -74,7 +74,7 @@ class RawSegment:
         return seen
 
     def id(self, cluster: str) -> Uuid:
-        """Derive the segment's id. Another log at the same place, as of a re-created topic, gets another id."""
+        """Derive the segment's id. Another log under the same key, as of a re-created topic, gets another id."""
         log = self.files.get(LOG)
         written_s = 0 if log is None or log.modified_ms is None else log.modified_ms // 1000
         return _make_id(

@@ -87,7 +87,7 @@ class RoutedStore(DelegatingStore):
         return all(place.store.conditional_writes for place in self.places)
 
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:  # noqa: ARG002
-        """Return the store of the key's place, and the key in it."""
+        """Return the store in which the key is placed, and the key within that store."""
         place = self._place(key)
         return place.store, self._within(place, key)
 

@@ -64,7 +64,7 @@ class Closer:
             self._done.acquire()
 
     def begin_again(self) -> None:
-        """Reset in a forked child, which closes its own copy of whatever the parent has open."""
+        """Reset this object in a forked child, which closes its own copy of everything that the parent has open."""
         self._reset()
 
     def close(self, timeout_s: float) -> bool:

@@ -152,7 +152,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             raise failure
 
     def _work(self) -> None:
-        """Run streams one after the other, on a thread of the pool."""
+        """Read queued streams one after the other, on a thread of the pool."""
         while (begun := self._next_stream()) is not None:
             make, stream = begun
             failure: BaseException | None = None

@@ -164,7 +164,7 @@ class Gate:
                 self._changed.notify_all()
 
     def shut(self, timeout_s: float) -> bool:
-        """Block new uses, and wait for the end of current ones; return False after the timeout."""
+        """Block new uses of the object, and wait for the end of current uses; return False after the timeout."""
         with self._changed:
             self._is_shut = True
             return self._changed.wait_for(lambda: not self._inside, timeout_s)

@@ -61,7 +61,7 @@ def in_parallel(
 
 
 class _DroppedError(Exception):
-    """Raised in place of a job that was not begun, because an earlier one failed."""
+    """Raised for a job that was not begun because an earlier job failed."""
 
 
 class _Run(Generic[_Item, _Result]):

@@ -104,7 +104,7 @@ class Condition:
 
     @property
     def _complement(self) -> Condition:
-        """The filter for all other rows: those for which this one is false or null."""
+        """The opposite filter: it selects the rows for which this filter is false or null."""
         return Condition(~self._expression | self._expression.is_null(), self._schema)
 
     def _may_hold_in(self, span: PartitionSpan) -> bool:

@@ -30,7 +30,7 @@ class BothSides(NamedTuple):
         return self.live_epoch is not None and NO_EPOCH < last_epoch(self.lineage) < self.live_epoch
 
     def is_as(self, history: History) -> bool:
-        """Return True if ``history`` was decided from the same state of both logs."""
+        """Return True if ``history`` was computed from the same state of both logs, in bucket and broker."""
         now = last_epoch(self.lineage), self.lineage.end_offset, self.live_epoch
         return now == (history.stored_epoch, history.stored_end, history.live_epoch)
 

@@ -290,8 +290,8 @@ class LogTail(Closing):
             self._follower = None
 
     def _next_records(self) -> TailRecords | None:
-        """Return records that are available without waiting. Bucket and broker take turns, so that neither delays the
-        other.
+        """Return records that are available without waiting. The read alternates between bucket and broker, so that
+        neither delays the other.
         """
         if self._followed.within[_ToLook] and self._clock() >= self._looks.next_at:
             self._look()

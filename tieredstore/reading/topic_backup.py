@@ -24,7 +24,7 @@ class TopicBackup(Protocol):
 
     @property
     def lacks(self) -> Sequence[str]:
-        """What the records lack beside those of a bucket, each as a sentence for users."""
+        """What the backup's records lack compared with a bucket's, each as a sentence for users."""
         ...
 
     @property

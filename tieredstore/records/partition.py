@@ -228,7 +228,7 @@ class _TransactionWatch:
             self._judge()
 
     def _judge(self) -> None:
-        """Examine one batch header, and skip to the next one."""
+        """Examine one batch header, and skip to the next header."""
         size = first_batch_size(self._head)
         transactional = self._head[16] == 2 and bool(self._head[22] & _TRANSACTIONAL)
         if size is None or (transactional and int.from_bytes(self._head[:8], "big", signed=True) < self._stop):

@@ -196,7 +196,9 @@ class PendingTransactions:
             yield from self._markers_in(span)
 
     def _forget_known(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Drop transactions that the segment's indexes have: its broker and later ones know them."""
+        """Drop transactions that the segment's indexes have: the segment's broker and later brokers know these
+        transactions.
+        """
         known = opened_at_end(self._source, segment)
         known.update((entry.producer_id, entry.first_offset) for entry in read_aborted(self._source, segment))
         self.pending = {producer: first for producer, first in self.pending.items() if known.get(producer) != first}

@@ -156,7 +156,7 @@ def _register(registry: SchemaRegistry, version: SchemaVersion) -> None:
 
 
 def _set_mode(registry: SchemaRegistry, subject: str, mode: str | None, *, dry_run: bool) -> None:
-    """Set a subject's mode; None removes its own."""
+    """Set a subject's mode in the registry; None removes the mode that the subject sets itself."""
     path, what = f"/mode/{quote(subject, safe='')}", f"the mode of {subject}"
     if dry_run:
         return

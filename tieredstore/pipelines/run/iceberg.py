@@ -255,7 +255,7 @@ class IcebergTable:
         return table
 
     def _do(self, step: Callable[[Catalog], object]) -> None:
-        """Run a step with a catalog of its own. Repeat the step if another commit came first."""
+        """Run a step of an Iceberg commit with a newly opened catalog. Repeat the step if another commit came first."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self._translate_errors(), self._open() as catalog:

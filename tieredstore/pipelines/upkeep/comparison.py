@@ -32,7 +32,9 @@ _SHOWN: Final = 5
 
 
 def keep_side(pipeline: Pipeline, side: Side) -> Pipeline:
-    """Return the pipeline without the other side of its source; raise ConfigError if it lacks ``side``."""
+    """Return the pipeline with only one side (bucket or broker) of its source; raise ConfigError if the source lacks
+    ``side``.
+    """
     if side == "bucket" and pipeline.source is None:
         raise ConfigError(
             "--against bucket: the pipeline reads no bucket; compare with the broker, or set storage.backend.class"

@@ -147,7 +147,7 @@ class Handshakes:
         arrival.socket.close()
 
     def _leave(self, arrival: _Arrival) -> None:
-        """Remove a client from the waiting ones."""
+        """Remove a client from the waiting clients."""
         if arrival.deadline is not None:
             arrival.deadline.cancel()
         _decrease(self._waiting, arrival.address)

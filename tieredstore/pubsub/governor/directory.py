@@ -205,7 +205,7 @@ def _handler(topic: Topic, settings: Settings) -> tuple[str, dict[str, str]]:
 
 
 def own_error(error: Exception) -> TieredStoreError:
-    """Return the error for clients in place of an unforeseen one."""
+    """Return the error that clients get in place of an unforeseen error."""
     return StoreError(f"internal error of the broker: {type(error).__name__}")
 
 

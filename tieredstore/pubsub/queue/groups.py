@@ -93,7 +93,9 @@ class StoreGroup(GroupMember):
         return self._version
 
     def tick(self) -> bool:
-        """Take free partitions and give up those of others, at most every ``beat_s``. Return True if claims changed."""
+        """Take free partitions, and give up partitions that belong to other members, at most every ``beat_s``.
+        Return True if claims changed.
+        """
         if self._beater is None:
             self._join()
         now_s = self._monotonic()
@@ -131,7 +133,7 @@ class StoreGroup(GroupMember):
             raise FencedError(self._describe_loss(*lost))
 
     def leave(self) -> None:
-        """Give up all partitions, so that others can take them at once."""
+        """Give up all partitions, so that other group members can take them at once."""
         self._stopped.set()
         if self._beater is not None:
             self._beater.join(self._beat_s)  # a running heartbeat would recreate the member
@@ -171,7 +173,7 @@ class StoreGroup(GroupMember):
                 _logger.warning("group %s: a heartbeat failed: %s", self._group, error)
 
     def _find_living(self, now_s: float) -> list[str]:
-        """Return the members that seem alive, this one included, in the same order everywhere."""
+        """Return the group members that seem alive, including this member, in the same order everywhere."""
         beginning = self._folder.key("groups", self._group, self._topic, "members", "")
         living = {self.member}
         for info in self._folder.store.list(beginning):
@@ -191,7 +193,7 @@ class StoreGroup(GroupMember):
         return sorted(living)
 
     def _forget_lost(self) -> bool:
-        """After a pause, drop partitions that others have taken; return True if there were any."""
+        """After a pause, drop partitions that other members have taken; return True if there were any."""
         had = len(self._owned)
         for partition, owned in list(self._owned.items()):
             stored = self._read_state(partition)

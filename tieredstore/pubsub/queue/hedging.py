@@ -44,7 +44,9 @@ class UsualTime:
 
 
 class Hedge:
-    """Runs work on its own threads, and a second time if the first is slow. Thread-safe; resets in a forked child."""
+    """Runs a request on its own threads, and starts it a second time if the first attempt is slow. Thread-safe;
+    resets in a forked child.
+    """
 
     def __init__(
         self, name: str, threads: int, *, monotonic: Callable[[], float] = time.monotonic, least_s: float = _LEAST_S
@@ -92,7 +94,7 @@ class Hedge:
         raise AssertionError("each try ends")
 
     def close(self) -> None:
-        """Begin no more tries; abandon hanging ones."""
+        """Begin no more attempts; abandon hanging attempts."""
         with self._lock:
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)

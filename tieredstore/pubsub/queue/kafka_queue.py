@@ -126,7 +126,7 @@ class KafkaQueue(NotificationQueue):
         return count
 
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
-        """Append by one record each, one after the other, to keep their order."""
+        """Append each notification as one Kafka record, one after the other, to keep their order."""
         self._check(partition)
         return [self._append(partition, raw, deadline) for raw in notifications]
 

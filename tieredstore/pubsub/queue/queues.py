@@ -96,7 +96,7 @@ class GroupMember(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Give up all partitions, so that others can take them at once."""
+        """Give up all partitions, so that other group members can take them at once."""
 
 
 class QueueCursor:

@@ -380,7 +380,7 @@ class StoreQueue(NotificationQueue):
             tail.free = max(tail.free or 0, number + 1)
 
     def _tail(self, partition: int) -> int:
-        """Return the number to try first: a free one, unless there are other writers."""
+        """Return the entry number to try first: it is free if there are no other writers."""
         with self._lock:
             free = self._tails[partition].free
         return self._search_tail(partition, self._start_number(partition)) if free is None else free

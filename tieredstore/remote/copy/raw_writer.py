@@ -142,7 +142,7 @@ class RawSegmentWriter:
 
 
 def _offset_of(standing: bytes | None) -> int:
-    """Parse a watermark; return -1 for an invalid one, so that it is replaced."""
+    """Parse a watermark object; return -1 for an invalid object, so that it is replaced."""
     line = (standing or b"").partition(b"\n")[0].strip()
     return int(line) if line.isdigit() and len(line) <= 20 else -1
 

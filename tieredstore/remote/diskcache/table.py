@@ -108,7 +108,7 @@ class DiskTable:
         self.go_on()
 
     def keep(self, key: bytes, data: Buffer) -> None:
-        """Store a value, replace an older one, and evict others if needed."""
+        """Store a value, replace an older value of the key, and evict other values if needed."""
         if len(memoryview(data).cast("B")) > self._limit or self.is_closed:
             return
         try:

@@ -86,7 +86,7 @@ class BoundedMap(Generic[Key, Value]):
             return entry.value
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep ``value``, replace an older one, and evict others if needed."""
+        """Keep ``value``, replace an older value of the key, and evict other values if needed."""
         weight = 1 if self._weigh is None else self._weigh(value)
         with self._lock:
             now = self._expire()

@@ -94,7 +94,9 @@ class Destination:
                 self._changed.notify_all()
 
     def take_back(self, timeout_s: float) -> bool:
-        """Refuse new writers, and wait for running ones; return False if one still writes after the timeout."""
+        """Refuse new writers to the buffer, and wait for running writers; return False if one still writes after the
+        timeout.
+        """
         with self._changed:
             self._is_back = True
             return self._changed.wait_for(lambda: not self._writers, timeout_s)

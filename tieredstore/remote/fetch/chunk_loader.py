@@ -318,7 +318,7 @@ class ChunkLoader:
         try:
             stored = self._read_stored(job)
         except RangeNotSatisfiableError as error:
-            # Fetch chunk by chunk: the object may end within the run, and still contain its first chunks.
+            # Fetch chunk by chunk: the object may end within the requested chunks, and still contain the first of them.
             if len(run) > 1:
                 return self._fetch_one_by_one(job)
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorruptError) from error
@@ -331,7 +331,9 @@ class ChunkLoader:
         return Arrived([self._pools.transform.submit(decode, chunk) for chunk in run], kept)
 
     def _fetch_one_by_one(self, job: Job) -> Arrived:
-        """Fetch each chunk by its own GET: the object ends within the run, but earlier chunks are intact."""
+        """Fetch each chunk by its own GET: the object ends within the requested chunks, but earlier chunks are
+        intact.
+        """
         decoding: list[Future[Original]] = []
         # ``Scheduled.direct`` was decided for the whole run, so decide the same here.
         copied = job.segment.decoder.is_identity and not job.fits(job.run)

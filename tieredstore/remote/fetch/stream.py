@@ -43,7 +43,7 @@ class ReadOptions:
 
 
 class Continuation(Protocol):
-    """The next segment, prepared while the end of this one is being read."""
+    """The next segment's log, prepared while the end of the present segment is being read."""
 
     def prepare(self, byte_count: int) -> None:
         """Start loading the next segment's first ``byte_count`` bytes, without waiting."""

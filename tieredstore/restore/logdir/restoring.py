@@ -96,7 +96,7 @@ def _finish(pairs: Sequence[tuple[_Target, LogDirectory]]) -> None:
 
 @dataclass(slots=True)
 class _Target:
-    """A log directory with what is to be written into it. ``work`` is that of an unfinished restore."""
+    """A log directory, and what the restore writes into it. ``work`` describes an unfinished earlier restore."""
 
     path: Path
     work: bytes | None

@@ -123,7 +123,9 @@ def prepare_target(topics: SourceTopics, properties: Mapping[str, str], new: New
 
 
 def _with_count(new: NewTopic | None, source: SourceTopic) -> NewTopic | None:
-    """Return the topic with the number of the bucket's partitions, unless it has a number of its own."""
+    """Return the topic to create; without a partition count of its own, it gets the count of the bucket's
+    partitions.
+    """
     return None if new is None else replace(new, partition_count=new.partition_count or source.partition_count)
 
 

@@ -113,7 +113,9 @@ class _PairRuns:
         return bisect_right(self.end, offset)
 
     def add(self, run: OffsetRun, *, is_rehashed: bool) -> bool:
-        """Append a run, or extend the last one by it; return False if it does not follow the last run."""
+        """Append a run (a sequence of offsets), or extend the last run by it; return False if it does not follow the
+        last run.
+        """
         last = self[len(self) - 1] if len(self) else None
         if last is not None and (run.start < last.end or run.target_start < last.target_end):
             return False
@@ -442,7 +444,7 @@ def _decode(pair: _Pair, columns: Sequence[array[int]]) -> Iterator[OffsetRun]:
 
 
 def _planes(column: array[int]) -> bytes:
-    """Return the lowest bytes of all values, then the next ones, and so on."""
+    """Return the lowest bytes of all values, then the second lowest bytes, and so on."""
     raw = _little(column).tobytes()
     return b"".join(raw[at::8] for at in range(8))
 

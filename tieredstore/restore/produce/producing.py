@@ -150,7 +150,7 @@ class ProduceRun:
             yield self._outcome(where, before.sources[where], done)
 
     def _attempt(self) -> RunPosition:
-        """Produce what is left, and return the position after it."""
+        """Produce the remaining records, and return the position after them."""
         properties, options, timeout_s = self._properties, self._options, self._timeout_s
         with ExitStack() as stack:
             cluster = stack.enter_context(TargetCluster(properties, timeout_s=timeout_s))

@@ -87,7 +87,7 @@ class SourceTopics(Closing, ABC):
 
     @property
     def lacks(self) -> Sequence[str]:
-        """What the records lack beside those of a bucket, each as a sentence for users."""
+        """What the backup's records lack compared with a bucket's, each as a sentence for users."""
         return ()
 
     @property
@@ -111,7 +111,7 @@ class SourceTopics(Closing, ABC):
 
     @abstractmethod
     def read(self, where: TopicPartition, left: SourceRange) -> Generator[pa.RecordBatch]:
-        """Yield what is left of a partition, in order."""
+        """Yield the remaining records of a partition, in offset order."""
 
     def batches(self, ranges: Mapping[TopicPartition, SourceRange], turn: int = 1) -> Generator[SourceBatch]:
         """Yield what is left of the ranges: each partition's records in order, a few partitions in turn.
@@ -246,7 +246,7 @@ class BackupTopics(SourceTopics):
                 _logger.warning("%s, and are left out", sentence)
 
     def read(self, where: TopicPartition, left: SourceRange) -> Generator[pa.RecordBatch]:
-        """Read what is between the holes."""
+        """Yield the remaining records of a partition, without the offsets that the backup lacks."""
         begin = left.next
         for start, stop in (*self._backup.holes(where, left.next, left.stop), (left.stop, left.stop)):
             if begin < start:

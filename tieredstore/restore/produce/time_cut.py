@@ -49,7 +49,9 @@ class PartitionCut:
 
 @dataclass(frozen=True, slots=True)
 class TimeCut:
-    """The cuts of all partitions at a time. The file of it makes another run stop at the same records."""
+    """The offsets where a restore to a time stops, for all partitions. Saved to a file, they make another run stop
+    at the same records.
+    """
 
     version: Literal[1]
     time_ms: int

@@ -167,7 +167,7 @@ class Transactions(Closing):
         self._check()
 
     def _send_with_patience(self, where: TopicPartition, row: Row, report: Callable[..., None] | None) -> None:
-        """Send a record once the client has room for it."""
+        """Send a record as soon as the Kafka client's queue has room for it."""
         produce: Callable[..., None] = self._producer.produce
         key, value, timestamp, headers = row
         left, end = -1, 0.0

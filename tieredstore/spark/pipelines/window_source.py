@@ -102,7 +102,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._plan().next(start)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Let this run end at what is present now."""
+        """Let this run end at the records that are present now."""
         if self._given is None:
             with one_sentence():
                 self._plan().fix()
