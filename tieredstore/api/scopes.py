@@ -28,8 +28,8 @@ class Which(TypedDict, total=False):
 
 
 def check_keywords(method: Callable[..., object], given: Mapping[str, object], accepted: type) -> None:
-    """Raise ConfigError for a keyword that is neither a parameter of ``method`` nor in ``accepted``, the type of its
-    ``**``.
+    """Raise ConfigError for a keyword that is neither a parameter of ``method`` nor in ``accepted``, the TypedDict
+    of its ``**`` keywords.
     """
     known = accepted.__annotations__.keys()
     for name in given.keys() - known:

@@ -37,7 +37,7 @@ from tieredstore.limits import MAX_INT32
 from tieredstore.model import ByteRange
 
 MAX_BINARY_SIZE: Final = 10 * 1024 * 1024
-"""The plugin neither writes nor reads a longer binary form."""
+"""Maximum length of the chunk index's binary form: the plugin neither writes nor reads a longer one."""
 
 _INT: Final = Struct(">i")
 _ONE: Final = Struct(">ii")

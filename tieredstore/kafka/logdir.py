@@ -106,7 +106,7 @@ class LeftAlone:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """The segments found, ordered by topic, partition and base offset, and the entries left alone."""
+    """The segments found, ordered by topic, partition and base offset, and the folder entries that were skipped."""
 
     segments: tuple[FoundSegment, ...]
     left_alone: tuple[LeftAlone, ...]

@@ -165,7 +165,7 @@ class TopicAdvice:
 
 
 def _topics_of(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the topics of each sentence, from pairs of both."""
+    """Return the topics by sentence, from pairs of a sentence and a topic."""
     topics: dict[str, list[str]] = {}
     for sentence, topic in pairs:
         topics.setdefault(sentence, []).append(topic)

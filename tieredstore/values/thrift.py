@@ -120,7 +120,7 @@ class _Reading(ABC):
 
     @abstractmethod
     def content(self, kind: int) -> Content:
-        """Read a value that contains no others."""
+        """Read a value of a simple type, which contains no other values."""
 
     @abstractmethod
     def map_head(self) -> tuple[int, int, int]:

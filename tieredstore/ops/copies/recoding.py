@@ -263,7 +263,7 @@ class Transcoder:
                 name,
                 metadata.segment_size_in_bytes,
                 InOrder(log.readinto, name).read_into,
-                lambda: False,  # never called, because the heuristic is off
+                lambda: False,  # never called: it answers only the compression heuristic, which is off
                 lambda: _indexes(manager, segment),
             )
             return new_id.id, writer.copy_content(copy, content).total

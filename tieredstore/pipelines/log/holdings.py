@@ -155,8 +155,8 @@ class _Fold:
                 self._filtered[window.where, start] += window.filtered
 
     def _starts(self, window: WrittenWindow) -> list[int]:
-        """Return the starts of all written offset windows that ``window`` overlaps: a redriven window may be only a
-        part of one.
+        """Return the starts of all written offset windows that ``window`` overlaps: a window of quarantined messages
+        that were parsed again may be only a part of a written window.
         """
         windows = self._windows.get(window.where, [])
         first = bisect.bisect_right(windows, window.start, key=lambda one: one.stop)

@@ -50,8 +50,8 @@ class RowLayout:
     counted: str
     decoder_names: Mapping[str, str] = field(default_factory=dict[str, str])
     out_of_range_way: str = ""
-    """Text about an option that accepts timestamps beyond Spark's, for the error about one; empty without such an
-    option.
+    """Text for the error about a timestamp beyond Spark's range. It names the option that accepts such timestamps;
+    empty if there is no such option.
     """
 
     @property
