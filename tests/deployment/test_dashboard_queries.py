@@ -43,6 +43,7 @@ uploader.leadership=static
 uploader.log.dirs=kafka-logs
 uploader.broker.id=0
 uploader.listen=127.0.0.1:{port}
+uploader.metrics.topics=.*
 """
 PIPELINE: Final = """
 pipeline.name=by-hour

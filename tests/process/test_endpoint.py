@@ -31,7 +31,8 @@ def endpoint(health: Health, request: pytest.FixtureRequest) -> Iterator[Endpoin
     """Serve an endpoint; the parameter is the request timeout, by default longer than a busy machine needs."""
     # Threads of earlier tests may still end, and the endpoint's own may take a moment to end.
     before = set(threading.enumerate())
-    served = Endpoint("127.0.0.1", 0, health, request_s=getattr(request, "param", 600.0))
+    request_s = getattr(request, "param", 600.0)
+    served = Endpoint("127.0.0.1", 0, health, request_s=request_s, pages={"/lag": lambda: {"segments": 3}})
     yield served
     served.close()
     served.close()
@@ -69,7 +70,8 @@ def get(endpoint: Endpoint, path: str) -> tuple[int, bytes]:
 @pytest.mark.parametrize(
     ("request_", "status", "words"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", 404, b"Available: /metrics"),
+        (b"GET / HTTP/1.1\r\n\r\n", 404, b"Available: /metrics, /healthz, /lag and /readyz."),
+        (b"GET /lag HTTP/1.1\r\n\r\n", 200, b'{\n  "segments": 3\n}'),
         (b"GET /metrics/../etc/passwd HTTP/1.1\r\n\r\n", 404, b"Available: /metrics"),
         (b"GET /readyz?verbose HTTP/1.1\r\n\r\n", 200, b"true"),
         (b"GET /readyz HTTP/1.0\r\n\r\n", 200, b"true"),

@@ -120,6 +120,11 @@ def admin_of(servers: str) -> Generator[Any]:
         yield admin
 
 
+def has_no_lag(uploader: Uploader) -> bool:
+    gauges = uploader.gauges()
+    return gauges["lag_segments"] == gauges["unread_partitions"] == 0
+
+
 def move_between_log_directories(tmp_path: Path, hold_dir: str, moves: int) -> None:
     log_dirs = [tmp_path / "logs-1", tmp_path / "logs-2"]
     with (
@@ -140,7 +145,7 @@ def move_between_log_directories(tmp_path: Path, hold_dir: str, moves: int) -> N
                 at = 1 - at
                 run.write(uploader, 2)
                 run.is_away = False
-                until(LONG_S, lambda: uploader.gauges()["lag_segments"] == 0)
+                until(LONG_S, lambda: has_no_lag(uploader))
             run.check(folders[at])
             assert uploader.counts.abandoned_segments == uploader.counts.holes == 0
             # Held segments are dropped only if the cluster does not know the topic.
@@ -203,7 +208,7 @@ def test_a_partition_that_is_reassigned_while_the_store_is_away_loses_nothing(
         with run.uploader([log_dirs[1]], 1, "") as first, run.uploader([log_dirs[2]], 2, "") as second:
             run.write(first, 2)
             if not is_new:
-                until(LONG_S, lambda: first.gauges()["lag_segments"] == 0)
+                until(LONG_S, lambda: has_no_lag(first))
             run.fall_behind(first)
             with admin_of(cluster.bootstrap_servers) as admin:
                 kafka: Any = importlib.import_module("kafka")

@@ -67,6 +67,7 @@ def test_a_segment_that_is_closed_while_the_uploader_runs_is_shipped(
             until(lambda: "tieredstore_uploader_segments_total 3.0" in page(service, "metrics"))
             assert json.loads(page(service, "readyz"))["ready"] is True
             assert json.loads(page(service, "healthz"))["alive"] is True
+            until(lambda: json.loads(page(service, "lag"))["partitions"][0]["next_offset"] == 30)
         assert service.failure is None
     assert watermark_of(store).next_offset == 30
 

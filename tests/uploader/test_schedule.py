@@ -19,8 +19,9 @@ from tieredstore.uploader.segment import Segment
 _ID = Uuid(bytes([7] * 16))
 
 
-def partition_of(number: int, noticed_s: float, *, is_deleted: bool = False) -> Partition:
-    partition = Partition(TopicIdPartition(_ID, "events", number), Path("nowhere"), Role.LED)
+def partition_of(number: int, noticed_s: float, *, is_deleted: bool = False, shipped: int | None = 0) -> Partition:
+    where = TopicIdPartition(_ID, "events", number)
+    partition = Partition(where, Path("nowhere"), Role.LED, shipped=shipped)
     place = FoundSegment(Path("nowhere"), "events", number, 0, 10, is_deleted=is_deleted)
     partition.segments[0] = Segment(place, noticed_s, ((0, 0),))
     return partition
@@ -42,9 +43,15 @@ class Line:
         return None if partition is None else partition.where.partition
 
 
-def test_those_next_to_be_deleted_go_first_then_those_that_wait_the_longest() -> None:
-    line = Line(partition_of(0, 3), partition_of(1, 1), partition_of(2, 9, is_deleted=True), partition_of(3, 2))
-    assert [line.take() for _ in range(5)] == [2, 1, 3, 0, None]
+def test_those_next_to_be_deleted_go_first_then_unread_ones_then_those_that_wait_the_longest() -> None:
+    line = Line(
+        partition_of(0, 3),
+        partition_of(1, 1),
+        partition_of(2, 9, is_deleted=True),
+        partition_of(3, 2),
+        partition_of(4, 8, shipped=None),
+    )
+    assert [line.take() for _ in range(6)] == [2, 4, 1, 3, 0, None]
 
 
 def test_a_partition_whose_step_is_made_stands_in_line_again() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tests.support.golden.records import rows_of
 from tests.support.uploader.uploader_disk import (
@@ -26,6 +28,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.uploader import metrics
 
 
 def test_a_closed_segment_is_shipped_once_and_the_watermark_moves_behind_it(
@@ -137,6 +140,79 @@ def test_a_segment_deleted_before_it_was_seen_is_reported_as_a_hole(
     assert (hole.first_offset, hole.last_offset, hole.broker_id) == (30, 49, 1)
     assert extents(store)[-1] == (50, 59)
     assert "offsets 30 to 49 are not shipped" in caplog.text
+
+
+def test_after_a_restart_stored_segments_are_no_lag(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    run_once(disk.log_dir, store)
+    disk.grow()
+    with uploader_of(disk.log_dir, store, SaidSettling(high=0)) as uploader:
+        uploader.ask_leadership()
+        uploader.sweep()
+        gauges = uploader.gauges()
+        assert (gauges["lag_segments"], gauges["lag_bytes"], gauges["oldest_segment_age_seconds"]) == (0, 0, 0)
+        assert gauges["unread_partitions"] == 1
+        # The watermark is read although the next segment may not be shipped yet.
+        (left,) = uploader.run_once()
+        gauges = uploader.gauges()
+        assert (gauges["lag_segments"], gauges["unread_partitions"]) == (1, 0)
+        assert left.base_offset == 30
+
+
+def test_the_lag_by_partition_says_why_and_is_null_until_the_watermark_is_read(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    for number in (1, 0):
+        BrokerDisk(tmp_path, TopicIdPartition(Uuid(bytes(15) + b"1"), "orders", number)).grow(number + 2)
+    with uploader_of(tmp_path, store, SaidSettling(high=10)) as uploader:
+        assert uploader.lag() == {"leadership_known": False, "partitions": []}
+        uploader.ask_leadership()
+        uploader.sweep()
+        unknown = {"lag_segments": None, "lag_bytes": None, "oldest_segment_age_seconds": None}
+        where = {"topic": "orders", "topic_id": str(Uuid(bytes(15) + b"1"))}
+        expected = [{**where, "partition": number, "next_offset": None, **unknown, "reason": None} for number in (0, 1)]
+        assert uploader.lag() == {"leadership_known": True, "partitions": expected}
+        uploader.run_once()
+        done, waiting = json.loads(json.dumps(uploader.lag()))["partitions"]
+        nothing = {"lag_segments": 0, "lag_bytes": 0, "oldest_segment_age_seconds": 0, "reason": None}
+        assert done == {**where, "partition": 0, "next_offset": 10, **nothing}
+        assert (waiting["next_offset"], waiting["lag_segments"]) == (10, 1)
+        assert waiting["lag_bytes"] == uploader.gauges()["lag_bytes"] > 0
+        assert waiting["reason"].startswith("the high watermark is 10")
+
+
+@pytest.mark.parametrize(
+    ("selected", "most", "expected"),
+    [
+        ("", 100, {}),
+        ("orders", 100, {"orders": 2, "(other)": 3}),
+        (".*", 100, {"clicks": 2, "orders": 2, "views": 1}),
+        (".*", 2, {"clicks": 2, "orders": 2, "(other)": 1}),
+        ("none", 100, {"(other)": 5}),
+    ],
+)
+def test_lag_by_topic_is_opt_in_bounded_and_sums_to_the_whole(
+    tmp_path: Path,
+    store: MemoryObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    selected: str,
+    most: int,
+    expected: dict[str, int],
+) -> None:
+    monkeypatch.setattr(metrics, "_MOST_TOPICS", most)
+    for name, number, closed in (("orders", 0, 1), ("orders", 1, 1), ("clicks", 0, 2), ("views", 0, 1)):
+        BrokerDisk(tmp_path, TopicIdPartition(Uuid(name.encode().ljust(16)), name, number)).grow(closed + 1)
+    with uploader_of(tmp_path, store, SaidSettling(high=0), metrics_topics=selected) as uploader:
+        uploader.run_once()
+        registry = CollectorRegistry()
+        metrics.CountsCollector(uploader.counts, uploader.gauges, uploader.lag_by_topic, registry)
+        found = {
+            sample.labels["topic"]: sample.value
+            for metric in registry.collect()
+            for sample in metric.samples
+            if sample.name == "tieredstore_uploader_topic_lag_segments"
+        }
+        assert found == expected
+        assert uploader.gauges()["lag_segments"] == 5
 
 
 def test_a_watermark_that_is_lost_or_damaged_is_made_again(disk: BrokerDisk, store: MemoryObjectStore) -> None:

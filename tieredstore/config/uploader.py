@@ -180,6 +180,14 @@ class UploaderSettings(SettingsGroup):
         description="Time in ms for work in progress to end after SIGTERM.",
     )
     listen: Annotated[tuple[str, int] | None, string("host:port", _listen)] = Field(
-        default=None, alias="uploader.listen", description="Where `/metrics`, `/healthz` and `/readyz` are served."
+        default=None,
+        alias="uploader.listen",
+        description="Where `/metrics`, `/healthz`, `/lag` and `/readyz` are served.",
+    )
+    metrics_topics: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
+        default=(),
+        alias="uploader.metrics.topics",
+        description="Topics whose lag is also a metric with the label `topic`, 100 at most, in order of name; all "
+        "others are summed as `(other)`. A pattern matches the whole name.",
     )
     kafka: tuple[tuple[str, SecretStr], ...] = ()

@@ -15,7 +15,7 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
@@ -42,12 +42,16 @@ _MAX_HEAD: Final = 16 << 10
 _POLL_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 
+Page = Callable[[], object]
+"""Function of a further page: returns what ``json.dumps`` accepts. Runs on a thread of the endpoint."""
+
 
 class Endpoint:
     """Answers GET and HEAD from construction until ``close``; a forked child does not.
 
     ``/metrics`` exports ``registry`` to Prometheus. ``/healthz`` is 200, or 503 if the process should be restarted.
     ``/readyz`` is 200, or 503 while the process should get no work. Both return a JSON object with the reasons.
+    ``pages`` are further pages, by path: each function returns what its page shows as JSON.
     """
 
     def __init__(
@@ -57,12 +61,13 @@ class Endpoint:
         health: Health,
         registry: CollectorRegistry = REGISTRY,
         request_s: float = _REQUEST_S,
+        pages: Mapping[str, Page] | None = None,
     ) -> None:
         """Open the port; 0 chooses a free one, see ``port``. Raise ConfigError if the address cannot be used."""
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"there is no port {port}: choose one from 1 to 65535, or 0 for any that is free")
         try:
-            self._server = _Server(host, port, health, registry, request_s)
+            self._server = _Server(host, port, health, registry, request_s, pages or {})
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(
@@ -95,8 +100,17 @@ class _Server(socketserver.TCPServer):
     allow_reuse_address = True
     request_queue_size = 32
 
-    def __init__(self, host: str, port: int, health: Health, registry: CollectorRegistry, request_s: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        health: Health,
+        registry: CollectorRegistry,
+        request_s: float,
+        pages: Mapping[str, Page],
+    ) -> None:
         self.health = health
+        self.pages = pages
         self.request_s = request_s
         self.registry = registry
         self._waiting: queue.Queue[tuple[socket.socket, Any] | None] = queue.Queue(_WAITING)
@@ -205,13 +219,18 @@ class _Handler(BaseHTTPRequestHandler):
                 self._tell("alive", server.health.silent())
             case "/readyz":
                 self._tell("ready", server.health.reasons())
+            case path if path in server.pages:
+                self._answer_json(HTTPStatus.OK, server.pages[path]())
             case _:
-                self.send_error(HTTPStatus.NOT_FOUND, explain="Available: /metrics, /healthz and /readyz.")
+                paths = ", ".join(("/metrics", "/healthz", *server.pages))
+                self.send_error(HTTPStatus.NOT_FOUND, explain=f"Available: {paths} and /readyz.")
 
     def _tell(self, state: str, reasons: Mapping[str, str]) -> None:
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-        answer = json.dumps({state: not reasons, "reasons": reasons}, indent=2) + "\n"
-        self._answer(status, answer.encode(), "application/json")
+        self._answer_json(status, {state: not reasons, "reasons": reasons})
+
+    def _answer_json(self, status: HTTPStatus, value: object) -> None:
+        self._answer(status, (json.dumps(value, indent=2) + "\n").encode(), "application/json")
 
     def _answer(self, status: HTTPStatus, content: bytes, content_type: str) -> None:
         self.send_response(status)

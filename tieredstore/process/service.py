@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from tieredstore.errors import StoreUnavailableError, TieredStoreError
 from tieredstore.process.deadline import Deadline
-from tieredstore.process.endpoint import Endpoint
+from tieredstore.process.endpoint import Endpoint, Page
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.health import Health
 from tieredstore.process.signal_handlers import SignalHandlers
@@ -53,10 +53,11 @@ class Service:
         drain_s: float = 30.0,
         health: Health | None = None,
         listen: tuple[str, int] | None = None,
+        pages: Mapping[str, Page] | None = None,
         reload: Callable[[], None] | None = None,
     ) -> None:
         """Make a service. ``work`` maps thread names to functions; ``listen`` is host and port of the endpoint, None
-        for none.
+        for none. ``pages`` are further pages of the endpoint, by path.
 
         SIGHUP calls ``reload`` on a thread of its own; without ``reload`` SIGHUP is left alone.
         """
@@ -66,7 +67,7 @@ class Service:
         self.endpoint: Endpoint | None = None
         self.failure: BaseException | None = None
         self._work = dict(work)
-        self._listen = listen
+        self._listen, self._pages = listen, pages
         self._reload = reload
         self._threads: list[threading.Thread] = []
         self._bell = _Bell()
@@ -109,7 +110,7 @@ class Service:
     def start(self) -> None:
         """Open the endpoint and start the threads; raise ConfigError if the address cannot be used."""
         if self._listen is not None:
-            self.endpoint = Endpoint(*self._listen, self.health)
+            self.endpoint = Endpoint(*self._listen, self.health, pages=self._pages)
             _logger.info("%s: health at http://%s:%d/readyz", self.name, self.endpoint.host, self.endpoint.port)
         for name, work in self._work.items():
             self._begin(name, work)

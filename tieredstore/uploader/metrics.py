@@ -1,10 +1,15 @@
-"""The uploader's counters and gauges for Prometheus. They are sums over partitions, whose number is unbounded."""
+"""The uploader's counters and gauges for Prometheus, and its lag by partition.
+
+Metrics are sums over partitions, whose number is unbounded; only ``uploader.metrics.topics`` adds a bounded label.
+"""
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -12,7 +17,8 @@ from prometheus_client.registry import Collector
 
 from tieredstore.metrics import REGISTRY
 from tieredstore.model import TopicIdPartition
-from tieredstore.uploader.partition import Role
+from tieredstore.uploader.partition import Partition, Role
+from tieredstore.uploader.segment import Segment
 
 if TYPE_CHECKING:
     from tieredstore.uploader.uploader import Uploader
@@ -34,10 +40,16 @@ COUNTERS: Final[Mapping[str, str]] = {
     "failed_snapshots": "Failed attempts to write a snapshot of the cluster.",
 }
 
-GAUGES: Final[Mapping[str, str]] = {
+LAG: Final[Mapping[str, str]] = {
     "lag_segments": "Closed segments of led partitions that are not shipped.",
     "lag_bytes": "Log bytes of closed segments of led partitions that are not shipped.",
     "oldest_segment_age_seconds": "Seconds since the oldest unshipped segment was closed; 0 without one.",
+    "unread_partitions": "Led partitions whose watermark is not read yet: the lag does not include them.",
+}
+"""The gauges that ``uploader.metrics.topics`` exports by topic too, as ``topic_...``."""
+
+GAUGES: Final[Mapping[str, str]] = {
+    **LAG,
     "waiting_partitions": "Led partitions whose next segment may not be shipped yet.",
     "failing_partitions": "Led partitions whose last attempt failed.",
     "partitions": "Partitions in the log directories selected for shipping.",
@@ -49,6 +61,12 @@ GAUGES: Final[Mapping[str, str]] = {
     "held_deleted_bytes": "Bytes on disk of logs that the broker deleted and the uploader keeps.",
     "refused_topics": "Topics that are not shipped because they are compacted or tiered by the broker.",
 }
+
+
+OTHER_TOPICS: Final = "(other)"
+"""Label of the sum over topics without a label of their own; no topic can have this name."""
+
+_MOST_TOPICS: Final = 100
 
 
 @dataclass(slots=True)
@@ -99,17 +117,24 @@ class Counts:
 
 
 class CountsCollector(Collector):
-    """Exports the totals, and the present ``gauges``. Registered with Prometheus until it is closed."""
+    """Exports the totals, the present ``gauges``, and those of ``LAG`` by topic. Registered with Prometheus until it is
+    closed.
+    """
 
     def __init__(
-        self, counts: Counts, gauges: Callable[[], Mapping[str, float]], registry: CollectorRegistry = REGISTRY
+        self,
+        counts: Counts,
+        gauges: Callable[[], Mapping[str, float]],
+        topics: Callable[[], Mapping[str, Mapping[str, float]]],
+        registry: CollectorRegistry = REGISTRY,
     ) -> None:
-        self._counts, self._gauges, self._registry = counts, gauges, registry
+        self._counts, self._gauges, self._topics, self._registry = counts, gauges, topics, registry
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics' names, so that the registry refuses a second collector."""
-        return (*self._counters(), *(GaugeMetricFamily(_name(name), meaning) for name, meaning in GAUGES.items()))
+        gauges = (GaugeMetricFamily(_name(name), meaning) for name, meaning in GAUGES.items())
+        return (*self._counters(), *gauges, *_by_topic({}))
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
@@ -117,6 +142,8 @@ class CountsCollector(Collector):
         values = self._gauges()
         for name, meaning in GAUGES.items():
             yield GaugeMetricFamily(_name(name), meaning, value=values.get(name, 0.0))
+        if topics := self._topics():
+            yield from _by_topic(topics)
 
     def close(self) -> None:
         """Unregister the collector."""
@@ -131,16 +158,21 @@ def _name(name: str) -> str:
     return f"tieredstore_uploader_{name}"
 
 
+def _by_topic(topics: Mapping[str, Mapping[str, float]]) -> Iterable[Metric]:
+    for name, meaning in LAG.items():
+        family = GaugeMetricFamily(_name(f"topic_{name}"), f"By topic: {meaning}", labels=["topic"])
+        for topic, values in topics.items():
+            family.add_metric([topic], values[name])
+        yield family
+
+
 def levels_of(uploader: Uploader, now_s: float) -> Mapping[str, float]:
     """Return the values of ``GAUGES``. ``now_s`` is the present time of the uploader's clock."""
     partitions = uploader.disk.partitions
-    led = [partition for partition in partitions if partition.role is Role.LED]
+    led = _led(uploader)
     leaving = [partition for partition in partitions if partition.role is Role.LEAVING]
-    lag = [segment for partition in led for segment in partition.pending()]
     return {
-        "lag_segments": len(lag),
-        "lag_bytes": sum(segment.size_in_bytes for segment in lag),
-        "oldest_segment_age_seconds": max((segment.age_s(now_s) for segment in lag), default=0.0),
+        **_lag_of((partition.lag() for partition in led), now_s),
         "waiting_partitions": sum(partition.turn.waits_for is not None for partition in led),
         "failing_partitions": sum(partition.turn.failures > 0 for partition in led),
         "partitions": len(partitions) - len(leaving),
@@ -151,4 +183,69 @@ def levels_of(uploader: Uploader, now_s: float) -> Mapping[str, float]:
         "held_files": uploader.held.files,
         "held_deleted_bytes": uploader.held.unlinked_bytes,
         "refused_topics": len(uploader.topics.refused),
+    }
+
+
+def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, float]]:
+    """Return the values of ``LAG`` by topic, for the first 100 topics by name that ``uploader.metrics.topics`` selects.
+
+    All others are summed as ``(other)``. Return nothing if the setting is empty.
+    """
+    patterns = uploader.own.metrics_topics
+    if not patterns:
+        return {}
+    topics: dict[str, list[Partition]] = {}
+    for partition in _led(uploader):
+        topics.setdefault(partition.where.topic, []).append(partition)
+    # Choose by name, not by lag: Prometheus keeps a series of every topic that ever had a label.
+    matching = (topic for topic in sorted(topics) if any(re.fullmatch(pattern, topic) for pattern in patterns))
+    named = list(itertools.islice(matching, _MOST_TOPICS))
+    groups = {topic: topics.pop(topic) for topic in named}
+    if topics:
+        groups[OTHER_TOPICS] = [partition for partitions in topics.values() for partition in partitions]
+    return {
+        topic: _lag_of((partition.lag() for partition in partitions), now_s) for topic, partitions in groups.items()
+    }
+
+
+def lag_by_partition(uploader: Uploader, now_s: float) -> Mapping[str, Any]:
+    """Return the answer of ``/lag``, for JSON: the led partitions in order, each with its lag.
+
+    While the watermark of a partition is not read, its ``lag_segments``, ``lag_bytes`` and
+    ``oldest_segment_age_seconds`` are None. ``reason`` is the last error, or what the next segment waits for.
+    """
+    led = sorted(_led(uploader), key=lambda partition: partition.name)
+    return {
+        "leadership_known": uploader.leadership.is_known,
+        "partitions": [_lag_row(partition, now_s) for partition in led],
+    }
+
+
+def _lag_row(partition: Partition, now_s: float) -> Mapping[str, Any]:
+    where, turn, lag = partition.where, partition.turn, partition.lag()
+    reason = turn.error or turn.waits_for
+    values = _lag_of([lag], now_s)
+    return {
+        "topic": where.topic,
+        "topic_id": str(where.topic_id),
+        "partition": where.partition,
+        "next_offset": partition.shipped,
+        **{name: None if lag is None else values[name] for name in LAG if name != "unread_partitions"},
+        "reason": None if reason is None or lag == [] else str(reason),
+    }
+
+
+def _led(uploader: Uploader) -> list[Partition]:
+    return [partition for partition in uploader.disk.partitions if partition.role is Role.LED]
+
+
+def _lag_of(lags: Iterable[list[Segment] | None], now_s: float) -> Mapping[str, float]:
+    """Return the values of ``LAG`` for partitions, given each one's lag."""
+    lags = list(lags)
+    segments = [segment for lag in lags if lag is not None for segment in lag]
+    return {
+        "lag_segments": len(segments),
+        "lag_bytes": sum(segment.size_in_bytes for segment in segments),
+        "oldest_segment_age_seconds": max((segment.age_s(now_s) for segment in segments), default=0.0),
+        "unread_partitions": sum(lag is None for lag in lags),
     }

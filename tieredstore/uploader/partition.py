@@ -384,3 +384,13 @@ class Partition:
         """Return the segments that are still to upload, in offset order."""
         with self.lock:
             return list(self.segments.values())
+
+    def lag(self) -> list[Segment] | None:
+        """Return the segments that end after ``shipped``, in offset order.
+
+        Return None if there are segments but ``shipped`` is unknown, as after a restart: the store may have them all.
+        """
+        with self.lock:
+            if self.segments and self.shipped is None:
+                return None
+            return [segment for segment in self.segments.values() if segment.next_offset > (self.shipped or 0)]

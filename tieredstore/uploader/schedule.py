@@ -41,7 +41,7 @@ class Schedule:
         self._partitions, self._may_ship, self._monotonic = partitions, may_ship, monotonic
         self._something = threading.Condition()
         self._numbers = itertools.count()
-        self._ready: list[tuple[tuple[bool, float], int, Partition]] = []
+        self._ready: list[tuple[tuple[int, float], int, Partition]] = []
         self._later: list[tuple[float, int, Partition]] = []
         self._is_rung = True
         begin_again_after_fork(self)
@@ -162,11 +162,15 @@ class Schedule:
         return min(timeout_s, max(0.0, self._later[0][0] - self._monotonic()))
 
 
-def _urgency(partition: Partition) -> tuple[bool, float]:
+def _urgency(partition: Partition) -> tuple[int, float]:
+    """Return the rank, lowest first, and the time of the first segment within the rank."""
     first = partition.first
     if first is None:
-        return True, 0.0
-    return not (first.is_gone or first.place.is_deleted), first.noticed_s
+        return 2, 0.0
+    if first.is_gone or first.place.is_deleted:
+        return 0, first.noticed_s
+    # Take partitions of unknown progress before others, so that the lag is soon known even with a long backlog.
+    return 1 if partition.shipped is None else 2, first.noticed_s
 
 
 _LOOK_S: Final = 0.25

@@ -65,6 +65,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
         drain_s=uploader.own.drain_ms / 1000,
         health=uploader.health,
         listen=uploader.own.listen,
+        pages={"/lag": uploader.lag},
         reload=reload,
     )
 
@@ -106,7 +107,7 @@ class _Threads:
         """Check folders after events of the file system, and all folders at each scan interval."""
         uploader = self._uploader
         watch = FolderWatch(self._take_touched)
-        collector = CountsCollector(uploader.counts, uploader.gauges)
+        collector = CountsCollector(uploader.counts, uploader.gauges, uploader.lag_by_topic)
         try:
             scan_s = uploader.own.scan_interval_ms / 1000
             whole_at_s = 0.0

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.api.outcomes import Outcome
 from tieredstore.api.tables import Table
@@ -30,7 +30,7 @@ from tieredstore.uploader.holes import Filler
 from tieredstore.uploader.hourly_snapshots import HourlySnapshots
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
 from tieredstore.uploader.links import Links, lock_folder
-from tieredstore.uploader.metrics import Counts, levels_of
+from tieredstore.uploader.metrics import Counts, lag_by_partition, lag_by_topic, levels_of
 from tieredstore.uploader.partition import Partition, ProgressState, Role
 from tieredstore.uploader.pins import INCOMPLETE_S, FollowedPartitions, Held, Pins
 from tieredstore.uploader.retention import Expired, RemoteRetention
@@ -405,6 +405,14 @@ class Uploader(Closing):
     def gauges(self) -> Mapping[str, float]:
         """Return the present values for the metrics."""
         return levels_of(self, self._monotonic())
+
+    def lag_by_topic(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the lag by topic for the metrics, of topics that uploader.metrics.topics selects."""
+        return lag_by_topic(self, self._monotonic())
+
+    def lag(self) -> Mapping[str, Any]:
+        """Return the lag by partition, as ``/lag`` shows it."""
+        return lag_by_partition(self, self._monotonic())
 
     def close(self) -> None:
         """Release all files, the store, the Kafka client and the locks."""

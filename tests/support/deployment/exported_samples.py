@@ -14,6 +14,7 @@ from tieredstore.pipelines.run.progress import CountsCollector as PipelinesColle
 from tieredstore.pubsub import counts as pubsub
 from tieredstore.remote.fetch.chunk_cache import CacheStats
 from tieredstore.remote.statistics import FetchStats
+from tieredstore.uploader.metrics import LAG
 from tieredstore.uploader.metrics import Counts as UploaderCounts
 from tieredstore.uploader.metrics import CountsCollector as UploaderCollector
 
@@ -40,7 +41,7 @@ def exported_samples() -> dict[str, set[str]]:
     _add(found, CONSUMERS, Measures(dict).snapshot())
     found["tieredstore_consumer_refreshes_total"] = set()  # counted beside the levels
     registry = CollectorRegistry()
-    uploader = UploaderCollector(UploaderCounts(), dict, registry)
+    uploader = UploaderCollector(UploaderCounts(), dict, lambda: {"orders": dict.fromkeys(LAG, 0.0)}, registry)
     pipelines = PipelinesCollector(lambda: [("orders", 1, PipelineCounts())], registry)
     for metric in (*uploader.collect(), *pipelines.collect()):
         _add_metric(found, metric)
