@@ -126,7 +126,7 @@ def test_an_offset_is_no_time_of_audit_records(tmp_path: Path) -> None:
     without = tieredstore(*verify, "--from", "-1h")
     assert (without.code, "give --audit-records or --follow" in without.stderr) == (2, True)
     offset = tieredstore(*verify, "--audit-records", "--from", "20260131")
-    assert (offset.code, "--from 20260131 is an offset" in offset.stderr) == (2, True)
+    assert (offset.code, "--from is 20260131, an offset" in offset.stderr) == (2, True)
     both = tieredstore(*verify, "--bodies", "--follow")
     assert (both.code, "give one of them" in both.stderr) == (2, True)
 
