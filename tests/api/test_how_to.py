@@ -64,7 +64,8 @@ def test_the_uploaders_page_has_each_metric() -> None:
     shown = [
         name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")
     ]
-    assert sorted(shown) == sorted([*(f"{name}_total" for name in metrics.COUNTERS), *metrics.GAUGES])
+    by_topic = [f"topic_{name}" for name in metrics.LAG]
+    assert sorted(shown) == sorted([*(f"{name}_total" for name in metrics.COUNTERS), *metrics.GAUGES, *by_topic])
 
 
 @pytest.fixture

@@ -98,10 +98,15 @@ def test_an_upload_that_cannot_be_cancelled_fails_for_its_own_reason(proxy: Faul
 def test_conditions_go_to_the_server(proxy: FaultProxy, store: GcsObjectStore) -> None:
     store.put("small", b"x", if_absent=True)
     store.put("large", LARGE, if_absent=True)
-    store.replace("large", LARGE, "77")
-    assert wait_until(lambda: len(proxy.seen) > 12)
-    conditions = [seen.path.partition("ifGenerationMatch=")[2].partition("&")[0] for seen in proxy.seen]
-    assert [condition for condition in conditions if condition] == ["0", "0", "77"]
+    etag = store.head("large").etag
+    assert etag is not None
+    store.replace("large", LARGE, etag)
+
+    def conditions() -> list[str]:
+        seen = [each.path.partition("ifGenerationMatch=")[2].partition("&")[0] for each in proxy.seen]
+        return [condition for condition in seen if condition]
+
+    assert wait_until(lambda: conditions() == ["0", "0", etag])
 
 
 def test_a_large_write_that_the_server_refuses_at_its_end_is_a_conflict(
