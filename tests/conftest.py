@@ -45,5 +45,4 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.freeze()
         gc.enable()

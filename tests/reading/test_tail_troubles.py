@@ -18,6 +18,7 @@ from tieredstore.errors import DataLossError, StoreUnavailableError
 from tieredstore.live import EpochEnd, LiveEnd, LiveEvent, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import Position, Subscribe
+from tieredstore.process import log_once
 from tieredstore.reading import LogQuery, LogSnapshot, LogTail, TailRecords, snapshots, split_reads
 from tieredstore.reading import tail as tail_module
 from tieredstore.reading.snapshots import LogSnapshots
@@ -259,7 +260,7 @@ def test_a_problem_that_comes_and_goes_is_told_once(
         return LogSnapshot({}, next(problems))
 
     monkeypatch.setattr(snapshots, "survey_logs", take)
-    monkeypatch.setattr(snapshots, "_LOGGED", 2)
+    monkeypatch.setattr(log_once, "_MOST", 2)
     logs = LogSnapshots(lambda: bucket.manager, ALONE, fresh_s=0)
     for _ in range(7):
         logs.current()
