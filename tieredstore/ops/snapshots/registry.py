@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -15,8 +15,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tieredstore.errors import RegistryError, SchemaNotFoundError
 from tieredstore.format.cluster_snapshot import NotHeld, RegistrySchemas, SchemaReference, SchemaVersion
 from tieredstore.limits import MAX_INT32
-from tieredstore.schema_registry import SchemaRegistry
 from tieredstore.versions import fault_in
+
+if TYPE_CHECKING:
+    from tieredstore.schema_registry import SchemaRegistry
 
 _Number = Annotated[int, Field(ge=0, le=MAX_INT32)]
 _Value = TypeVar("_Value")
