@@ -11,8 +11,9 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -103,15 +104,9 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                 # Check now that the key is free, to avoid consuming the body in vain. The check is repeated below under
                 # the lock.
                 self._require_free(draft.folder, key, if_absent=if_absent)
-            for part in parts:
-                with self._writing(key):
-                    draft.write(part)
-            with self._writing(key):
-                draft.sync()
-                with draft.folder.lock():
-                    self._require_free(draft.folder, key, if_absent=if_absent)
-                    draft.publish(if_absent=if_absent)
-                draft.folder.sync()
+            self._fill(draft, key, parts)
+            check = partial(self._require_free, draft.folder, key, if_absent=if_absent)
+            self._place(draft, key, check, if_absent=if_absent)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Read the range. If the file is replaced during the read, the result is the old bytes.
@@ -211,26 +206,16 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             except ObjectNotFoundError as error:
                 raise PreconditionFailedError(f"the object {key!r} is gone, so it was not replaced") from error
             with draft:
-                for part in parts:
-                    with self._writing(key):
-                        draft.write(part)
-                with self._writing(key):
-                    draft.sync()
-                    with draft.folder.lock():
-                        self._require_etag(key, etag)
-                        draft.publish()
-                    draft.folder.sync()
+                self._fill(draft, key, parts)
+                self._place(draft, key, partial(self._require_etag, key, etag))
         return digest.sha256
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  it lies beside the key
         """Write a draft (unfinished file) in the object's folder, synced to disk."""
         digest = Digest()
         with closing_body(body), open_body(digest.of(body)) as parts, self._new_draft(key) as draft:
-            for part in parts:
-                with self._writing(key):
-                    draft.write(part)
+            self._fill(draft, key, parts)
             with self._writing(key):
-                draft.sync()
                 place = draft.keep()
         return Prepared(key, digest.size, digest.sha256, place)
 
@@ -318,6 +303,22 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     def _writing(self, key: str) -> OsErrors:
         return OsErrors(self._root, key, writing=True)
+
+    def _fill(self, draft: Draft, key: str, parts: Iterable[memoryview]) -> None:
+        """Write the parts, and sync them to disk. Errors of the body pass through."""
+        for part in parts:
+            with self._writing(key):
+                draft.write(part)
+        with self._writing(key):
+            draft.sync()
+
+    def _place(self, draft: Draft, key: str, check: Callable[[], None], *, if_absent: bool = False) -> None:
+        """Publish the draft if ``check``, which is called under the folder's lock, raises nothing."""
+        with self._writing(key):
+            with draft.folder.lock():
+                check()
+                draft.publish(if_absent=if_absent)
+            draft.folder.sync()
 
     def _new_draft(self, key: str) -> Draft:
         path = KeyPath.of(key)
