@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.upkeep.test_backfill import sequence_file
 from tests.support.cli.cli_process import Result, spawn, tieredstore
 from tests.support.pipelines.pipeline_runs import listed, verify_output
+from tests.support.pipelines.secor_files import sequence_file
 from tests.support.servers.process import free_port
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tieredstore.cli.terminal.output import human_time

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.support.pipelines.pipeline_runs import (
     run_once,
     verify_output,
 )
+from tests.support.pipelines.secor_files import sequence_file
 from tests.support.records.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, hourly_topic, successes
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
@@ -34,7 +34,6 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLossError, FencedError, ResourceNotFoundError, TieredStoreError
 from tieredstore.model import AtTime
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, with_generation
-from tieredstore.pipelines.files.sequencefile import LONG, SequenceFileWriter, bytes_writable
 from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.generation import commit_log_of
@@ -339,15 +338,6 @@ def test_files_by_day_and_bad_messages_are_read_in_the_order_of_offsets(topic: S
 def rows(store: ObjectStore, key: str, left_out: set[str]) -> list[dict[str, Any]]:
     table = pq.read_table(io.BytesIO(store.get(key)))
     return list(table.drop_columns(list(left_out)).to_pylist())
-
-
-def sequence_file(records: dict[int, bytes]) -> bytes:
-    file = io.BytesIO()
-    writer = SequenceFileWriter(file, LONG, "none", b"seed")
-    for offset, value in records.items():
-        writer.append(struct.pack(">q", offset), bytes_writable(value))
-    writer.close()
-    return file.getvalue()
 
 
 def test_secors_files_tell_offsets_by_their_keys_and_double_nothing(store: ObjectStore) -> None:

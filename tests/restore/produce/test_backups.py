@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import struct
 from pathlib import Path
 
 import pytest
@@ -11,10 +9,10 @@ import pytest
 from tests.restore.produce.restores import Restore, committed, mapped, mixed_topics
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.kafka.kafka_topics import make_topic
+from tests.support.pipelines.secor_files import sequence_file
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import DataLossError
-from tieredstore.pipelines.files.sequencefile import LONG, SequenceFileWriter, bytes_writable
 from tieredstore.records.settings import OnDataLoss
 from tieredstore.restore.cli.produce import open_backup
 from tieredstore.restore.produce.offset_map import load_map
@@ -57,15 +55,6 @@ def test_files_of_a_pipeline_come_back_whole(kafka: KafkaServer, tmp_path: Path,
     assert restore.die("commit", 3)
     assert not restore.die("")
     restore.check()
-
-
-def sequence_file(records: dict[int, bytes]) -> bytes:
-    file = io.BytesIO()
-    writer = SequenceFileWriter(file, LONG, "none", b"seed")
-    for offset, value in records.items():
-        writer.append(struct.pack(">q", offset), bytes_writable(value))
-    writer.close()
-    return file.getvalue()
 
 
 @pytest.fixture
