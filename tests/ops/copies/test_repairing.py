@@ -11,7 +11,7 @@ import pytest
 from tests.ops.copies.test_copies import ALL, bucket, errors, golden_texts
 from tests.support.ops.tools import content, die_at, findings_of, golden_store, outcomes
 from tests.support.stores.clouds import Cloud, shared_cloud
-from tests.support.stores.doubles import CountingStore, Operation, ScriptedStore
+from tests.support.stores.doubles import CountingStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
@@ -268,7 +268,7 @@ def test_whichever_request_fails_a_second_run_completes_the_repair() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", pytest.param("during", marks=pytest.mark.soak), "after"])
-def test_killed_at_any_operation_a_second_run_completes_the_repair(moment: str, tmp_path: Path) -> None:
+def test_killed_at_any_operation_a_second_run_completes_the_repair(moment: Moment, tmp_path: Path) -> None:
     def folder(name: object) -> ObjectStore:
         (tmp_path / str(name)).mkdir()
         return damaged_everywhere(FilesystemObjectStore(tmp_path / str(name)))
@@ -279,7 +279,7 @@ def test_killed_at_any_operation_a_second_run_completes_the_repair(moment: str, 
     old, new = content(damaged_everywhere(MemoryObjectStore())), content(made())
     for number in range(len(OperationSweep(lambda: folder("quiet"), work).operations)):
         target = folder(number)
-        die_at(target, number, moment, work)  # type: ignore[arg-type]
+        die_at(target, number, moment, work)
         for name, data in content(target).items():
             assert data in {old.get(name), new[name]}, name
         work(target)

