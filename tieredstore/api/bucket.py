@@ -53,7 +53,6 @@ By = Literal["topic", "partition", "day"]
 OnSegment = Callable[[Segment], object] | None
 """Called with each segment read."""
 
-_COPIES_AT_ONCE: Final = 4
 
 CLOSE_S: Final = 2.0
 """The longest time that closing a bucket takes."""
@@ -394,7 +393,7 @@ class Bucket(Closing):
 
         copied = copy_segments(
             self, target, scopes_of(self.mirror, topics, which), decrypt=decrypt, new_data_keys=new_data_keys,
-            read_back=read_back, dry_run=dry_run, parallel=which.get("parallel", _COPIES_AT_ONCE),
+            read_back=read_back, dry_run=dry_run, parallel=which.get("parallel"),
         )  # fmt: skip
         with contextlib.closing(copied):
             return run(copied, on_outcome)
@@ -456,7 +455,7 @@ class Bucket(Closing):
         from tieredstore.api.mirroring import plan_repair  # noqa: PLC0415
 
         scopes = scopes_of(self.repair, topics, which)
-        return plan_repair(self, target, scopes, parallel=which.get("parallel", _COPIES_AT_ONCE))
+        return plan_repair(self, target, scopes, parallel=which.get("parallel"))
 
     def rotate_keys(self, *topics: str, **which: Unpack[Which]) -> Plan:
         """Return a plan to wrap each segment's data key by the active key pair, including quarantined segments.

@@ -40,7 +40,7 @@ def copy_segments(
     new_data_keys: bool,
     read_back: bool,
     dry_run: bool,
-    parallel: int = SEGMENTS_AT_ONCE,
+    parallel: int | None,
 ) -> Generator[Outcome]:
     """Copy the segments in scope; yield each outcome."""
     with _both(bucket, target) as (source, into):
@@ -51,18 +51,18 @@ def copy_segments(
             new_data_keys=new_data_keys,
             read_back=read_back,
             dry_run=dry_run,
-            parallel=parallel,
+            parallel=SEGMENTS_AT_ONCE if parallel is None else parallel,
         )
         for scope in scopes.of(source.store, source.prefix):
             yield from (of_copy(step, dry_run=dry_run) for step in copy.run(scope))
 
 
-def plan_repair(bucket: Bucket, target: StoreLike, scopes: Scopes, *, parallel: int = SEGMENTS_AT_ONCE) -> Plan:
+def plan_repair(bucket: Bucket, target: StoreLike, scopes: Scopes, *, parallel: int | None) -> Plan:
     """Return a plan to replace damaged objects of the target by those of this bucket."""
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         with _both(bucket, target) as (source, into):
-            repair = Repair(source, into, dry_run=dry_run, parallel=parallel)
+            repair = Repair(source, into, dry_run=dry_run, parallel=SEGMENTS_AT_ONCE if parallel is None else parallel)
             for scope in scopes.of(into.store, into.prefix):
                 yield from (of_copy(step, dry_run=dry_run, action="repair") for step in repair.run(scope))
 

@@ -176,8 +176,9 @@ class Snapshots:
         document = CLUSTER_SNAPSHOT.parse(_DOCUMENT, self.store.get_small(stored.key, _MAX_STORED_BYTES), where)
 
         def change(key_id: str, wrapped: bytes) -> bytes:
-            encryption = asdict(document)["encryption"] | {"key_id": key_id, "data_key": b64encode(wrapped).decode()}
-            return CLUSTER_SNAPSHOT.to_bytes({**asdict(document), "encryption": encryption})
+            fields = asdict(document)
+            fields["encryption"] |= {"key_id": key_id, "data_key": b64encode(wrapped).decode()}
+            return CLUSTER_SNAPSHOT.to_bytes(fields)
 
         try:
             return (None if document.encryption is None else document.encryption.wrapped()), change

@@ -63,22 +63,22 @@ def init(
 
 def _bucket_of(store: Store) -> dict[str, str]:
     from tieredstore.config.broker_file import bucket_properties
-    from tieredstore.remote.stores import NamedStore, find_store
 
     properties = {} if store.settings is None else bucket_properties(store.settings)[0]
-    if store.url is not None:
-        found = find_store({}, store=store.url)
-        assert isinstance(found, NamedStore)  # a text never gives loaded settings
-        properties |= dict(found.properties)
-    return properties
+    return properties if store.url is None else properties | _properties_of(store.url)
 
 
 def _output_of(url: str) -> dict[str, str]:
+    return {f"output.{name}": text for name, text in _properties_of(url).items() if name.startswith("storage.")}
+
+
+def _properties_of(url: str) -> dict[str, str]:
+    """Return the settings of the store that a URL or a folder names."""
     from tieredstore.remote.stores import NamedStore, find_store
 
     found = find_store({}, store=url)
     assert isinstance(found, NamedStore)  # a text never gives loaded settings
-    return {f"output.{name}": text for name, text in found.properties if name.startswith("storage.")}
+    return dict(found.properties)
 
 
 def _text(
