@@ -75,7 +75,7 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
         rotation = Rotation(opened.store, ring, rules=opened.manifest_rules, dry_run=dry_run, parallel=parallel)
         found = [rotation.run(list_encrypted(opened.store, opened.prefix, scope)) for scope in chosen]
         if not scopes.topics:
-            # Snapshots are of no topic. Those that are written meanwhile have the active pair of their writer.
+            # Snapshots belong to no topic. One that is written during the rotation has its writer's active pair.
             found.append(rotation.run_snapshots(Snapshots(opened.store, opened.prefix, ring)))
         for steps_of in found:
             for step in steps_of:

@@ -73,8 +73,8 @@ class Json:
         return self._struct(column, list(self.schema), (), place) if whole is None else whole
 
     def _struct(self, column: Any, fields: Sequence[Any], path: tuple[str, ...], place: Place) -> Any:
-        """Return the objects at ``path`` of the messages; what is not an object is null, and so is a field of another
-        type.
+        """Return the objects at ``path`` of the messages. Anything but an object is null, and so is a field of a type
+        that is not the schema's.
         """
         shells = self._field(column, path, pa.struct([]), place)
         column = pc.if_else(shells.is_valid(), column, pa.scalar(None, pa.binary()))

@@ -171,9 +171,9 @@ def rotate(topics: Topics, store: Store, work: Work, apply: Apply, output: Json)
     """Wrap every data key again, of segments and snapshots, under the active key pair (encryption.key.pair.id).
 
     Without --yes, only show the plan. Data and indexes stay unchanged; one text in each manifest changes. Topics limit
-    it to their segments. Every writer
-    and reader must have the new pair on its ring first. If it is stopped or killed, run it again. A segment whose pair
-    is not on the ring, or does not open its data key, is named and skipped; the exit code is then 4.
+    it to their segments. Every writer and reader must have the new pair on its ring first. If it is stopped or killed,
+    run it again. A segment whose pair is not on the ring, or does not open its data key, is named and skipped; the exit
+    code is then 4.
 
     Example: tieredstore keys rotate -c store.properties --yes
     """

@@ -326,9 +326,8 @@ class BucketCopy:
     """Copies segments into another bucket. With ``dry_run``, writes nothing.
 
     Differences between the two buckets' settings decide what changes (see ``Recoding``). With ``new_data_keys``, each
-    encrypted segment is written again under a new data key. A segment's manifest is
-    written last. With ``read_back``, each object is read back and compared after its write. If a run is stopped or
-    killed, the next one completes it.
+    encrypted segment is written again under a new data key. A segment's manifest is written last. With ``read_back``,
+    each object is read back and compared after its write. If a run is stopped or killed, the next one completes it.
     """
 
     source: Bucket

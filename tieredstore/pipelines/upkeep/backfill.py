@@ -306,8 +306,8 @@ class Replacement:
                 going = [file.key for window in self._find_going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
-            # Check again, because another backfill may have replaced some offset windows meanwhile. If one comes later,
-            # ``append`` raises FencedError.
+            # Check again: another backfill may have replaced some offset windows since the plan. If one replaces them
+            # after this check, ``append`` raises FencedError.
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)

@@ -45,8 +45,9 @@ class ScannedRecords:
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """What is to be restored of a topic: the segments of each partition, up to the cut (where a restore to a time
-    stops), and perhaps a scan.
+    """The segments that a restore reads of a topic, by partition, and a scan of their records if there was one.
+
+    A restore to a time reads them up to the cut, where it stops.
     """
 
     topic: str
