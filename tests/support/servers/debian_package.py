@@ -30,7 +30,7 @@ def debian_package(name: str) -> Path:
 def debian_tree(suite: str, architecture: str, *packages: str) -> Path:
     """Return a folder of packages of this release and processor, and of all packages that they need."""
     if shutil.which("mmdebstrap") is None:
-        raise ServerFailedError(f"mmdebstrap is missing: these tests take packages of {suite} for {architecture} by it")
+        raise ServerFailedError(f"packages of {suite} for {architecture} need mmdebstrap: apt-get install mmdebstrap")
 
     def unpack(folder: Path) -> None:
         options = ["--quiet", "--variant=extract", "--format=directory", f"--architectures={architecture}"]
