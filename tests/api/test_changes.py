@@ -107,7 +107,7 @@ def test_a_dry_run_places_no_hold_and_finds_the_same_faults(bucket: ts.Bucket, r
 
 def test_a_store_without_rules_of_its_own_says_so(bucket: ts.Bucket, root: Path) -> None:
     before = content(root)
-    plan = bucket.abort_rule(days=9)
+    plan = bucket.abort_rule(min_age="9d")
     (outcome,) = plan
     assert (outcome.action, outcome.status, outcome.code) == ("abort_rule", "kept", "no_rules")
     assert plan.apply().kept == 1

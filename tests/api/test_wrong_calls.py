@@ -94,7 +94,11 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
         "stop of a hold is a time; give an offset, or leave it",
     ),
     (lambda b: b.place_hold("x", "txn", start="10:00"), "start is a time, which needs a topic and a partition"),
-    (lambda b: b.abort_rule(days=0), "days is 0; give how many, as 7"),
+    (
+        lambda b: b.abort_rule(min_age="0d"),
+        "min_age is 0:00:00: a store's rule counts whole days, so give 1d or more, as 7d",
+    ),
+    (lambda b: b.verify(recheck_after="1 week"), "recheck_after is '1 week': give a duration, as 90s, 30m, 24h or 7d"),
     (lambda b: b.place_hold("x", "txn", "orders"), "a hold is of one topic and one partition at most"),
     (lambda b: b.place_hold("x", "t*"), "a hold is of one topic and one partition at most"),
     (lambda b: b.place_hold("x", partitions=0), "partitions and topic_id narrow a topic: name it too"),

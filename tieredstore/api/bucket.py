@@ -301,7 +301,7 @@ class Bucket(Closing):
         start: GivenPlace = None,
         stop: GivenPlace = None,
         state: str | Path | None = None,
-        recheck_days: int = 30,
+        recheck_after: timedelta | str = "30d",
         on_finding: Callable[[Finding], object] | None = None,
         on_segment: Callable[[Verification], object] | None = None,
         **which: Unpack[Which],
@@ -310,16 +310,16 @@ class Bucket(Closing):
 
         ``level`` is how deep to check; the levels index and data need the private keys, and examine only the share
         ``sample`` of the segments. ``start`` and ``stop`` restrict the check to segments that may have records in
-        between. Segments that the file ``state`` records as sound are skipped for ``recheck_days``. If the bucket has a
-        broker, the bucket is compared with the broker's metadata topic in both directions. ``on_finding`` receives each
-        finding at once; findings are then not kept. ``on_segment`` is called with the sums so far. Raises
+        between. Segments that the file ``state`` records as sound are skipped for ``recheck_after``. If the bucket has
+        a broker, the bucket is compared with the broker's metadata topic in both directions. ``on_finding`` receives
+        each finding at once; findings are then not kept. ``on_segment`` is called with the sums so far. Raises
         ResourceNotFoundError if there is nothing to verify.
         """
         from tieredstore.api.verifying import Depth, verify_segments  # noqa: PLC0415
 
         scopes, file = scopes_of(self.verify, topics, which), None if state is None else path_of("state", state)
-        first, last = window_of(start, stop)
-        depth = Depth(level, sample, first, last, file, recheck_days, which.get("parallel"))
+        (first, last), recheck = window_of(start, stop), duration_of("recheck_after", recheck_after)
+        depth = Depth(level, sample, first, last, file, recheck, which.get("parallel"))
         opened = self._bucket()
         opened.refuse_raw("verify", "it has no manifests or indexes to compare")
         return verify_segments(opened, scopes, depth, client=self.broker, on_finding=on_finding, on_segment=on_segment)
@@ -467,14 +467,15 @@ class Bucket(Closing):
         scopes = scopes_of(self.rotate_keys, topics, which)
         return Plan("rotate_keys", str(scopes), rotate_segments(self, scopes, which.get("parallel", READERS)))
 
-    def abort_rule(self, *, days: int = 7) -> Plan:
-        """Return a plan to make the store abort multipart uploads that do not complete within ``days``.
+    def abort_rule(self, *, min_age: timedelta | str = "7d") -> Plan:
+        """Return a plan to make the store abort multipart uploads that have been unfinished for ``min_age``, which is
+        in whole days.
 
         The plan adds one rule to those of the store, and changes no other; if a rule already does this, it adds none.
         """
         from tieredstore.api.removing import plan_abort_rule  # noqa: PLC0415
 
-        return plan_abort_rule(self, days)
+        return plan_abort_rule(self, duration_of("min_age", min_age))
 
     # ---- legal holds
 

@@ -118,10 +118,11 @@ def plan_gc(bucket: Bucket, scopes: Scopes, min_age: timedelta, *, unknown_too: 
     return Plan("gc", str(scopes), outcomes, bounds={"min_age": min_age}, as_of_ms=as_of_ms)
 
 
-def plan_abort_rule(bucket: Bucket, days: int) -> Plan:
-    """Return the plan to add a rule that aborts uploads not completed within this many days."""
-    if type(days) is not int or days < 1:
-        raise ConfigError(f"days is {days!r:.60}; give how many, as 7")
+def plan_abort_rule(bucket: Bucket, min_age: timedelta) -> Plan:
+    """Return the plan to add a rule that aborts uploads that have been unfinished for ``min_age``, in whole days."""
+    days, rest = divmod(min_age, timedelta(days=1))
+    if rest or days < 1:
+        raise ConfigError(f"min_age is {min_age}: a store's rule counts whole days, so give 1d or more, as 7d")
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         opened = bucket.opened()

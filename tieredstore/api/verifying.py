@@ -22,6 +22,8 @@ from tieredstore.ops.verification import Finding as Found
 from tieredstore.ops.verification import Level as OfLevel
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from tieredstore.api.scopes import Scopes
     from tieredstore.catalog.listing import Scope, SegmentObjects
     from tieredstore.ops.bucket import Bucket as OpenBucket
@@ -111,7 +113,7 @@ class Depth:
     start: int | AtTime | None
     stop: int | AtTime | None
     state: Path | None
-    recheck_days: int
+    recheck_after: timedelta
     parallel: int | None
 
     def __post_init__(self) -> None:
@@ -180,7 +182,7 @@ def _check(opened: OpenBucket, scopes: Iterable[Scope], depth: Depth) -> Generat
     with contextlib.ExitStack() as closing:
         state = None
         if depth.state is not None:
-            state = VerifyState(depth.state, opened.store.identity, opened.prefix, recheck_days=depth.recheck_days)
+            state = VerifyState(depth.state, opened.store.identity, opened.prefix, recheck_after=depth.recheck_after)
             closing.enter_context(state)
         sample = None if depth.sample == 1 else Sample(depth.sample)
         selection = Selection(OfLevel(depth.level), sample, state=state)

@@ -63,6 +63,15 @@ def test_a_number_is_an_offset_and_is_refused_where_only_a_time_makes_sense() ->
         time_of("until", naive)
 
 
-def test_a_command_asks_for_them_in_the_same_words() -> None:
-    done = tieredstore("gc", "--min-age", "soon", "--store", "./store")
-    done.fails(2, "tieredstore: --min-age is 'soon': give a duration, as 90s, 30m, 24h or 7d")
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("gc", "--min-age"), ("doctor --fix", "--min-age"), ("verify", "--recheck-after"),
+        ("pipeline run backup.properties", "--drain"), ("pubsub verify orders", "--settle"),
+    ],
+)  # fmt: skip
+def test_commands_ask_for_them_in_the_same_words(command: str, option: str) -> None:
+    """No option is in seconds in one place and in milliseconds or days in another."""
+    store = [] if command.startswith("pipeline") else ["--store", "./store"]
+    done = tieredstore(*command.split(), option, "30", *store)
+    done.fails(2, f"tieredstore: {option} is '30': give a duration, as 90s, 30m, 24h or 7d")

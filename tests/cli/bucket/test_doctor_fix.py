@@ -60,7 +60,7 @@ def test_a_rule_is_added_once_and_a_plan_adds_none(settings: Path, service: S3Ru
     assert service.text == before
     assert planned.text.startswith("would be added: a rule aborts unfinished multipart uploads under 'kafka/'")
     assert planned.text.splitlines()[-1] == "nothing was added: --yes does it"
-    (added,), summary = fix(settings, "--yes", "--days", "3", "--json").clean().rows
+    (added,), summary = fix(settings, "--yes", "--min-age", "3d", "--json").clean().rows
     assert (added["action"], added["status"], added["code"]) == ("abort_rule", "done", "added")
     assert added["name"].startswith("tieredstore-abort-")
     assert summary["done"] == 1
@@ -75,7 +75,8 @@ def test_a_rule_is_added_once_and_a_plan_adds_none(settings: Path, service: S3Ru
 
 def test_days_that_are_too_few_are_refused(settings: Path, service: S3Rules) -> None:
     settings.write_text(settings.read_text() + "upload.max.age.ms=86400000\n")
-    fix(settings, "--yes", "--days", "1").fails(2, "give 2 or more")
+    fix(settings, "--yes", "--min-age", "1d").fails(2, "give 2 or more")
+    fix(settings, "--yes", "--min-age", "36h").fails(2, "a store's rule counts whole days, so give 1d or more")
     assert service.writes == []
 
 
@@ -83,7 +84,7 @@ def test_days_that_are_too_few_are_refused(settings: Path, service: S3Rules) -> 
     ("options", "sentence"),
     [
         (("--yes",), "--yes is for --fix"),
-        (("--days", "3"), "--days is for --fix"),
+        (("--min-age", "3d"), "--min-age is for --fix"),
         (("--fix", "--write"), "--fix, --write and --for exclude each other"),
     ],
 )

@@ -99,7 +99,7 @@ def pipeline_service(
     with (
         (folder / "service.log").open("ab") as log,
         subprocess.Popen(
-            [*command, "--listen", "127.0.0.1:0", "--drain", str(drain_s)], stdout=log, stderr=log, env=env,
+            [*command, "--listen", "127.0.0.1:0", "--drain", f"{drain_s}s"], stdout=log, stderr=log, env=env,
             start_new_session=True,
         ) as process,
     ):  # fmt: skip

@@ -15,7 +15,9 @@ from tieredstore.cli.terminal.progress import tell_if_stopped
 from tieredstore.cli.terminal.rows import Row, attributes, field
 from tieredstore.errors import ConfigError
 from tieredstore.ops.doctor.checkup import Check, Verdict
-from tieredstore.ops.garbage.lifecycle import DEFAULT_DAYS
+from tieredstore.query.positions import duration_of
+
+_MIN_AGE: Final = "7d"
 
 
 def doctor(
@@ -27,9 +29,9 @@ def doctor(
         bool,
         typer.Option("--fix", help="Plan the rule that has the bucket abort unfinished uploads, and look no further."),
     ] = False,
-    days: Annotated[
-        int | None,
-        typer.Option("--days", metavar="N", min=1, max=3650, help=f"With --fix: after how many days ({DEFAULT_DAYS})."),
+    min_age: Annotated[
+        str | None,
+        typer.Option("--min-age", metavar="AGE", help=f"With --fix: abort older ones, in whole days ({_MIN_AGE})."),
     ] = None,
     release: Annotated[
         str | None,
@@ -52,13 +54,13 @@ def doctor(
 
     Example: tieredstore doctor -c store.properties --write
     """
-    if not fix and (apply.yes or days is not None):
-        raise ConfigError(f"{'--yes' if apply.yes else '--days'} is for --fix: give that too")
+    if not fix and (apply.yes or min_age is not None):
+        raise ConfigError(f"{'--yes' if apply.yes else '--min-age'} is for --fix: give that too")
     if fix + write + (release is not None) > 1:
         raise ConfigError("--fix, --write and --for exclude each other: give one of them")
     if fix:
         with store.open() as bucket:
-            plan = bucket.abort_rule(days=days or DEFAULT_DAYS)
+            plan = bucket.abort_rule(min_age=duration_of("--min-age", min_age or _MIN_AGE))
             carry_out(plan, _WORDS, yes=apply.yes, as_json=output.as_json)
         return
     counts: Counter[str] = Counter()

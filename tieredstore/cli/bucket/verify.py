@@ -17,6 +17,7 @@ from tieredstore.cli.terminal.rows import Row, attributes_of
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import human_bytes
 from tieredstore.ops.verification import FindingKind, Severity
+from tieredstore.query.positions import duration_of
 
 if TYPE_CHECKING:
     from tieredstore.api.verifying import Level
@@ -50,9 +51,9 @@ def verify(
             "--state", metavar="FILE", help="Only what FILE does not know to be sound; FILE is kept up to date."
         ),
     ] = None,
-    recheck_days: Annotated[
-        int, typer.Option("--recheck-days", metavar="DAYS", min=1, help="With --state: check again after so long.")
-    ] = 30,
+    recheck_after: Annotated[
+        str, typer.Option("--recheck-after", metavar="AGE", help="With --state: check again after so long: 24h, 7d.")
+    ] = "30d",
     *,
     window: FromTo,
     work: Work,
@@ -67,6 +68,7 @@ def verify(
     Example: tieredstore verify -c store.properties --level data events
     """
     part = 1.0 if sample is None else percent(sample)
+    recheck = duration_of("--recheck-after", recheck_after)
     report = Report(level, as_json=output.as_json)
     with (
         store.open(cluster) as bucket,
@@ -80,7 +82,7 @@ def verify(
 
         report.seen = bucket.verify(
             *topics.names, level=level, sample=part, start=window.first, stop=window.end, state=state,
-            recheck_days=recheck_days, on_finding=report.tell, on_segment=take, **topics.which(work),
+            recheck_after=recheck, on_finding=report.tell, on_segment=take, **topics.which(work),
         )  # fmt: skip
     report.finish()
     if report.exit_code:

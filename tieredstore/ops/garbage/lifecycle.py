@@ -17,8 +17,6 @@ from tieredstore.errors import ConfigError, PreconditionFailedError, StoreError
 from tieredstore.ops.garbage.collection import least_age_ms
 from tieredstore.ops.steps import Outcome
 
-DEFAULT_DAYS: Final = 7
-
 _DAY_MS: Final = 86_400_000
 _LOOKS: Final = 2
 _NAME: Final = "tieredstore-abort-unfinished-uploads"
@@ -57,7 +55,7 @@ def aborting_rule(state: LifecycleState, prefix: str) -> LifecycleRule | None:
 
 
 def add_abort_rule(
-    store: ObjectStore, prefix: str, *, days: int = DEFAULT_DAYS, upload_max_age_ms: int, dry_run: bool
+    store: ObjectStore, prefix: str, *, days: int, upload_max_age_ms: int, dry_run: bool
 ) -> LifecycleReport:
     """Ensure that the bucket aborts unfinished multipart uploads under ``prefix``.
 

@@ -11,6 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Generator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +22,11 @@ from tieredstore.ops.verification.subject import Extent, Level, SoundSegment
 from tieredstore.process.closing import Closing
 from tieredstore.versions import VERIFY_STATE
 
-RECHECK_DAYS: Final = 30
-"""A segment is checked again after this many days, even if unchanged."""
+RECHECK_AFTER: Final = timedelta(days=30)
+"""A segment is checked again after this time, even if unchanged."""
 
 _FORMAT: Final = "tieredstore verify "
 """Followed by the version."""
-_DAY_MS: Final = 86_400_000
 _SAVE_AFTER_ROWS: Final = 500
 _SAVE_AFTER_S: Final = 2.0
 _FORGET_AFTER: Final = 3
@@ -50,12 +50,12 @@ class VerifyState(Closing):
         identity: str,
         prefix: str,
         *,
-        recheck_days: float = RECHECK_DAYS,
+        recheck_after: timedelta = RECHECK_AFTER,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """Open the file. Raise ConfigError if ``verify`` did not write it, or if it is of another bucket."""
         self._path = path
-        self._recheck_ms = int(recheck_days * _DAY_MS)
+        self._recheck_ms = recheck_after // timedelta(milliseconds=1)
         self._now_ms = now_ms
         self._unsaved, self._saved_at = 0, time.monotonic()
         with self._explained():

@@ -46,6 +46,7 @@ from tieredstore.pipelines.cli.items import (
     open_runner,
 )
 from tieredstore.pipelines.cli.new_file import init
+from tieredstore.query.positions import duration_of
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
@@ -84,11 +85,9 @@ class OnSpark(Group):
         typer.Option("--checkpoint", metavar="URI", help="Folder for Spark's checkpoint; the default is temporary."),
     ] = None
     drain: Annotated[
-        int,
-        typer.Option(
-            "--drain", metavar="SECONDS", min=0, max=86400, help="How long the last batch may take after SIGTERM."
-        ),
-    ] = 30
+        str,
+        typer.Option("--drain", metavar="DURATION", help="How long the last batch may take after SIGTERM: 90s, 5m."),
+    ] = "30s"
     listen: Annotated[
         str | None, typer.Option("--listen", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz here.")
     ] = None
@@ -100,6 +99,7 @@ class OnSpark(Group):
         except ValueError:
             shown = repr(excerpt(self.listen or ""))
             raise ConfigError(f"--listen is {shown}: give host and port, such as 127.0.0.1:9464") from None
+        drain_s = duration_of("--drain", self.drain).total_seconds()
         from tieredstore.spark.pipelines import runs
 
         settings = {part.partition("=")[0]: part.partition("=")[2] for part in self.conf or ()}
@@ -108,7 +108,7 @@ class OnSpark(Group):
         log_lines(as_json=json_logs)
         spark = runs.session(threads, settings)
         code = runs.pipeline_service(
-            spark, files, checkpoint=self.checkpoint, drain_s=float(self.drain), listen=address, take_over=take_over
+            spark, files, checkpoint=self.checkpoint, drain_s=drain_s, listen=address, take_over=take_over
         ).run()
         spark.stop()
         return code
