@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tieredstore.errors import StoreUnavailableError
+from tieredstore.errors import AccessDeniedError, StoreUnavailableError
 from tieredstore.process.forks import ForkSafeLock, begin_again_after_fork
 from tieredstore.uploader.partition import Partition
 
@@ -118,8 +118,8 @@ class Schedule:
             partition.turn.not_before_s = self._monotonic() + delay_s * (0.5 + random.random() / 2)  # noqa: S311
             said, partition.turn.error = partition.turn.error, error.with_traceback(None)
             self._give_back(partition)
-        # A store that is unavailable is the same for all partitions: health logs it once.
-        if str(said) != str(error) and not isinstance(error, StoreUnavailableError):
+        # A store that is unavailable or denies access is the same for all partitions: health logs it once.
+        if str(said) != str(error) and not isinstance(error, StoreUnavailableError | AccessDeniedError):
             _logger.warning("%s: %s; retrying until it succeeds", partition.where, error)
 
     def _give_back(self, partition: Partition) -> None:

@@ -13,7 +13,7 @@ from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import StoreError, StoreUnavailableError
+from tieredstore.errors import AccessDeniedError, StoreError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import LogSegmentData
 from tieredstore.process.deadline import boot_clock_s
@@ -111,6 +111,20 @@ def test_no_manifest_is_written_over_an_object_of_another_size(
     with pytest.raises(StoreError, match="has not the expected 1280 bytes"):
         copy(acting(inner, Suffix.LOG, lambda store, key: store.put(key, change)), files, pool, Clock())
     assert keys(inner) == []
+
+
+@pytest.mark.parametrize("denied", list(Suffix))
+def test_a_denied_write_is_the_cause_and_only_earlier_objects_are_named(
+    files: LogSegmentData, pool: ThreadPoolExecutor, denied: Suffix, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = MemoryObjectStore()
+    refusal = AccessDeniedError("the store answered AccessDenied")
+    store = ScriptedStore(inner).on("put", f"*.{denied.value}", refusal).on("delete", do=refusal)
+    with pytest.raises(AccessDeniedError, match=r"^writing was denied: the store answered") as caught:
+        copy(store, files, pool, boot_clock_s)
+    named = [suffix for suffix in Suffix if f".{suffix.value}" in caplog.text]
+    assert named == list(Suffix)[: list(Suffix).index(denied)]
+    assert len(getattr(caught.value, "__notes__", ())) == len(caplog.messages) == bool(named)
 
 
 def test_the_looks_cost_two_reads_of_a_byte(tmp_path: Path, files: LogSegmentData, pool: ThreadPoolExecutor) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.support.servers.probe import answers
 from tests.support.servers.process import Launch, free_port, installed_server, running
-from tests.support.servers.s3_server import S3Server
+from tests.support.servers.s3_server import REGION, S3Server
 
 ACCESS_KEY = "minio-tests"
 SECRET_KEY = "minio-tests-secret"
@@ -46,6 +49,18 @@ def start_minio() -> Generator[S3Server, None, None]:
 
     with running("minio", prepare) as process:
         yield S3Server("minio", f"http://127.0.0.1:{chosen[-1]}", ACCESS_KEY, SECRET_KEY, process.kill, process)
+
+
+def read_only_login(server: S3Server) -> tuple[str, str, str]:
+    """Return access key id, secret and token of a login that may list and read, and write nothing."""
+    rights = {"Effect": "Allow", "Action": ["s3:GetObject", "s3:ListBucket"], "Resource": ["arn:aws:s3:::*"]}
+    session: Any = boto3.Session(server.access_key, server.secret_key, region_name=REGION)
+    login = session.client("sts", endpoint_url=server.endpoint_url).assume_role(
+        # MinIO ignores both names.
+        RoleArn="arn:aws:iam::0:role/reader", RoleSessionName="reader",
+        Policy=json.dumps({"Version": "2012-10-17", "Statement": [rights]}),
+    )["Credentials"]  # fmt: skip
+    return login["AccessKeyId"], login["SecretAccessKey"], login["SessionToken"]
 
 
 def _is_ready(port: int) -> bool:

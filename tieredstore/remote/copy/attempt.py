@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.errors import (
+    AccessDeniedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     RangeNotSatisfiableError,
@@ -56,6 +57,7 @@ class Attempt:
         self._metadata = metadata
         self._age = age
         self._written: list[str] = []
+        self._denied: str | None = None
 
     def require(self, suffix: Suffix, size: int) -> None:
         """Raise StoreUnavailableError if the object is absent, StoreError if it has not ``size`` bytes; by one request.
@@ -90,6 +92,9 @@ class Attempt:
                 f"{self._layout.show(key)} exists: {self._metadata} is being copied by another process under the "
                 "same id; every attempt needs a new id"
             ) from error
+        except AccessDeniedError as error:
+            self._denied = key
+            raise AccessDeniedError(f"writing was denied: {error}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -100,6 +105,10 @@ class Attempt:
         try:
             delete_manifest_first(self._store, self._written)
         except TieredStoreError as second:
-            shown = ", ".join(map(self._layout.show, self._written))
+            # A denied write wrote nothing. It is deleted only in case an earlier request of it, without an answer, did.
+            left = [key for key in self._written if key != self._denied]
+            if not left:
+                return
+            shown = ", ".join(map(self._layout.show, left))
             _logger.warning("clean-up after a failed copy failed too; orphans may stay: %s (%s)", shown, second)
             error.add_note(f"clean-up failed too ({second}); these objects may stay: {shown}")

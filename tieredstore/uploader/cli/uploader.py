@@ -15,7 +15,7 @@ from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.cli.terminal.output import JsonValue, complain, counted, print_json_line, print_lines, print_table
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, text, word
-from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError
+from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError, TieredStoreError
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
@@ -99,8 +99,9 @@ def _tell_of_run(shipping: Uploader, left: Sequence[Outcome], output: Output) ->
         raise typer.Exit(DataLossError.exit_code)
     failed = [one for one in left if one.status == "failed"]
     if failed:
-        is_refused = any(isinstance(one.error, ConfigError) for one in failed)
-        raise typer.Exit((ConfigError if is_refused else StoreUnavailableError).exit_code)
+        errors = (one.error for one in failed if isinstance(one.error, TieredStoreError))
+        lasting = (error.exit_code for error in errors if not error.retryable)
+        raise typer.Exit(next(lasting, StoreUnavailableError.exit_code))
 
 
 def _print_json(outcomes: Sequence[Outcome], sums: dict[str, JsonValue]) -> None:
