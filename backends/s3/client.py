@@ -90,6 +90,17 @@ def choose_credentials(options: S3Options, session: Session) -> Credentials:
     return _of_chain(options, session)
 
 
+_SOURCES: Final = {
+    "env": "the environment (AWS_ACCESS_KEY_ID)",
+    "shared-credentials-file": "the profile {profile} in {credentials_file}",
+    "config-file": "the profile {profile} in {config_file}",
+    "assume-role": "the role of the profile {profile}",
+    "iam-role": "the instance's role",
+    "container-role": "the container's role",
+}
+"""Sources of credentials by botocore's name of the method."""
+
+
 def describe_credentials(options: S3Options) -> str:
     """Describe the source of the access key, and the end of its id. May request a token."""
     session = open_session()
@@ -100,7 +111,9 @@ def describe_credentials(options: S3Options) -> str:
         case Path() as path:
             source = str(path)
         case _:
-            source = f"the SDK's chain ({credentials.method})"
+            known = _SOURCES.get(credentials.method, "the SDK's chain ({method})")
+            files = {name: session.get_config_variable(name) for name in ("credentials_file", "config_file")}
+            source = known.format(method=credentials.method, profile=session.profile or "default", **files)
     key_id = credentials.get_frozen_credentials().access_key or ""
     return f"access key …{key_id[-4:]} of {source}"
 

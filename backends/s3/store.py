@@ -230,6 +230,8 @@ class Listing:
             asked["Delimiter"] = delimiter
         first: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
 
+        what = f"listing {self._bucket}{f' under {prefix!r}' if prefix else ''}"
+
         def page(client: S3Client, token: str | None) -> tuple[list[_Page], str | None]:
             at: dict[str, Any] = first if token is None else {"ContinuationToken": token}
             try:
@@ -245,7 +247,6 @@ class Listing:
             # Do not yield a page without keys, which is no progress.
             return [listed] if listed.objects or listed.folders else [], following
 
-        what = f"the keys of {self._bucket} that start with {prefix!r}"
         return self._ask(what, page)
 
 

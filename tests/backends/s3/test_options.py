@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.servers.s3_server import REGION, S3Server
 from tests.support.stores.s3_stores import impatient_store, options_for
-from tieredstore.backends.s3.client import client_config, parse_credentials
+from tieredstore.backends.s3.client import client_config, describe_credentials, parse_credentials
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, ListingOrder, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.config import settings_from
@@ -150,6 +150,28 @@ def test_the_sdk_s_chain_is_used_and_named_when_nothing_is_set(
         store.put("object", b"x")
     assert "chain: env" in caplog.text
     assert minio.secret_key not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("variables", "file", "source"),
+    [
+        ({"AWS_ACCESS_KEY_ID": "AKIA1234", "AWS_SECRET_ACCESS_KEY": SECRET}, "", "the environment (AWS_ACCESS_KEY_ID)"),
+        ({}, "AWS_SHARED_CREDENTIALS_FILE", "the profile default in {file}"),
+        ({"AWS_PROFILE": "backups"}, "AWS_SHARED_CREDENTIALS_FILE", "the profile backups in {file}"),
+        ({"AWS_PROFILE": "backups"}, "AWS_CONFIG_FILE", "the profile backups in {file}"),
+    ],
+)
+def test_the_source_of_the_key_is_named(
+    variables: dict[str, str], file: str, source: str,
+    no_aws_environment: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    profile = variables.get("AWS_PROFILE", "default")
+    named = f"profile {profile}" if file == "AWS_CONFIG_FILE" else profile
+    (tmp_path / "aws").write_text(f"[{named}]\naws_access_key_id=AKIA1234\naws_secret_access_key={SECRET}\n")
+    for name, text in {**variables, **({file: str(tmp_path / "aws")} if file else {})}.items():
+        monkeypatch.setenv(name, text)
+    told = describe_credentials(S3Options("logs", region=REGION))
+    assert told == f"access key …1234 of {source.format(file=tmp_path / 'aws')}"
 
 
 def test_no_credentials_at_all_is_denied_here_and_nothing_is_sent_unsigned(no_aws_environment: None) -> None:

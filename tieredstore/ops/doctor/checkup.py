@@ -274,7 +274,11 @@ def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
 def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     store, prefix = place.store, place.prefix
     started = time.perf_counter()
-    infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
+    try:
+        infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
+    except AccessDeniedError as error:
+        # Without any credentials, this raises an error that names what is missing.
+        raise AccessDeniedError(f"{error}; tried as {admin_of(store).caller()}") from error
     ms = _ms_since(started)
     # Report the credentials as good: the listing has succeeded, so the store has accepted them.
     yield Check("caller", Verdict.GOOD, admin_of(store).caller() or "the store does not report the caller")
