@@ -17,7 +17,7 @@ from tieredstore.catalog.watermark import Hole, Watermark, watermark_key
 from tieredstore.errors import ConfigError
 from tieredstore.live import LiveCluster, LiveTopic
 from tieredstore.model import AtTime, TopicId, TopicPartition, Uuid
-from tieredstore.ops.offsets import BrokerLog, Extent, ask_broker, why_missing
+from tieredstore.ops.offsets import Bounds, BrokerLog, Extent, ask_broker, why_missing
 from tieredstore.testing.segments import PARTITION
 
 Extents = tuple[Extent, ...]
@@ -166,11 +166,15 @@ class Cluster:
 
 
 def asked(
-    topic_id: Uuid | None, *known: TopicId, until: AtTime | None = None, others: Iterable[str] = ()
+    topic_id: Uuid | None,
+    *known: TopicId,
+    until: AtTime | None = None,
+    others: Iterable[str] = (),
+    window: Bounds = (None, None),
 ) -> dict[Uuid, dict[int, BrokerLog]]:
     cluster = cast("LiveCluster", cast("Any", Cluster(topic_id)))
     lives = [(PARTITION.topic, one) for one in known or (TopicId(PARTITION.topic_id),)]
-    logs = ask_broker(cluster, lives, until, now_ms=5000, others=others)
+    logs = ask_broker(cluster, lives, until, now_ms=5000, others=others, window=window)
     return {life: of_topic for (_, life), of_topic in logs.items()}
 
 
@@ -187,6 +191,62 @@ def test_where_no_record_is_so_late_all_is_earlier() -> None:
         1: (1000, False),
         2: (1000, True),
     }
+
+
+@pytest.mark.parametrize(
+    ("window", "first", "second"),
+    [
+        ((10, 15), (10, 15), (10, 15)),
+        ((10, None), (10, 20), (10, 20)),
+        ((20, None), (20, 20), (20, 20)),
+        ((None, 5), (5, 5), (5, 5)),
+        ((AtTime(7), None), (15, 20), (20, 20)),
+        ((None, AtTime(7)), (8, 15), (8, 20)),
+        ((18, AtTime(7)), (18, 18), (18, 20)),
+    ],
+)
+def test_a_window_cuts_the_brokers_logs(window: Bounds, first: Extent, second: Extent) -> None:
+    logs = asked(PARTITION.topic_id, window=window)[PARTITION.topic_id]
+    assert {number: log.extent for number, log in logs.items()} == {1: first, 2: second}
+
+
+def test_a_window_beyond_the_ends_of_the_brokers_logs_is_refused() -> None:
+    with pytest.raises(ConfigError, match=rf"offset 21 is beyond the end of {PARTITION.topic}-1 \(20\)"):
+        asked(PARTITION.topic_id, window=(21, None))
+
+
+@pytest.mark.parametrize(
+    ("count", "removed", "window", "stored", "not_stored", "lost"),
+    [
+        (1, (), (None, None), ((0, 10),), ((10, 20),), ()),
+        (1, (), (12, 15), (), ((12, 15),), ()),  # the bucket has nothing of the window
+        (1, (), (12, 25), (), ((12, 20),), ()),
+        (1, (), (None, 6), ((0, 10),), (), ()),
+        (1, (), (AtTime(5_000), None), (), ((15, 20),), ()),
+        (2, (), (None, 3), ((0, 10),), (), ()),  # offsets 10 to 19, beyond the window, are in the bucket
+        (2, (), (None, AtTime(1_003)), ((0, 10),), (), ()),
+        (3, (10,), (None, None), ((0, 10), (20, 30)), ((10, 20),), ()),
+        (3, (10,), (12, 25), ((20, 30),), ((12, 20),), ()),
+        (3, (10,), (21, 25), ((20, 30),), (), ()),
+        (3, (0,), (None, 15), ((10, 20),), ((8, 10),), ()),
+    ],
+)
+def test_a_window_is_compared_with_the_broker(
+    count: int, removed: Iterable[int], window: Bounds, stored: Extents, not_stored: Extents, lost: Extents,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    where = replace(PARTITION, partition=1)
+    write_segments(tmp_path / "kafka", count, where)
+    monkeypatch.setattr("tieredstore.live.LiveCluster", lambda *_, **__: Cluster(PARTITION.topic_id))
+    (tmp_path / "store").mkdir()
+    with ts.open(tmp_path / "store") as alone, ts.open(tmp_path / "store", broker="localhost:9092") as bucket:
+        alone.upload(tmp_path / "kafka")
+        for offset in removed:
+            alone.remove(where.topic, partitions=1, segment=offset).apply()
+        ((one,),) = (
+            topic.partitions for topic in bucket.topics(where.topic, partitions=1, start=window[0], stop=window[1])
+        )
+        assert (one.stored, one.not_stored, one.lost) == (stored, not_stored, lost)
 
 
 def test_topics_that_brokers_tier_are_compared_even_if_the_bucket_lacks_them() -> None:

@@ -21,7 +21,7 @@ from tieredstore.api.scopes import (
 from tieredstore.api.tables import Table, told
 from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
-from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
+from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
@@ -112,21 +112,23 @@ class Bucket(Closing):
 
         ``topics`` are names or globs; without any, all topics are returned. Reads the manifest of each segment, and
         needs no key. ``start`` and ``stop`` restrict the sums to segments with records in between. If the bucket has a
-        broker, its offsets are added, and topics that it tiers (``remote.storage.enable``) but the bucket lacks.
+        broker, its offsets in between are added, and topics that it tiers (``remote.storage.enable``) but the bucket
+        lacks.
         ``until`` is a time: ``missing_until`` then lists the offsets before it that the bucket lacks, and
         ``why_missing`` the reasons. ``on_segment`` is called with each segment, complete or not. Raises
         ResourceNotFoundError for a name that does not exist.
         """
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
 
-        scopes, (first, last) = scopes_of(self.topics, topics, which), window_of(start, stop)
+        scopes, window = scopes_of(self.topics, topics, which), window_of(start, stop)
         moment = time_of("until", until)
-        if moment is not None and (self.broker is None or first is not None or last is not None):
+        if moment is not None and (self.broker is None or window != (None, None)):
             raise ConfigError(
                 "until compares with a broker: open the bucket with broker=, and leave start and stop out"
             )
-        listed = told(self._listed(scopes, first, last), self._teller(on_segment))
-        return sum_up(self, listed, moment, scopes, is_whole=first is None and last is None)
+        latest: dict[TopicIdPartition, ListedSegment] = {}
+        listed = told(self._listed(scopes, *window, latest=latest), self._teller(on_segment))
+        return sum_up(self, listed, moment, scopes, window, latest)
 
     def each_segment(
         self, *topics: str, start: GivenPlace = None, stop: GivenPlace = None, **which: Unpack[Which]
@@ -562,9 +564,10 @@ class Bucket(Closing):
         manifests: bool = True,
         ordered: bool = True,
         parallel: int = READERS,
+        latest: dict[TopicIdPartition, ListedSegment] | None = None,
     ) -> Iterator[ListedSegment]:
         """Yield the segments of each partition by offset. ``ordered`` also sorts the partitions, and keeps the
-        listing in memory.
+        listing in memory. ``latest`` is given each partition's last segment, in the window or not.
         """
         from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment, load_listing, load_stream, within  # noqa: PLC0415
@@ -576,7 +579,11 @@ class Bucket(Closing):
                 yield from (ListedSegment(objects, None) for objects in listed)
                 continue
             load = load_listing if ordered else load_stream
-            yield from within(load(opened.store, listed, rules=opened.manifest_rules, parallel=parallel), start, stop)
+            loaded = load(opened.store, listed, rules=opened.manifest_rules, parallel=parallel)
+            if latest is not None:
+                loaded = told(loaded, lambda one: latest.update({one.partition: one}))
+            # Records from an offset beyond the bucket's end may be on the broker.
+            yield from within(loaded, start, stop, check_start=latest is None or self.broker is None)
 
     def __repr__(self) -> str:
         encryption = self.settings.encryption

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,18 +25,25 @@ from tieredstore.process.thread_pool import ThreadPool
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
     from tieredstore.api.scopes import Scopes
-    from tieredstore.ops.offsets import BrokerLog
+    from tieredstore.ops.offsets import Bounds, BrokerLog
 
 _Life: TypeAlias = tuple[str, Uuid]
 """An incarnation of a topic: name and id."""
 
 
 def sum_up(
-    bucket: Bucket, listed: Iterator[ListedSegment], until: AtTime | None, scopes: Scopes, *, is_whole: bool
+    bucket: Bucket,
+    listed: Iterator[ListedSegment],
+    until: AtTime | None,
+    scopes: Scopes,
+    window: Bounds,
+    latest: Mapping[TopicIdPartition, ListedSegment],
 ) -> Table[Topic]:
-    """Return the topics of a listing. With a broker, add its offsets, and the topics in scope that it tiers.
+    """Return the topics of a listing. With a broker, add its offsets in the window, and the topics in scope that it
+    tiers.
 
-    ``is_whole`` is False if a window left segments out: it is then unknown up to when a partition is complete.
+    After the listing, ``latest`` has each partition's last segment, even one outside of the window. A window leaves
+    unknown up to when a partition is complete.
     """
     lives: dict[_Life, dict[int, _Held]] = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
@@ -46,8 +53,11 @@ def sum_up(
         lives.setdefault((where.topic, where.topic_id), {})[where.partition] = held
     if bucket.broker is None:
         return Table(_topic(*life, [held.row() for held in lives[life].values()]) for life in lives)
+    is_empty = not lives
+    for where in latest:
+        lives.setdefault((where.topic, where.topic_id), {})
     now_ms = time.time_ns() // 1_000_000
-    logs = _ask_broker(bucket, scopes, list(lives), until, now_ms)
+    logs = _ask_broker(bucket, scopes, list(lives), until, now_ms, window, check_start=is_empty)
     rows: dict[_Life, list[Partition]] = {
         life: [] for life in sorted({*lives, *logs}, key=lambda life: (life[0], str(life[1])))
     }
@@ -62,18 +72,28 @@ def sum_up(
         life, number = place
         held = lives.get(life, {}).get(number) or _Held(number)
         row, log = held.row(bucket), logs.get(life, {}).get(number)
-        if log is None or not is_whole:
-            return replace(row, broker=log)
+        if log is None:
+            return row
+        if window != (None, None):
+            last = latest.get(TopicIdPartition(life[1], life[0], number))
+            return replace(row, broker=_cut(log, row, window, last))
         return _compare(bucket, life, held, row, log, until, now_ms)
 
     with ThreadPool(READERS, "tieredstore-watermarks") as pool:
         for (life, _), row in zip(places, in_parallel(pool, compare, places, at_once=2 * READERS), strict=True):
             rows[life].append(row)
-    return Table(_topic(*life, of_topic) for life, of_topic in rows.items())
+    return Table(_topic(*life, of_topic) for life, of_topic in rows.items() if of_topic or life in logs)
 
 
 def _ask_broker(
-    bucket: Bucket, scopes: Scopes, lives: list[_Life], until: AtTime | None, now_ms: int
+    bucket: Bucket,
+    scopes: Scopes,
+    lives: list[_Life],
+    until: AtTime | None,
+    now_ms: int,
+    window: Bounds,
+    *,
+    check_start: bool,
 ) -> dict[_Life, dict[int, BrokerLog]]:
     from tieredstore import live  # noqa: PLC0415  of the extra `kafka`
     from tieredstore.reading.query import timeout_of  # noqa: PLC0415
@@ -83,7 +103,18 @@ def _ask_broker(
     ids = [(topic, layout.topic_id(topic, topic_id)) for topic, topic_id in lives]
     with live.LiveCluster(client, isolation="read_uncommitted", timeout_s=timeout_of(client)) as cluster:
         others = [topic for topic in cluster.topics() if scopes.matches(topic)] if scopes.is_open else []
-        return ask_broker(cluster, ids, until, now_ms=now_ms, others=others)
+        return ask_broker(cluster, ids, until, now_ms=now_ms, others=others, window=window, check_start=check_start)
+
+
+def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | None) -> BrokerLog:
+    """Cut the broker's log at the end of the window's segments if the bucket has later ones.
+
+    The window's last segment then has the first record at or after its stop. The broker's own log may begin later.
+    """
+    end = row.end_offset
+    if end is None or last is None or last.objects.start_offset < end or not isinstance(window[1], AtTime):
+        return log
+    return log.within(min(log.earliest_offset, end), end)
 
 
 def _compare(

@@ -93,13 +93,17 @@ def load_stream(
 
 
 def within(
-    listed: Iterable[ListedSegment], start: int | AtTime | None, stop: int | AtTime | None
+    listed: Iterable[ListedSegment],
+    start: int | AtTime | None,
+    stop: int | AtTime | None,
+    *,
+    check_start: bool = True,
 ) -> Iterator[ListedSegment]:
     """Yield the listed segments that may have records from ``start`` up to ``stop``, in offset order.
 
     As in Kafka, a time means the first record at or after it, which is in the first segment whose greatest timestamp is
     not earlier. Segments with unknown ends are included if they may be within the window. At the end, raise ConfigError
-    if ``start`` is an offset beyond the ends of all partitions.
+    if ``start`` is an offset beyond the ends of all partitions, unless ``check_start`` is False.
     """
     ends: dict[str, int] = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
@@ -115,7 +119,7 @@ def within(
                 yield one
             if isinstance(stop, AtTime) and _reaches(one, stop):
                 break
-    if isinstance(start, int):
+    if isinstance(start, int) and check_start:
         check_offset(start, ends)
 
 

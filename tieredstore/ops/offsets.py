@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tieredstore.errors import ConfigError
-from tieredstore.model import AtTime, TopicId, Uuid
+from tieredstore.model import AtTime, TopicId, TopicPartition, Uuid, check_offset
 
 if TYPE_CHECKING:
     from tieredstore.catalog.watermark import Watermark
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Extent = tuple[int, int]
 """Offsets from the first up to the second (exclusive)."""
+
+Bounds: TypeAlias = tuple[int | AtTime | None, int | AtTime | None]
+"""Start and stop (exclusive), each an offset or a time; None leaves that side open."""
 
 _TIERED: Final = "remote.storage.enable"
 _SEGMENT_MS: Final = "segment.ms"
@@ -24,6 +27,7 @@ _SEGMENT_MS: Final = "segment.ms"
 class BrokerLog:
     """A broker's log of a partition. ``until`` is the first offset at or after a requested time, or the log's end.
 
+    In a listing of a window it is the log's part in the window, which may be empty.
     With a requested time, ``segment_ms`` is the topic's ``segment.ms``, if the login may read it. ``is_idle`` is True
     if the log has no record younger than that: its active segment then closes only when another record arrives.
     """
@@ -38,6 +42,11 @@ class BrokerLog:
     def extent(self) -> Extent:
         """The log's first offset and its end."""
         return self.earliest_offset, self.end_offset
+
+    def within(self, start: int, stop: int) -> BrokerLog:
+        """Return the log's part from offset ``start`` up to ``stop``; an empty one is at the nearer of both."""
+        earliest, end = (min(max(offset, start), max(start, stop)) for offset in self.extent)
+        return replace(self, earliest_offset=earliest, end_offset=end)
 
 
 def lost_between(held: Iterable[Extent]) -> tuple[Extent, ...]:
@@ -106,12 +115,15 @@ def ask_broker(
     *,
     now_ms: int,
     others: Iterable[str] = (),
+    window: Bounds = (None, None),
+    check_start: bool = True,
 ) -> dict[tuple[str, Uuid], dict[int, BrokerLog]]:
     """Return the brokers' logs of the bucket's topics, by topic name and bucket's topic id, then by partition.
 
     Of the topics ``others``, which the bucket lacks, those that the brokers tier are returned too. Topics that the
-    brokers lack are absent, and so are other ids than theirs. Raise ConfigError if the bucket has a topic only under
-    other ids than the brokers'.
+    brokers lack are absent, and so are other ids than theirs. Each log is cut to the ``window``, whose times mean the
+    first record at or after them. Raise ConfigError if the bucket has a topic only under other ids than the brokers',
+    or, with ``check_start``, if the window begins beyond the ends of all logs.
     """
     names = dict.fromkeys(topic for topic, _ in lives)
     more = [topic for topic in others if topic not in names]
@@ -131,9 +143,14 @@ def ask_broker(
     places = [(topic, number) for topic, live in described.items() for number in live.partitions]
     # Use only partitions in ``starts``: a partition that was just added may have no first offset yet.
     starts, ends = cluster.earliest_offsets(places), cluster.end_offsets(places)
+    if isinstance(window[0], int) and check_start:
+        check_offset(window[0], {f"{topic}-{number}": ends[topic, number] for topic, number in starts})
+    known = {place: BrokerLog(start, max(start, ends[place])) for place, start in starts.items()}
+    begins, stops = (_offsets_of(cluster, bound, known) for bound in window)
     logs: dict[tuple[str, Uuid], dict[int, BrokerLog]] = {life: {} for life in own.items()}
-    for place, start in starts.items():
-        logs[place[0], own[place[0]]][place[1]] = BrokerLog(start, max(start, ends[place]))
+    for place, log in known.items():
+        part = log.within(begins.get(place, 0), stops.get(place, log.end_offset))
+        logs[place[0], own[place[0]]][place[1]] = part
     if until is None:
         return logs
     firsts = cluster.offsets_for_times(dict.fromkeys(starts, until.timestamp_ms))
@@ -148,3 +165,13 @@ def ask_broker(
             is_idle=youngest.get((topic, number), 0) is None,
         )
     return logs
+
+
+def _offsets_of(
+    cluster: LiveCluster, bound: int | AtTime | None, logs: Mapping[TopicPartition, BrokerLog]
+) -> dict[TopicPartition, int]:
+    """Return the offset at which a window begins or stops in each log; none if it is open there."""
+    if not isinstance(bound, AtTime):
+        return {} if bound is None else dict.fromkeys(logs, bound)
+    firsts = cluster.offsets_for_times(dict.fromkeys(logs, bound.timestamp_ms))
+    return {place: logs[place].end_offset if first is None else first for place, first in firsts.items()}

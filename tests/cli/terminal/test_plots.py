@@ -17,7 +17,7 @@ from tests.support.kafka.live_topics import TieredTopic
 from tests.support.records.disk_segments import write_segments
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.api.rows import Partition
-from tieredstore.cli.bucket.ls import draw_offsets
+from tieredstore.cli.bucket.stored_pictures import draw_offsets
 from tieredstore.cli.terminal.plots import COLORS, GREY, RED, Picture, label
 from tieredstore.installation import install_command
 from tieredstore.model import TopicIdPartition, Uuid
@@ -125,7 +125,7 @@ def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
 
 def test_segments_of_no_time_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, picture = two_topics(tmp_path), tmp_path / "stored.png"
-    plots = importlib.import_module("tieredstore.cli.bucket.ls")
+    plots = importlib.import_module("tieredstore.cli.bucket.stored_pictures")
     # A time far in the future, as from a producer that counts nanoseconds.
     monkeypatch.setattr(plots, "iso_utc", lambda time: None if time > 1_767_225_610_000 else "2026")
     done = tieredstore("ls", "-c", settings, "--plot", picture)
@@ -186,8 +186,18 @@ def test_the_brokers_offsets_are_beside_the_buckets(kafka: KafkaServer, tmp_path
         assert tieredstore(*until, row["complete_up_to"]).code == 0
         assert tieredstore(*until, f"@{row['complete_up_to_ms'] + 1}").code == 3
     assert "COMPLETE UP TO" in heading
-    # A window leaves segments out, so nothing is claimed.
-    assert [row["complete_up_to"] for row in tieredstore(*asked, "--from", 1, "--json").rows[0]] == [None, None]
+    # Both sides are counted in a window. It leaves segments out, so no time is claimed.
+    window = (*asked, "-p", 1, "--from", 590, "--to")
+    ((one,), of_window) = tieredstore(*window, 595, "--json").rows
+    assert (one["segments"], one["lost"], one["complete_up_to"]) == (0, [], None)
+    assert (one["not_stored"], of_window["not_stored"]) == (5, 5)
+    assert (one["broker_earliest_offset"], one["broker_end_offset"]) == (590, 595)
+    assert tieredstore(*asked, "-p", 1, "--to", ends[1], "--json").rows[1]["not_stored"] == 0
+    heading, _, line, *_ = tieredstore(*window, 595).text.splitlines()
+    assert "BROKER END  NOT STORED  LOST  SEGMENTS" in heading
+    assert line.split()[:6] == [topic.topic, "1", "590", "595", "5", "none"]
+    assert tieredstore(*asked, "-p", 1, "--from", "now", "--json").rows[1]["not_stored"] == 0
+    tieredstore(*asked, "-p", 1, "--from", 601).fails(2, f"offset 601 is beyond the end of {topic.topic}-0 (600)")
     # Up to the first record the answer is complete, up to now it is not, and for a deleted topic it is unknown.
     complete = tieredstore(*asked, "-p", 1, "--until", "@1", "--json")
     assert (complete.code, [row["complete_until"] for row in complete.rows[0]]) == (0, [True])

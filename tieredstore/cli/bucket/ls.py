@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from tieredstore.api.rows import Partition, Segment, Topic
 from tieredstore.catalog.absence import prefix_hint
 from tieredstore.cli.app.options import Cluster, FromTo, Output, Store, Topics, parse_time
+from tieredstore.cli.bucket.stored_pictures import draw_offsets, draw_stored
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -28,21 +27,10 @@ from tieredstore.cli.terminal.output import (
     print_table,
     ratio_of,
 )
-from tieredstore.cli.terminal.plots import (
-    COLORS,
-    GREY,
-    RED,
-    Picture,
-    PlotFile,
-    add_legend,
-    label,
-    mark_amounts,
-    module,
-    unit_of,
-)
+from tieredstore.cli.terminal.plots import Picture, PlotFile
 from tieredstore.cli.terminal.rows import Row, attributes, column
 from tieredstore.cli.terminal.rows import field as declare
-from tieredstore.cli.terminal.tables import WIDE, moment, number, text, word
+from tieredstore.cli.terminal.tables import WIDE, Column, moment, number, text, word
 from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataError, ResourceNotFoundError, excerpt
 from tieredstore.model import AtTime, Uuid, human_bytes
 from tieredstore.ops.listing import HeldOffsets
@@ -89,7 +77,8 @@ def ls(
 
     With --bootstrap-server a line is always a partition, with the brokers' offsets: NOT STORED are offsets that only
     the brokers have, LOST those that neither has. No record before COMPLETE UP TO (UTC) is missing. Topics that the
-    brokers tier are listed even if the bucket has nothing of them. The active segment is stored once it is closed.
+    brokers tier are listed even if the bucket has nothing of them. The active segment is stored once it is closed. With
+    --from or --to, both sides are counted in the window, and COMPLETE UP TO is left out.
 
     --plot draws the stored bytes by the time of their records; with -p or --bootstrap-server the offsets of each
     partition, lost ones in red. It needs matplotlib.
@@ -117,7 +106,9 @@ def ls(
                 if time is None:
                     raise
                 raise BrokerUnavailableError(f"unknown whether it is complete {_up_to(time)}: {error}") from error
-            _show_partitions(rows, output, has_broker=has_broker, until=time)
+            _show_partitions(
+                rows, output, has_broker=has_broker, is_whole=not (window.start or window.stop), until=time
+            )
         if is_all and not (rows or seen.segments or seen.incomplete):
             _name_other_prefix(bucket)
     _name_missing_keys(seen.key_ids, bucket.settings)
@@ -209,10 +200,14 @@ def _held_partition(number: int, spans: Sequence[tuple[int, int]]) -> Partition:
 # ---- partitions
 
 
-def _show_partitions(topics: Sequence[Topic], output: Output, *, has_broker: bool, until: AtTime | None) -> None:
+def _show_partitions(
+    topics: Sequence[Topic], output: Output, *, has_broker: bool, is_whole: bool, until: AtTime | None
+) -> None:
     rows = [(topic, one) for topic in topics for one in topic.partitions]
     is_id_needed = len({topic.name for topic in topics}) < len(topics)
-    row = _partition_row(0 if is_id_needed else WIDE, has_broker=has_broker, has_until=until is not None)
+    row = _partition_row(
+        0 if is_id_needed else WIDE, has_broker=has_broker, is_whole=is_whole, has_until=until is not None
+    )
     sums = _sums_of([one for _, one in rows])
     not_stored = {"not_stored": sum(_count(one.not_stored) for _, one in rows)} if has_broker else {}
     row.show(
@@ -228,8 +223,11 @@ def _show_partitions(topics: Sequence[Topic], output: Output, *, has_broker: boo
 _Named: TypeAlias = tuple[Topic, Partition]
 
 
-def _partition_row(id_rank: int, *, has_broker: bool, has_until: bool) -> Row[_Named]:
-    """Declare the fields of a partition; ``id_rank`` is the rank of the topic's id."""
+def _partition_row(id_rank: int, *, has_broker: bool, is_whole: bool, has_until: bool) -> Row[_Named]:
+    """Declare the fields of a partition; ``id_rank`` is the rank of the topic's id.
+
+    COMPLETE UP TO is shown for whole partitions, not for windows.
+    """
     parts: list[Row[_Named]] = [
         Row(
             declare("topic", lambda row: row[0].name, text("TOPIC")),
@@ -243,7 +241,7 @@ def _partition_row(id_rank: int, *, has_broker: bool, has_until: bool) -> Row[_N
         (_SUMS_BESIDE_BROKER if has_broker else _SUMS).of(lambda row: row[1]),
     ]
     if has_broker:
-        parts.insert(1, _BROKER_OFFSETS.of(lambda row: row[1]))
+        parts.insert(1, (_BROKER_OFFSETS if is_whole else _BROKER_OFFSETS_IN_WINDOW).of(lambda row: row[1]))
     if has_until:
         parts.insert(
             2,
@@ -280,16 +278,25 @@ def _sums_row(first_rank: int, last_rank: int, stored_rank: int) -> Row[Partitio
 _SUMS: Final = _sums_row(first_rank=2, last_rank=1, stored_rank=0)
 _SUMS_BESIDE_BROKER: Final = _sums_row(first_rank=5, last_rank=4, stored_rank=3)
 """The sums of a table that compares with brokers, whose offsets matter more."""
-_BROKER_OFFSETS: Final[Row[Partition]] = Row(
-    declare(
-        "broker_earliest_offset", lambda one: one.broker and one.broker.earliest_offset, number("BROKER FROM", rank=3)
-    ),
-    declare("broker_end_offset", lambda one: one.broker and one.broker.end_offset, number("BROKER END", rank=2)),
-    declare("not_stored", lambda one: _count(one.not_stored), number("NOT STORED")),
-    column(text("LOST"), lambda one: ", ".join(f"{start}-{stop - 1}" for start, stop in one.lost) or "none"),
-    declare("complete_up_to_ms", lambda one: _ms(one.complete_up_to), moment("COMPLETE UP TO"), human_time),
-    declare("complete_up_to", lambda one: iso_utc(_ms(one.complete_up_to))),
-)
+
+
+def _broker_offsets_row(complete_up_to: Column | None) -> Row[Partition]:
+    return Row(
+        declare(
+            "broker_earliest_offset",
+            lambda one: one.broker and one.broker.earliest_offset,
+            number("BROKER FROM", rank=3),
+        ),
+        declare("broker_end_offset", lambda one: one.broker and one.broker.end_offset, number("BROKER END", rank=2)),
+        declare("not_stored", lambda one: _count(one.not_stored), number("NOT STORED")),
+        column(text("LOST"), lambda one: ", ".join(f"{start}-{stop - 1}" for start, stop in one.lost) or "none"),
+        declare("complete_up_to_ms", lambda one: _ms(one.complete_up_to), complete_up_to, human_time),
+        declare("complete_up_to", lambda one: iso_utc(_ms(one.complete_up_to))),
+    )
+
+
+_BROKER_OFFSETS: Final = _broker_offsets_row(moment("COMPLETE UP TO"))
+_BROKER_OFFSETS_IN_WINDOW: Final = _broker_offsets_row(None)
 
 
 def _sums_of(rows: Sequence[Partition]) -> Partition:
@@ -441,143 +448,3 @@ def _form(segment: Segment) -> str:
     """Return how the segment is stored, such as ``zstd key1`` or ``plain``."""
     forms = ["zstd"] if segment.compressed else []
     return " ".join([*forms, *([] if segment.key_id is None else [excerpt(segment.key_id)])]) or "plain"
-
-
-# ---- pictures
-
-_STEPS: Final = 500
-"""The number of points in time for which a picture has a value. Those of a larger number would share dots."""
-_NARROWEST_MS: Final = 1000
-
-Stored = Sequence[tuple[int, int]]
-"""Times in milliseconds, ascending, each with the bytes stored of records since the previous time."""
-
-
-def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]]) -> None:
-    """Draw the bytes stored up to each time. A segment is given as topic, time and size.
-
-    Report on stderr how many segments have no time in their manifests, and if there is nothing to draw.
-    """
-    stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    timeless = 0
-    for topic, time_ms, size in segments:
-        # Leave out an invalid time, from producers that count in other units: it would squeeze all others into one
-        # spot.
-        if time_ms is None or iso_utc(time_ms) is None:
-            timeless += 1
-        else:
-            stored[topic].append((time_ms, size))
-    if timeless:
-        complain(f"{timeless} segments are not in the picture: their manifests tell no time")
-    if not stored:
-        complain(f"{picture.path} was not drawn: no segment has a time")
-        return
-    bands = _bands({topic: sorted(of_topic) for topic, of_topic in stored.items()})
-    dates, axes, times = module("matplotlib.dates"), picture.axes(), _times(bands.values())
-    sums = {topic: sum(size for _, size in of_topic) for topic, of_topic in bands.items()}
-    unit, scale = unit_of(sum(sums.values()))
-    colors = [*itertools.islice(itertools.cycle(COLORS), len(bands))]
-    if len(stored) > len(bands):
-        colors[-1] = GREY
-    heights = [[height / scale for height in _heights(of_topic, times)] for of_topic in bands.values()]
-    shown = [datetime.fromtimestamp(time / 1000, UTC) for time in times]
-    areas = axes.stackplot(shown, *heights, colors=colors, step="post")
-    axes.set_xlim(shown[0], shown[-1])
-    axes.set_ylim(bottom=0)
-    locator = dates.AutoDateLocator(UTC, maxticks=9)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, UTC))
-    mark_amounts(axes.yaxis)
-    axes.set_xlabel("time of the records (UTC)")
-    axes.set_ylabel(f"stored ({unit})")
-    topics = label(next(iter(bands))).strip() if len(stored) == 1 else f"{len(stored)} topics"
-    axes.set_title(f"{topics}: {human_bytes(sum(sums.values()))} stored", loc="left", fontweight="bold")
-    if len(bands) > 1:
-        names = [f"{label(topic)}: {human_bytes(size)}" for topic, size in sums.items()]
-        # Name the areas from top to bottom, as they are drawn.
-        add_legend(axes, areas[::-1], names[::-1])
-    picture.save(axes)
-
-
-def _bands(stored: Mapping[str, Stored]) -> dict[str, Stored]:
-    """Return the largest topics first. The last band sums up those for which there is no colour."""
-    by_size = sorted(stored, key=lambda topic: (-sum(size for _, size in stored[topic]), topic))
-    if len(by_size) <= len(COLORS):
-        return {topic: stored[topic] for topic in by_size}
-    own, others = by_size[: len(COLORS) - 1], by_size[len(COLORS) - 1 :]
-    together = sorted(itertools.chain.from_iterable(stored[topic] for topic in others))
-    return {**{topic: stored[topic] for topic in own}, f"{len(others)} others": together}
-
-
-def _times(bands: Iterable[Stored]) -> list[int]:
-    """Return equidistant times, from before the first record to after the last."""
-    ends = [time for stored in bands for time in (stored[0][0], stored[-1][0])]
-    first, last = min(ends), max(ends)
-    margin = max((last - first) // 20, _NARROWEST_MS)
-    return [first - margin + step * (last - first + 2 * margin) // _STEPS for step in range(_STEPS + 1)]
-
-
-def _heights(stored: Stored, times: Iterable[int]) -> list[int]:
-    """Return the bytes stored up to each of ``times``."""
-    sums = [0, *itertools.accumulate(size for _, size in stored)]
-    instants = [time for time, _ in stored]
-    return [sums[bisect.bisect_right(instants, time)] for time in times]
-
-
-_BUCKET, _BROKER = COLORS[:2]
-_THICK: Final = 0.38
-_TALLEST: Final = 30.0
-"""The greatest height in inches, however many partitions share it."""
-
-
-def draw_offsets(picture: Picture, partitions: Mapping[_Life, Partition], *, broker: bool) -> None:
-    """Draw a bar for each partition in the bucket, and one for it on the broker if ``broker`` is True."""
-    if not partitions:
-        complain(f"{picture.path} was not drawn: there are no segments")
-        return
-    axes = picture.axes(height=min(1.9 + 0.45 * len(partitions), _TALLEST))
-    # Draw the bucket's bar above the broker's; alone it takes the whole height.
-    thick = _THICK if broker else 2 * _THICK
-    for row, known in enumerate(partitions.values()):
-        _draw(axes, known.stored, (row - _THICK, thick), _BUCKET)
-        if known.broker is not None:
-            _draw(axes, [known.broker.extent], (row, _THICK), _BROKER)
-        # Draw lost offsets with an edge, which makes a hole of one offset visible among millions.
-        _draw(axes, known.lost, (row - _THICK, 2 * _THICK), RED, edgecolor=RED, linewidth=1)
-    _label(axes, partitions, broker=broker)
-    picture.save(axes)
-
-
-def _draw(axes: Any, extents: Sequence[Extent], place: tuple[float, float], color: str, **style: object) -> None:
-    axes.broken_barh([(start, stop - start) for start, stop in extents], place, facecolors=color, **style)
-
-
-def _label(axes: Any, partitions: Mapping[_Life, Partition], *, broker: bool) -> None:
-    ticker, patches = module("matplotlib.ticker"), module("matplotlib.patches")
-    axes.set_ylim(len(partitions) - 0.5, -0.5)
-    locator = ticker.MaxNLocator(nbins=max(2, min(len(partitions), 40)), integer=True)
-    rows = [int(row) for row in locator.tick_values(0, max(1, len(partitions) - 1)) if 0 <= row < len(partitions)]
-    topics = {topic for topic, *_ in partitions}
-    names = [str(number) if len(topics) == 1 else f"{label(topic)}-{number}" for topic, _, number in partitions]
-    axes.set_yticks(rows, [names[row] for row in rows])
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=8, integer=True))
-    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
-    axes.set_xlabel("offset")
-    axes.set_ylabel("partition")
-    subject = label(min(topics)).strip() if len(topics) == 1 else f"{len(topics)} topics"
-    axes.set_title(f"{subject}: {_message(partitions.values())}", loc="left", fontweight="bold")
-    shown = [("bucket", _BUCKET)]
-    shown += [("broker", _BROKER)] if broker else []
-    shown += [("lost", RED)] if any(known.lost for known in partitions.values()) else []
-    handles = [patches.Patch(color=color, label=name) for name, color in shown]
-    add_legend(axes, handles=handles)
-
-
-def _message(partitions: Iterable[Partition]) -> str:
-    lost = [extent for known in partitions for extent in known.lost]
-    if not lost:
-        return "no offset is lost"
-    count = _count(lost)
-    return f"{count:,} offsets are lost" if count > 1 else "one offset is lost"
