@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.timestamps import (
         BatchDecoding,
         OffsetAndTimestamp,
+        first_timestamp,
         offset_for_time,
         offset_range,
         offsets_for_times,
@@ -36,6 +37,7 @@ __all__ = [
     "StoredSegment",
     "Superseded",
     "catalog_of_metadata_topic",
+    "first_timestamp",
     "list_segments",
     "load_catalog",
     "load_segment",

@@ -7,7 +7,8 @@ entry, which proves that the record comes before it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -16,7 +17,8 @@ from tieredstore.catalog.log_sections import LogSection, open_log, section_for_t
 from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.installation import Extra
 from tieredstore.kafka.batches import BatchHeader, TimestampType
-from tieredstore.model import TopicIdPartition
+from tieredstore.limits import MAX_INT64
+from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -89,6 +91,39 @@ def offsets_for_times(
     with ThreadPool(readers, "tieredstore-times") as pool:
         jobs = in_parallel(pool, lambda item: offset_for_time(source, *item), times, at_once=len(times))
         return dict(zip((lineage.partition for lineage, _ in times), jobs, strict=True))
+
+
+def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> int | None:
+    """Return the timestamp (ms) of the segment's first record; None if it has no record, or that has no timestamp.
+
+    Two requests: for the manifest, and for the log's first chunk. The rest of the log is read only if that chunk does
+    not have the first record. The record is decoded and its CRC checked, because a batch header may tell another time:
+    if compaction has set a delete horizon, for example. Markers of transactions are no records.
+
+    Raise ConfigError without ``tieredstore[arrow]``, EncryptionError without the key, BatchCorruptError for a damaged
+    batch.
+    """
+    # Stop at the first record: the decoder returns records as soon as it has any.
+    decoder = _decoder(_CHECKED, "reading the times of first records", target_bytes=1)
+    try:
+        with (
+            closing(_chunk_by_chunk(source, segment)) as pieces,
+            closing(_records_since(decoder.decode(pieces, start_offset=segment.start_offset), -MAX_INT64)) as records,
+        ):
+            record = next(records, None)
+    except BatchCorruptError as error:
+        raise BatchCorruptError(f"{segment}: {error}") from error
+    return None if record is None or record.timestamp_ms < 0 else record.timestamp_ms
+
+
+def _chunk_by_chunk(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Generator[memoryview]:
+    """Yield the log's first chunk, read alone, then the others."""
+    size = segment.segment_size_in_bytes
+    first = source.fetch_manifest(segment).chunk_index.original_chunk_size
+    for start, stop in ((0, min(first, size)), (first, size)):
+        if start < stop:
+            with source.fetch_log_segment(segment, start, stop - 1) as stream:
+                yield from stream.chunks()
 
 
 def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, stop_ms: int | None) -> tuple[int, int]:
@@ -164,7 +199,7 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
     return min(records, key=lambda candidate: candidate.offset, default=None)
 
 
-def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Iterator[OffsetAndTimestamp]:
+def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Generator[OffsetAndTimestamp]:
     for batch in batches:
         columns: Any = batch
         # Use typed views of the buffers, which make no objects for skipped records.
@@ -215,15 +250,18 @@ def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | N
     return None
 
 
-def _decoder(decoding: BatchDecoding) -> RecordDecoder:
-    """Return a decoder; raise ConfigError without pyarrow."""
-    with Extra("looking offsets up by time", "arrow"):
+def _decoder(
+    decoding: BatchDecoding, doing: str = "looking offsets up by time", *, target_bytes: int = 4 * _MIB
+) -> RecordDecoder:
+    """Return a decoder; raise ConfigError without pyarrow, which names what it is needed for."""
+    with Extra(doing, "arrow"):
         records = importlib.import_module("tieredstore.kafka.records")
     decoder: RecordDecoder = records.RecordDecoder(
         ("offset", "timestamp"),
         check_crc=decoding.check_crc,
         on_corrupt=decoding.on_corrupt,
         keep_headers=True,
+        target_bytes=target_bytes,
         max_batch_bytes=decoding.max_batch_bytes,
     )
     return decoder
