@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Unpack
 
 from tieredstore.api.outcomes import OnOutcome, Plan, Totals, run
 from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
@@ -21,7 +21,7 @@ from tieredstore.api.scopes import (
 from tieredstore.api.tables import Table, told
 from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
-from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.model import AtTime, TopicIdPartition, Uuid
 from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from tieredstore.ops.keys.use import KeyNeed
     from tieredstore.ops.listing import ListedSegment
     from tieredstore.remote import RemoteStorageManager
-    from tieredstore.remote.fetch.stream import SegmentStream
     from tieredstore.remote.stores import StoreLike
 
 By = Literal["topic", "partition", "day"]
@@ -535,14 +534,6 @@ class Bucket(Closing):
     def opened(self) -> OpenBucket:
         """Return the store itself, for tools."""
         return self._bucket()
-
-    def open_log(self, segment: RemoteLogSegmentMetadata) -> SegmentStream:
-        """Open the whole log of a segment as a seekable, read-only file."""
-        return self.manager.open(segment)
-
-    def open_index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> BinaryIO:
-        """Open one index of a segment."""
-        return self.manager.fetch_index(segment, kind)
 
     def close(self) -> None:
         """Close the store and everything opened by the bucket, within two seconds. Idempotent."""

@@ -18,19 +18,17 @@ if TYPE_CHECKING:
     from tieredstore.ops.cost.monthly import MonthlyCost
     from tieredstore.ops.listing import ListedSegment
     from tieredstore.remote.fetch.stream import SegmentStream
+    from tieredstore.remote.source import SegmentSource
 
 _PIECE: Final = 1 << 20
 
 
 class SegmentFiles(Protocol):
-    """Opens the files of a segment; a bucket implements it."""
+    """Reads the files of a segment; a bucket implements it."""
 
-    def open_log(self, segment: RemoteLogSegmentMetadata) -> SegmentStream:
-        """Open the whole log as a seekable, read-only file."""
-        ...
-
-    def open_index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> BinaryIO:
-        """Open one index."""
+    @property
+    def manager(self) -> SegmentSource:
+        """The source of logs and indexes."""
         ...
 
 
@@ -152,7 +150,7 @@ class Segment:
         KeyRingError.
         """
         files, metadata = self._of_bucket()
-        return files.open_log(metadata)
+        return files.manager.open(metadata)
 
     def index(self, kind: str) -> BinaryIO:
         """Open one index: offset, timestamp, producer-snapshot, transaction or leader-epoch.
@@ -162,7 +160,18 @@ class Segment:
         """
         wanted = index_type("kind", kind)
         files, metadata = self._of_bucket()
-        return files.open_index(metadata, wanted)
+        return files.manager.fetch_index(metadata, wanted)
+
+    def read_first_time(self) -> datetime | None:
+        """Return the time of the first record; None if the segment has no record, or that has no time.
+
+        Manifests lack it, so this reads the log's first chunk. It needs the private key of an encrypted segment, and
+        ``tieredstore[arrow]``. Raises what :meth:`open` does, and BatchCorruptError for a damaged batch.
+        """
+        from tieredstore.catalog.timestamps import first_timestamp  # noqa: PLC0415  few need it
+
+        files, metadata = self._of_bucket()
+        return time_of(first_timestamp(files.manager, metadata))
 
     def fetch(self, path: str | Path, *, range: slice | None = None, index: str | None = None) -> Path:
         """Write the log, a ``range`` of its bytes, or one ``index`` into a new file, complete or not at all."""

@@ -38,7 +38,7 @@ MEMQ = next((REPOSITORY / "tests/pubsub/golden/batches").glob("v02*"))
 
 KEPT = "none/base_offset=0/1_1_00000000000000000000.parquet"
 PRINTING = {
-    "ls": ["ls", "ls -p all"],
+    "ls": ["ls", "ls -p all --first-times"],
     "upload": ["upload kafka --dry-run", "upload active --dry-run"],
     "inspect": ["inspect txn 0 605 --chunks"]
     + [f"inspect txn 0 605 --index {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],

@@ -255,3 +255,50 @@ def test_a_broker_that_does_not_answer_is_not_known(settings: Path) -> None:
     words = ("--bootstrap-server", "localhost:1", "-X", "default.api.timeout.ms=1000", "--until", "yesterday")
     done = tieredstore("ls", "-c", settings, *words)
     assert (done.code, done.stdout) == (75, b"")
+
+
+def test_each_segments_first_and_last_time_are_listed(settings: Path) -> None:
+    listed = tieredstore("ls", "-c", settings, "single", "-p", 0, "--first-times", "--json").rows[0]
+    alone = tieredstore("ls", "-c", settings, "single", "-p", 0, "--json").rows[0]
+    # Each of these segments has one record.
+    assert [row["first_timestamp_ms"] for row in listed] == [row["max_timestamp_ms"] for row in alone]
+    assert [row["first_timestamp"] for row in listed] == [row["max_timestamp"] for row in listed]
+    assert [row.keys() - one.keys() for row, one in zip(listed, alone, strict=True)] == [
+        {"first_timestamp", "first_timestamp_ms"}
+    ] * len(alone)
+    for more in ([], ["-p", 0, "--bootstrap-server", "localhost:1"]):
+        tieredstore("ls", "-c", settings, "single", *more, "--first-times").fails(2, "give -p N or -p all, and no")
+
+
+def test_first_times_are_unknown_without_the_key(tmp_path: Path) -> None:
+    settings = store_of(tmp_path, TXN, more=ENC)
+    lines = settings.read_text().splitlines()
+    for name, kept, why in (
+        ("no-ring", lambda line: not line.startswith("encryption"), "no key ring is configured"),
+        ("no-file", lambda line: True, "/nowhere"),
+    ):
+        keyless = tmp_path / f"{name}.properties"
+        keyless.write_text("\n".join(filter(kept, lines)).replace(str(GOLDEN), "/nowhere"))
+        asked = ("ls", "-c", keyless, "txn", "-p", 0, "--first-times")
+        shown = tieredstore(*asked)
+        assert (shown.code, shown.stderr.count("\n")) == (0, 1)
+        assert shown.stderr.startswith("tieredstore: FIRST RECORD of 5 segments is unknown: ")
+        assert why in shown.stderr
+        assert [line.split()[-3] for line in shown.text.splitlines()[2:7]] == ["-"] * 5
+        assert [row["first_timestamp_ms"] for row in tieredstore(*asked, "--json").rows[0]] == [None] * 5
+
+
+def test_a_damaged_first_batch_is_named_and_exits_4(settings: Path, tmp_path: Path) -> None:
+    path = stored_files(tmp_path, "log")[1]
+    log = bytearray(path.read_bytes())
+    log[-1] ^= 1
+    path.write_bytes(log)
+    asked = ("ls", "-c", settings, "single", "-p", 0, "--first-times")
+    listed = tieredstore(*asked, "--json")
+    rows, summary = listed.rows
+    assert (listed.code, summary["damaged"], summary["segments"]) == (4, 1, 3)
+    assert [row["first_timestamp_ms"] is None for row in rows] == [False, True, False]
+    assert rows[1]["segment_id"] in listed.stderr
+    assert "the record batch at byte 0 (offset 1) is damaged: its CRC is" in listed.stderr
+    assert tieredstore(*asked).code == 4
+    assert tieredstore(*asked[:-1]).code == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -31,10 +31,20 @@ from tieredstore.cli.terminal.plots import Picture, PlotFile
 from tieredstore.cli.terminal.rows import Row, attributes, column
 from tieredstore.cli.terminal.rows import field as declare
 from tieredstore.cli.terminal.tables import WIDE, Column, moment, number, text, word
-from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataError, ResourceNotFoundError, excerpt
+from tieredstore.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    CorruptDataError,
+    EncryptionError,
+    ResourceNotFoundError,
+    TieredStoreError,
+    excerpt,
+)
 from tieredstore.model import AtTime, Uuid, human_bytes
 from tieredstore.ops.listing import HeldOffsets
 from tieredstore.ops.offsets import Extent
+from tieredstore.process.parallel import in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
@@ -47,6 +57,12 @@ _NEVER: Final = WIDE + 1
 
 _Life: TypeAlias = tuple[str, Uuid, int]
 """A partition of one incarnation of a topic."""
+
+_Listed: TypeAlias = tuple[Segment, Extent | None]
+"""A segment, and the hole before it."""
+
+_FIRST_CHUNKS: Final = 8
+"""First chunks to read at once. A chunk has 4 MiB by default, and takes twice its size in memory."""
 
 
 def ls(
@@ -65,6 +81,14 @@ def ls(
         ),
     ] = None,
     *,
+    first_times: Annotated[
+        bool,
+        typer.Option(
+            "--first-times",
+            rich_help_panel="Topics",
+            help="With -p, also the time of each segment's first record. Reads its first chunk, and needs the key.",
+        ),
+    ] = False,
     output: Output,
     plot: PlotFile = None,
 ) -> None:
@@ -72,8 +96,9 @@ def ls(
 
     A line is a partition; with -p it is a segment, or a hole: offsets that no segment holds. -p all lists the segments
     of all partitions. Reads the manifest of each, and needs no key. FIRST ENDS and LAST are the times (UTC) of the
-    newest records of the first and the last segment; manifests have no others. Segments that lack an object (an
-    unfinished copy or delete, or a loss) are named on stderr, and have "complete": false in JSON.
+    newest records of the first and the last segment; manifests have no others. FIRST RECORD (--first-times) is read
+    from each segment, and "-" if that has no time or cannot be decrypted. Segments that lack an object (an unfinished
+    copy or delete, or a loss) are named on stderr, and have "complete": false in JSON.
 
     With --bootstrap-server a line is always a partition, with the brokers' offsets: NOT STORED are offsets that only
     the brokers have, LOST those that neither has. No record before COMPLETE UP TO (UTC) is missing. Topics that the
@@ -86,18 +111,18 @@ def ls(
     Example: tieredstore ls -c store.properties orders -p 0
     """
     picture = None if plot is None else Picture(plot)
-    time = parse_time("--until", until)
+    time, is_whole = parse_time("--until", until), not (window.start or window.stop)
     has_broker = cluster.client() is not None
-    if time is not None and (not has_broker or window.start or window.stop):
-        raise ConfigError(
-            "--until compares with brokers: name them by --bootstrap-server, and leave --from and --to out"
-        )
-    seen = _Seen(is_drawn=picture is not None)
-    is_all = not (topics.names or window.start or window.stop)
+    has_segments = topics.partitions is not None and not has_broker
+    _check(
+        until_fits=time is None or (has_broker and is_whole),
+        first_times_fit=has_segments or not first_times,
+    )
+    seen = _Seen(is_drawn=picture is not None, first_times={} if first_times else None)
     rows: Sequence[Topic] = ()
     with store.open(cluster) as bucket:
         places, which = {"start": window.first, "stop": window.end}, topics.which()
-        if topics.partitions is not None and not has_broker:
+        if has_segments:
             _show_segments(seen, map(seen.add, bucket.each_segment(*topics.names, **places, **which)), output)
         else:
             try:
@@ -106,13 +131,11 @@ def ls(
                 if time is None:
                     raise
                 raise BrokerUnavailableError(f"unknown whether it is complete {_up_to(time)}: {error}") from error
-            _show_partitions(
-                rows, output, has_broker=has_broker, is_whole=not (window.start or window.stop), until=time
-            )
-        if is_all and not (rows or seen.segments or seen.incomplete):
-            _name_other_prefix(bucket)
-    _name_missing_keys(seen.key_ids, bucket.settings)
-    if picture is not None and (topics.partitions is not None or has_broker):
+            _show_partitions(rows, output, has_broker=has_broker, is_whole=is_whole, until=time)
+        if is_whole and not (topics.names or rows):
+            _name_other_prefix(bucket, seen)
+    _name_missing_keys(seen, bucket.settings)
+    if picture is not None and (has_segments or has_broker):
         draw_offsets(picture, _lives_of(rows) if has_broker else seen.partitions(), broker=has_broker)
     elif picture is not None:
         draw_stored(picture, seen.whole)
@@ -120,6 +143,27 @@ def ls(
         raise typer.Exit(CorruptDataError.exit_code)
     if time is not None:
         _judge(rows, time)
+
+
+def _check(*, until_fits: bool, first_times_fit: bool) -> None:
+    if not until_fits:
+        raise ConfigError(
+            "--until compares with brokers: name them by --bootstrap-server, and leave --from and --to out"
+        )
+    if not first_times_fit:
+        raise ConfigError("--first-times is for segments: give -p N or -p all, and no --bootstrap-server")
+
+
+def _first_time(segment: Segment) -> datetime | TieredStoreError | None:
+    """Return the time of the segment's first record, or the error that keeps it from being known."""
+    if segment.metadata is None or segment.missing:
+        return None
+    try:
+        return segment.read_first_time()
+    except ResourceNotFoundError:  # deleted since the listing
+        return None
+    except (EncryptionError, ConfigError, CorruptDataError) as error:
+        return error
 
 
 @dataclass(slots=True)
@@ -136,8 +180,12 @@ class _Seen:
     incomplete: int = 0
     damaged: int = 0
     holes: int = 0
+    first_times: dict[Uuid, datetime | None] | None = None
+    """The times of the segments' first records, by segment id; None if they were not asked for."""
+    unknown: list[TieredStoreError] = field(default_factory=list[TieredStoreError])
+    """Why a time is unknown, for each such segment."""
 
-    def add(self, segment: Segment) -> tuple[Segment, Extent | None]:
+    def add(self, segment: Segment) -> _Listed:
         """Add a segment and return it with the hole before it; report an unreadable one on stderr."""
         if segment.metadata is None or segment.missing:
             self.incomplete += 1
@@ -157,6 +205,19 @@ class _Seen:
         self.holes += hole is not None
         return segment, hole
 
+    def read_first_times(self, listed: Iterable[_Listed], times: dict[Uuid, datetime | None]) -> Iterator[_Listed]:
+        """Read the time of each segment's first record, then yield the segment; report a damaged one on stderr."""
+        with ThreadPool(_FIRST_CHUNKS, "tieredstore-times") as pool:
+            jobs = in_parallel(pool, lambda one: (one, _first_time(one[0])), listed, at_once=2 * _FIRST_CHUNKS)
+            for one, time in jobs:
+                if isinstance(time, CorruptDataError):
+                    self.damaged += 1
+                    complain(str(time))
+                elif isinstance(time, TieredStoreError):
+                    self.unknown.append(time)
+                times[one[0].segment_id] = None if isinstance(time, TieredStoreError) else time
+                yield one
+
     def summary(self) -> dict[str, JsonValue]:
         """Return the sums over segments for scripts; sums of bytes cover complete segments only."""
         return {**_SEEN.json(self), "ratio": ratio_of(self.size, self.stored_size)}
@@ -166,17 +227,20 @@ class _Seen:
         return {life: _held_partition(life[2], held.spans) for life, held in self.held.items()}
 
 
-def _name_other_prefix(bucket: Bucket) -> None:
+def _name_other_prefix(bucket: Bucket, seen: _Seen) -> None:
     """Name on stderr another prefix that has segments, if the bucket's own has none."""
     opened = bucket.opened()
-    if hint := prefix_hint(opened.store, opened.prefix):
+    if not (seen.segments or seen.incomplete) and (hint := prefix_hint(opened.store, opened.prefix)):
         complain(f"{hint}: correct key.prefix")
 
 
-def _name_missing_keys(needed: set[str], settings: Settings) -> None:
-    """Name on stderr the key pairs without which the listed segments cannot be read."""
+def _name_missing_keys(seen: _Seen, settings: Settings) -> None:
+    """Name on stderr why first times are unknown, or the key pairs without which the segments cannot be read."""
+    if seen.unknown:
+        complain(f"FIRST RECORD of {counted(len(seen.unknown), 'segment')} is unknown: {seen.unknown[0]}")
+        return
     known = () if settings.encryption is None else settings.encryption.key_pairs
-    missing = sorted(needed - {pair.id for pair in known})
+    missing = sorted(seen.key_ids - {pair.id for pair in known})
     if missing:
         names = " and ".join(repr(excerpt(key_id)) for key_id in missing)
         complain(
@@ -363,13 +427,17 @@ def _up_to(time: AtTime) -> str:
 # ---- segments
 
 
-def _show_segments(seen: _Seen, listed: Iterable[tuple[Segment, Extent | None]], output: Output) -> None:
-    row = _segment_row()
+def _show_segments(seen: _Seen, listed: Iterable[_Listed], output: Output) -> None:
+    times = seen.first_times
+    if times is not None:
+        listed = seen.read_first_times(listed, times)
+    row = _segment_row(times)
     if output.as_json:
         for segment, _ in listed:
             print_json_line(row.json(segment))
         print_json_line({"summary": seen.summary()})
         return
+    blank = [""] * (4 if times is None else 5)
     rows: list[list[str]] = []
     starts: list[tuple[_Life, int]] = []
     for segment, hole in listed:
@@ -377,7 +445,7 @@ def _show_segments(seen: _Seen, listed: Iterable[tuple[Segment, Extent | None]],
             continue
         if hole is not None:
             rows.append(
-                [segment.topic, str(segment.partition), *map(str, hole), *[""] * 4, _HOLE, str(segment.topic_id), ""]
+                [segment.topic, str(segment.partition), *map(str, hole), *blank, _HOLE, str(segment.topic_id), ""]
             )
         rows.append(row.cells(segment))
         starts.append(((segment.topic, segment.topic_id, segment.partition), segment.base_offset))
@@ -386,6 +454,7 @@ def _show_segments(seen: _Seen, listed: Iterable[tuple[Segment, Extent | None]],
         return
     lives = seen.held
     row = _segment_row(
+        times,
         has_topic=len({topic for topic, *_ in lives}) > 1,
         has_partition=len({number for *_, number in lives}) > 1,
         has_topic_id=len({(topic, number) for topic, _, number in lives}) < len(lives),
@@ -393,7 +462,7 @@ def _show_segments(seen: _Seen, listed: Iterable[tuple[Segment, Extent | None]],
     )
     stored = seen.stored_size
     rows.append(
-        ["total", "", "", "", human_bytes(seen.size), human_bytes(stored), human_ratio(seen.size, stored), *[""] * 4]
+        ["total", "", "", "", human_bytes(seen.size), human_bytes(stored), human_ratio(seen.size, stored), *blank]
     )
     # Columns that every line of one topic or partition would repeat are omitted, so "total" goes into the first one
     # left.
@@ -404,10 +473,15 @@ def _show_segments(seen: _Seen, listed: Iterable[tuple[Segment, Extent | None]],
 
 
 def _segment_row(
-    *, has_topic: bool = True, has_partition: bool = True, has_topic_id: bool = False, has_segment_id: bool = False
+    first_times: Mapping[Uuid, datetime | None] | None,
+    *,
+    has_topic: bool = True,
+    has_partition: bool = True,
+    has_topic_id: bool = False,
+    has_segment_id: bool = False,
 ) -> Row[Segment]:
     """Declare the fields of a segment. Tables show complete segments, and names and ids only if they distinguish
-    rows.
+    rows. Times that were asked for are not cut to days where SIZE and FORM can be left out.
     """
     return Row(
         declare("topic", lambda one: one.topic, text("TOPIC", rank=0 if has_topic else _NEVER)),
@@ -416,13 +490,14 @@ def _segment_row(
         declare("base_offset", lambda one: one.base_offset, number("OFFSET")),
         declare("last_offset", lambda one: one.last_offset, number("LAST OFFSET")),
         attributes("segment_id"),
-        declare("size", lambda one: one.size, number("SIZE", rank=2), human_bytes),
+        declare("size", lambda one: one.size, number("SIZE", rank=2 if first_times is None else 5), human_bytes),
         declare("stored_size", lambda one: one.stored_size, number("STORED", rank=1), human_bytes),
         declare("ratio", _ratio, number("RATIO", rank=4), "{:.2f}".format),
         declare("compressed", lambda one: one.compressed),
         declare("encrypted", lambda one: None if one.compressed is None else one.key_id is not None),
         declare("key_id", lambda one: one.key_id),
-        column(text("FORM", rank=3), _form),
+        column(text("FORM", rank=3 if first_times is None else 6), _form),
+        *([] if first_times is None else [_first_record_row(first_times)]),
         declare("max_timestamp_ms", _time_ms, moment("LAST RECORD"), human_time),
         declare("max_timestamp", lambda one: iso_utc(_time_ms(one))),
         declare("leader_epochs", lambda one: None if one.last_offset is None else leader_epoch_rows(one.leader_epochs)),
@@ -431,6 +506,13 @@ def _segment_row(
         declare("damage", lambda one: one.damage),
         column(word("TOPIC ID", rank=0 if has_topic_id else WIDE), lambda one: str(one.topic_id)),
         column(word("SEGMENT ID", rank=0 if has_segment_id else WIDE), lambda one: str(one.segment_id)),
+    )
+
+
+def _first_record_row(times: Mapping[Uuid, datetime | None]) -> Row[Segment]:
+    return Row(
+        declare("first_timestamp_ms", lambda one: _ms(times[one.segment_id]), moment("FIRST RECORD"), human_time),
+        declare("first_timestamp", lambda one: iso_utc(_ms(times[one.segment_id]))),
     )
 
 
