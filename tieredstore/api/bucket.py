@@ -334,7 +334,7 @@ class Bucket(Closing):
         from tieredstore.ops.doctor.checkup import checked  # noqa: PLC0415
 
         self._life.check()
-        return Table(told(checked(self.settings, write=write, release=release), on_check or _ignore))
+        return Table(told(checked(self.settings, self.named, write=write, release=release), on_check or _ignore))
 
     # ---- copying
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Final, TypeAlias
 
@@ -154,12 +154,7 @@ def parse_broker_id(raw: bytes) -> int | None:
     """Parse the broker's id in ``meta.properties``: ``node.id``, or ``broker.id`` before KRaft; None if neither is
     set.
     """
-    import javaproperties  # noqa: PLC0415  it imports an HTTP client, and few processes read this file
-
-    try:
-        properties = javaproperties.loads(_text(raw, "meta.properties"))
-    except ValueError as error:
-        raise BatchCorruptError(f"meta.properties cannot be parsed: {error}") from None
+    properties = _parse_meta(raw)
     # Look for KRaft's name first: a migrated broker may have both.
     text = properties.get("node.id", properties.get("broker.id"))
     if text is None:
@@ -169,6 +164,20 @@ def parse_broker_id(raw: bytes) -> int | None:
             f"meta.properties has the broker id {excerpt(text)!r}, which is not a number of 31 bits"
         )
     return int(text)
+
+
+def parse_cluster_id(raw: bytes) -> str | None:
+    """Parse the cluster's id in ``meta.properties``; None if it is not set."""
+    return _parse_meta(raw).get("cluster.id")
+
+
+def _parse_meta(raw: bytes) -> Mapping[str, str]:
+    import javaproperties  # noqa: PLC0415  it imports an HTTP client, and few processes read this file
+
+    try:
+        return javaproperties.loads(_text(raw, "meta.properties"))
+    except ValueError as error:
+        raise BatchCorruptError(f"meta.properties cannot be parsed: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,14 @@ class PartitionEnd:
     leader_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterMembers:
+    """The cluster's id (None before Kafka 0.10.1), and the ids of its running brokers."""
+
+    cluster_id: str | None
+    brokers: frozenset[int]
+
+
 class BrokerState(Closing):
     """Leaders, ends and settings of topics. Each call asks the brokers, for at most ``timeout_s``.
 
@@ -56,16 +64,23 @@ class BrokerState(Closing):
 
     def leaders(self) -> dict[TopicPartition, int]:
         """Return the broker id of each partition's leader in the cluster, -1 without a leader. One request."""
-        client, doing = self._clients.get(), f"the leaders at {self._servers} cannot be looked up"
-        try:
-            listed = client.metadata(self._timeout_s, doing)
-        except KafkaException as error:
-            raise fault(error.args[0], doing) from error
+        listed = self._metadata(f"the leaders at {self._servers} cannot be looked up")
         return {
             (name, number): partition.leader
             for name, topic in listed.topics.items()
             for number, partition in topic.partitions.items()
         }
+
+    def members(self) -> ClusterMembers:
+        """Return the cluster's id, and the ids of its running brokers. One request."""
+        listed = self._metadata(f"the cluster at {self._servers} cannot be looked up")
+        return ClusterMembers(listed.cluster_id, frozenset(listed.brokers))
+
+    def _metadata(self, doing: str) -> Any:
+        try:
+            return self._clients.get().metadata(self._timeout_s, doing)
+        except KafkaException as error:
+            raise fault(error.args[0], doing) from error
 
     def ends(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, PartitionEnd]:
         """Return the high watermarks, or with ``stable`` the last stable offsets. Partitions without an answer are

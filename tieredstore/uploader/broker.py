@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -117,11 +118,15 @@ def _log_dirs(settings: UploaderSettings, broker: Mapping[str, str]) -> tuple[Pa
         raise ConfigError(
             "no log directory is known: set uploader.log.dirs, or uploader.server.properties to a file with log.dirs"
         )
-    folders = tuple(dict.fromkeys(Path(text).absolute() for text in texts))
-    for folder in folders:
-        if not folder.is_dir():
-            raise ConfigError(f"log directory {folder} does not exist or is not a directory")
-    return folders
+    return tuple(dict.fromkeys(Path(text).absolute() for text in texts))
+
+
+def check_log_dir(folder: Path) -> None:
+    """Raise ConfigError if a log directory is absent, or cannot be read by this user."""
+    if not folder.is_dir():
+        raise ConfigError(f"log directory {folder} does not exist or is not a directory")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"log directory {folder} cannot be read: run the uploader as the broker's user")
 
 
 def _broker_id(settings: UploaderSettings, broker: Mapping[str, str], log_dirs: tuple[Path, ...]) -> int:
@@ -131,7 +136,7 @@ def _broker_id(settings: UploaderSettings, broker: Mapping[str, str], log_dirs: 
     if text.isascii() and text.isdecimal():
         return int(text)
     for folder in log_dirs:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             broker_id = parse_broker_id((folder / "meta.properties").read_bytes())
             if broker_id is not None:
                 return broker_id

@@ -115,14 +115,10 @@ class Links:
         self._locks: list[int] = []
         self._has_failed = False
         self.is_read_only = False
-        usable = [_usable(Path(text).absolute(), log_dirs) for text in folders]
+        usable = [hold_dir_of(text, log_dirs) for text in folders]
         self._by_device = {folder.stat().st_dev: folder for folder in reversed(usable)}
-        for log_dir, device in self._devices.items():
-            if usable and device not in self._by_device:
-                raise ConfigError(
-                    f"uploader.hold.dir has no folder on the file system of log directory {log_dir}, and hard links "
-                    "cannot cross file systems: add a folder there"
-                )
+        for log_dir in log_dirs if usable else ():
+            check_is_covered(log_dir, usable)
         for folder in self._by_device.values():
             try:
                 otherwise = f"another uploader holds files in {folder}: give each uploader a separate folder"
@@ -259,7 +255,9 @@ def _segments(parent: Path, *, is_read_only: bool) -> Iterator[Link]:
             shutil.rmtree(parent / name, ignore_errors=True)
 
 
-def _usable(folder: Path, log_dirs: Sequence[Path]) -> Path:
+def hold_dir_of(text: str, log_dirs: Sequence[Path]) -> Path:
+    """Return a folder of ``uploader.hold.dir``; raise ConfigError if it is absent or inside a log directory."""
+    folder = Path(text).absolute()
     if not folder.is_dir():
         raise ConfigError(f"uploader.hold.dir: {folder} does not exist or is not a directory: create it")
     real = folder.resolve()
@@ -270,6 +268,15 @@ def _usable(folder: Path, log_dirs: Sequence[Path]) -> Path:
                 "with a foreign folder there; choose one outside it"
             )
     return real
+
+
+def check_is_covered(log_dir: Path, hold_dirs: Iterable[Path]) -> None:
+    """Raise ConfigError if no folder for links is on the file system of a log directory."""
+    if log_dir.stat().st_dev not in {folder.stat().st_dev for folder in hold_dirs}:
+        raise ConfigError(
+            f"uploader.hold.dir has no folder on the file system of log directory {log_dir}, and hard links "
+            "cannot cross file systems: add a folder there"
+        )
 
 
 def lock_folder(folder: Path, otherwise: str) -> int:

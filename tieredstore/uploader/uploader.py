@@ -24,7 +24,7 @@ from tieredstore.process.health import Health
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.stores import NamedStore, StoreLike, resolve_store, settings_of
-from tieredstore.uploader.broker import BrokerEnvironment, broker_environment
+from tieredstore.uploader.broker import BrokerEnvironment, broker_environment, check_log_dir
 from tieredstore.uploader.disk import Disk
 from tieredstore.uploader.holes import Filler
 from tieredstore.uploader.hourly_snapshots import HourlySnapshots
@@ -103,6 +103,7 @@ class Uploader(Closing):
         self._given_store, self._monotonic = store, monotonic
         with contextlib.ExitStack() as opened:
             for log_dir in self.environment.log_dirs:
+                check_log_dir(log_dir)
                 otherwise = f"another uploader ships from {log_dir}: stop it first"
                 opened.callback(os.close, lock_folder(log_dir, otherwise))
             self._links = Links(uploader.hold_dir, self.environment.log_dirs)

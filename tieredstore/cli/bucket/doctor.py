@@ -45,6 +45,8 @@ def doctor(
 ) -> None:
     """Look at settings, keys, store, clock, rules and caches, one line each.
 
+    An uploader's settings have its broker, log directories and hold directories looked at too.
+
     Ends with the exit code of the first failed check; unreadable settings are an error as with every command.
     --fix --yes adds a lifecycle rule to the bucket that aborts unfinished multipart uploads under the prefix. Existing
     rules stay unchanged, and if one does this already, nothing is written. The rule is read back and compared.

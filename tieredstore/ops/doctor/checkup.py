@@ -25,6 +25,7 @@ from tieredstore import __version__
 from tieredstore.backends.base import BucketVersions, ObjectInfo, ObjectStore, admin_of
 from tieredstore.catalog.catalog_file import CATALOG_HEAD_BYTES, catalog_version
 from tieredstore.config import Settings
+from tieredstore.config.installed import attached_parts
 from tieredstore.errors import (
     AccessDeniedError,
     NewerVersionError,
@@ -43,6 +44,7 @@ from tieredstore.places.routed import Place, places_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.key_ring import key_ring_of
+from tieredstore.remote.stores import NamedStore
 from tieredstore.versions import (
     CATALOG,
     DIRECTORY_STATEMENT,
@@ -137,17 +139,24 @@ OnCheck: TypeAlias = Callable[[Check], object] | None
 """Called with the result of each check."""
 
 
-def checked(settings: Settings, *, write: bool = False, release: str | None = None) -> Iterator[Check]:
+def checked(
+    settings: Settings, named: NamedStore | None = None, *, write: bool = False, release: str | None = None
+) -> Iterator[Check]:
     """Make the checks and yield each result. A check waits no longer than the store's own timeouts.
 
-    With ``release``, make the checks of :func:`checked_for`.
+    With ``named``, the origin of the settings, make those of optional parts too: entry points of ``tieredstore.checks``
+    name functions from a :class:`NamedStore` to results. With ``release``, make the checks of :func:`checked_for`.
     """
     if release is not None:
         yield from checked_for(settings, release)
         return
     yield from _of_this_machine(settings)
-    yield from _guarded("keys", lambda: _of_keys(settings))
-    yield from _guarded("store", lambda: _of_store(settings, write=write))
+    yield from guarded("keys", lambda: _of_keys(settings))
+    yield from guarded("store", lambda: _of_store(settings, write=write))
+    if named is not None:
+        attached: list[Callable[[NamedStore], Iterator[Check]]] = attached_parts("tieredstore.checks")
+        for checks in attached:
+            yield from guarded("settings", partial(checks, named))
 
 
 def checked_for(settings: Settings, release: str, kinds: Sequence[StateKind] = KINDS) -> Iterator[Check]:
@@ -161,7 +170,7 @@ def checked_for(settings: Settings, release: str, kinds: Sequence[StateKind] = K
         if kind.version > (reads := kind.version_for(asked)):
             told = f"this release writes a {kind.name} of version {kind.version}"
             yield Check("release", Verdict.WARN, f"{told}, and tieredstore {release} {_reads(reads)}")
-    yield from _guarded("store", lambda: _of_release(settings, release, asked, kinds))
+    yield from guarded("store", lambda: _of_release(settings, release, asked, kinds))
 
 
 def _of_release(
@@ -204,7 +213,8 @@ def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, 
     return info.key, kind, version
 
 
-def _guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+def guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    """Yield the results of ``checks``; if it raises an error of ours, yield that as the last."""
     try:
         yield from checks()
     except TieredStoreError as error:
@@ -262,10 +272,10 @@ def _of_keys(settings: Settings) -> Iterator[Check]:
 def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
     with open_bucket(settings) as bucket:
         own, *others = places_of(bucket.store, bucket.prefix)
-        yield from _guarded("store", partial(_of_place, own, write=write))
+        yield from guarded("store", partial(_of_place, own, write=write))
         for place in others:
             named = f"{place.prefix!r} of {place.store.identity}"
-            for check in _guarded("store", partial(_of_place, place, write=write)):
+            for check in guarded("store", partial(_of_place, place, write=write)):
                 # Name the place in the sentence if the check has not done so.
                 is_named = place.store.identity in check.detail
                 yield check if is_named else replace(check, detail=f"{named}: {check.detail}")
@@ -287,16 +297,16 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     odd = "" if infos else "; if you expected some, check storage.root, bucket and key.prefix"
     outcome = Verdict.GOOD if infos else Verdict.WARN
     yield Check("store", outcome, f"{many} {here}, listed in {ms:.0f} ms{odd}", {"list_ms": ms})
-    yield from _guarded("layout", partial(_of_layout, store, prefix))
+    yield from guarded("layout", partial(_of_layout, store, prefix))
     manifests = [info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")]
     if not manifests:
         yield Check("read", Verdict.SKIPPED, "there is no manifest among them")
     else:
-        yield from _guarded("read", lambda: _of_reading(store, manifests))
-    yield from _guarded("clock", lambda: _of_clock(store))
-    yield from _guarded("rules", lambda: _of_rules(store, prefix))
+        yield from guarded("read", lambda: _of_reading(store, manifests))
+    yield from guarded("clock", lambda: _of_clock(store))
+    yield from guarded("rules", lambda: _of_rules(store, prefix))
     if write:
-        yield from _guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
+        yield from guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
     else:
         yield Check("write", Verdict.SKIPPED, "not tried: pass --write")
 

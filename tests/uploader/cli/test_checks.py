@@ -1,0 +1,216 @@
+"""What the doctor says of an uploader's settings: each line is well, or names the fault and the way out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli.cli_process import tieredstore, write_settings
+from tests.support.kafka.kafka_topics import make_topic
+from tests.support.servers.kafka import CLUSTER_ID, KafkaServer
+from tests.support.servers.process import free_port
+from tests.support.uploader.uploader_disk import BrokerDisk
+from tieredstore.live.broker_state import BrokerState
+from tieredstore.model import Uuid
+from tieredstore.ops.doctor.checkup import Verdict
+from tieredstore.uploader import checks as checks_module
+
+OWN = ("broker", "log_dir", "hold_dir")
+META = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=1\n"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> BrokerDisk:
+    disk = BrokerDisk(tmp_path / "logs", segments=2)
+    (disk.log_dir / "meta.properties").write_text(META)
+    (tmp_path / "held").mkdir()
+    return disk
+
+
+def of(disk: BrokerDisk, **more: str) -> tuple[int, dict[str, list[tuple[str, str]]]]:
+    """Return the exit code, and the outcomes and sentences of the uploader's checks by name."""
+    own = {"log.dirs": str(disk.log_dir), "hold.dir": str(disk.log_dir.parent / "held"), "leadership": "static", **more}
+    settings = {f"uploader.{name.replace('_', '.')}": text for name, text in own.items() if text}
+    done = tieredstore("doctor", "-c", write_settings(disk.log_dir.parent, settings), "--json")
+    rows, _ = done.rows
+    named: dict[str, list[tuple[str, str]]] = {
+        name: [(row["outcome"], row["detail"]) for row in rows if row["check"] == name] for name in OWN
+    }
+    return done.code, named
+
+
+def test_all_is_well_and_left_as_it_was(disk: BrokerDisk, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    code, rows = of(disk, broker_id="1")
+    assert code == 0
+    assert rows["broker"] == [(Verdict.SKIPPED, "no broker is named: uploader.kafka.bootstrap.servers is not set")]
+    assert rows["log_dir"] == [(Verdict.GOOD, f"{disk.log_dir} belongs to broker 1 of cluster {CLUSTER_ID}")]
+    ((outcome, sentence),) = rows["hold_dir"]
+    assert outcome == Verdict.GOOD
+    assert f"can be written, is on the file system of {disk.log_dir} and has " in sentence
+    assert {*tmp_path.rglob("*")} - {*before} == {tmp_path / "store", tmp_path / "store.properties"}
+
+
+def test_settings_without_an_uploader_have_none_of_these(tmp_path: Path) -> None:
+    rows, _ = tieredstore("doctor", "-c", write_settings(tmp_path), "--json").rows
+    assert not {row["check"] for row in rows} & {*OWN}
+
+
+def remove_meta(disk: BrokerDisk) -> None:
+    (disk.log_dir / "meta.properties").unlink()
+
+
+def give_away(disk: BrokerDisk) -> None:
+    (disk.log_dir / "meta.properties").write_text(META.replace("node.id=1", "node.id=2"))
+
+
+def damage(disk: BrokerDisk) -> None:
+    (disk.log_dir / "meta.properties").write_text(META.replace("node.id=1", "node.id=one"))
+
+
+def nothing(_: BrokerDisk) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("happen", "more", "code", "name", "outcome", "words"),
+    [
+        (nothing, {"log.dirs": "{0}/none"}, 2, "log_dir", "bad", "{0}/none does not exist or is not a directory"),
+        (nothing, {"log.dirs": "{0}/store.properties"}, 2, "log_dir", "bad", "or is not a directory"),
+        (remove_meta, {}, 0, "log_dir", "warn", "has no meta.properties, so no broker uses it"),
+        (give_away, {}, 2, "log_dir", "bad", "belongs to broker 2, not 1: correct uploader.log.dirs"),
+        (damage, {}, 4, "log_dir", "bad", "'one', which is not a number"),
+        (nothing, {"hold.dir": "{0}/none"}, 2, "hold_dir", "bad", "does not exist or is not a directory: create it"),
+        (nothing, {"hold.dir": "{0}/logs"}, 2, "hold_dir", "bad", "inside the log directory"),
+        (nothing, {"hold.dir": ""}, 0, "hold_dir", "warn", "uploader.hold.dir is not set: segments that Kafka deletes"),
+        (nothing, {"hold.dir": "{0}/held", "hold.min.free.percent": "99"}, 0, "hold_dir", "warn", "let go, and lost"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(
+    disk: BrokerDisk, tmp_path: Path, happen: Callable[[BrokerDisk], None],
+    more: dict[str, str], code: int, name: str, outcome: str, words: str,
+) -> None:  # fmt: skip
+    happen(disk)
+    given = {setting: text.format(tmp_path) for setting, text in more.items()}
+    seen, rows = of(disk, **{"broker.id": "1", **given})
+    ((first, sentence),) = rows[name]
+    assert (seen, first) == (code, outcome)
+    assert words.format(tmp_path) in sentence
+
+
+def test_another_file_system_holds_nothing(disk: BrokerDisk) -> None:
+    elsewhere = Path("/dev/shm")
+    if not elsewhere.is_dir() or elsewhere.stat().st_dev == disk.log_dir.stat().st_dev:
+        pytest.skip("there is one file system only")
+    code, rows = of(disk, **{"broker.id": "1", "hold.dir": str(elsewhere)})
+    assert code == 2
+    (unused, uncovered) = rows["hold_dir"]
+    assert unused == (Verdict.WARN, f"{elsewhere} is on the file system of no log directory: it is not used")
+    assert uncovered[0] == Verdict.BAD
+    assert f"no folder on the file system of log directory {disk.log_dir}, and hard links cannot" in uncovered[1]
+
+
+@pytest.fixture
+def other_user(disk: BrokerDisk, tmp_path: Path) -> None:
+    """Be another user than the broker for the test, if this one may change."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user")
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    write_settings(tmp_path).chmod(0o666)
+    os.chown(tmp_path / "held", 65534, 65534)
+
+
+def sentence_of(disk: BrokerDisk, check: str) -> str:
+    """Return the sentence of a check as a process of the user nobody makes it."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover  in another process
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            _, rows = of(disk, **{"broker.id": "1"})
+            os.write(write, rows[check][0][1].encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    try:
+        return os.read(read, 10_000).decode()
+    finally:
+        os.close(read)
+
+
+@pytest.mark.usefixtures("other_user")
+def test_files_of_another_user_are_named(disk: BrokerDisk, tmp_path: Path) -> None:
+    assert "only the owner of" in sentence_of(disk, "hold_dir")
+    (disk.folder / f"{0:020d}.log").chmod(0o600)
+    (disk.folder / f"{10:020d}.log").chmod(0o600)
+    assert ".log cannot be read: run the uploader as the broker's user" in sentence_of(disk, "log_dir")
+    disk.log_dir.chmod(0o700)
+    assert f"{disk.log_dir} cannot be read: run the uploader as" in sentence_of(disk, "log_dir")
+    os.chown(tmp_path / "held", 0, 0)
+    (tmp_path / "held").chmod(0o700)
+    assert "held cannot be written: run the uploader as" in sentence_of(disk, "hold_dir")
+
+
+@pytest.mark.broker
+def test_a_broker_is_compared_with_the_disk(
+    kafka: KafkaServer, disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(kafka, {})
+    own = {"leadership": "auto", "broker.id": "1", "kafka.bootstrap.servers": kafka.bootstrap_servers}
+    here = f"cluster {CLUSTER_ID} at {kafka.bootstrap_servers}"
+    code, rows = of(disk, **own)
+    assert (code, rows["broker"]) == (0, [(Verdict.GOOD, f"broker 1 is running in {here}")])
+    code, rows = of(disk, **own, **{"log.dirs": str(kafka.log_dir)})
+    assert (code, rows["log_dir"][0][0]) == (0, Verdict.GOOD)
+
+    (disk.log_dir / "meta.properties").write_text(META.replace(CLUSTER_ID, "another"))
+    code, rows = of(disk, **own)
+    ((_, sentence),) = rows["log_dir"]
+    assert (code, f"belongs to cluster another, and the broker to {CLUSTER_ID}: correct" in sentence) == (2, True)
+
+    (disk.log_dir / "meta.properties").write_text(META.replace("node.id=1", "node.id=7"))
+    code, rows = of(disk, **{**own, "broker.id": "7"})
+    assert (code, rows["broker"]) == (
+        75, [(Verdict.BAD, f"broker 7 is not running in {here}, which has 1: start it, or correct its id")]
+    )  # fmt: skip
+
+    def without_ids(_: BrokerState, topics: list[str]) -> dict[str, Uuid | None]:
+        return dict.fromkeys(topics, Uuid(bytes(16)))
+
+    monkeypatch.setattr(BrokerState, "topic_ids", without_ids)
+    code, rows = of(disk, **own)
+    assert (code, rows["broker"][0][1]) == (2, f"{here} has no topic ids: the uploader needs Kafka 2.8 or later")
+
+
+def test_a_broker_that_does_not_answer_is_unavailable(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks_module, "_TIMEOUT_S", 0.3)
+    own = {"leadership": "auto", "broker.id": "1", "kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"}
+    code, rows = of(disk, **own)
+    assert (code, rows["broker"][0][0]) == (75, Verdict.BAD)
+    # The disk is checked without the broker.
+    assert rows["log_dir"][0][0] == rows["hold_dir"][0][0] == Verdict.GOOD
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"server.properties": "/none"}, "/none"),
+        ({"leadership": "auto"}, "there is no broker to ask: set uploader.kafka.bootstrap.servers"),
+        ({"log.dirs": ""}, "no log directory is known: set uploader.log.dirs"),
+        ({"kafka.bootstrap.servers": "a:1", "kafka.security.protocol": "NONE"}, "security.protocol"),
+    ],
+)
+def test_settings_that_cannot_work_are_one_line(disk: BrokerDisk, more: dict[str, str], words: str) -> None:
+    own = {"uploader.log.dirs": str(disk.log_dir), "uploader.leadership": "static"}
+    given = {name: text for name, text in {**own, **{f"uploader.{n}": t for n, t in more.items()}}.items() if text}
+    done = tieredstore("doctor", "-c", write_settings(disk.log_dir.parent, given))
+    assert done.code == 2
+    *_, last = [line for line in done.text.splitlines() if line.startswith("bad")]
+    assert words in last

@@ -1,0 +1,123 @@
+"""Checks of ``tieredstore doctor`` for an uploader: its broker, log directories and folders for hard links.
+
+The doctor finds them by the entry point ``tieredstore.checks``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from tieredstore.config.uploader import UploaderSettings
+from tieredstore.errors import BrokerUnavailableError, ConfigError, TieredStoreError
+from tieredstore.kafka.checkpoints import parse_broker_id, parse_cluster_id
+from tieredstore.live.broker_state import BrokerState
+from tieredstore.model import Uuid
+from tieredstore.ops.doctor.checkup import Check, Verdict, guarded
+from tieredstore.remote.stores import NamedStore
+from tieredstore.uploader.broker import BrokerEnvironment, broker_environment, check_log_dir
+from tieredstore.uploader.links import check_is_covered, hold_dir_of
+from tieredstore.uploader.pins import free_percent
+
+_TIMEOUT_S: Final = 10.0
+_OWNER: Final = "run the uploader as the broker's user"
+_NO_ID: Final = Uuid(bytes(16))
+
+
+def checks(named: NamedStore) -> Iterator[Check]:
+    """Check what the settings ``uploader.*`` name; yield nothing without any. It takes no lock and writes nothing."""
+    own = named.load_uploader()
+    if not own.kafka and own.model_fields_set <= {"kafka"}:
+        return
+    environment = broker_environment(own)
+    check, cluster_id = _of_broker(environment)
+    yield check
+    for log_dir in environment.log_dirs:
+        yield from guarded("log_dir", partial(_of_log_dir, log_dir, environment.broker_id, cluster_id))
+    yield from guarded("hold_dir", partial(_of_hold_dirs, own, environment.log_dirs))
+
+
+def _of_broker(environment: BrokerEnvironment) -> tuple[Check, str | None]:
+    """Return the check of the broker, and its cluster's id if it is known."""
+    if not environment.client:
+        return Check("broker", Verdict.SKIPPED, "no broker is named: uploader.kafka.bootstrap.servers is not set"), None
+    servers, own_id = environment.client["bootstrap.servers"], environment.broker_id
+    try:
+        with BrokerState(environment.client, timeout_s=_TIMEOUT_S) as state:
+            members = state.members()
+            # Any one topic tells: brokers before 2.8 return a zero id.
+            ids = state.topic_ids(sorted({topic for topic, _ in state.leaders()})[:1])
+    except TieredStoreError as error:
+        return Check("broker", Verdict.BAD, str(error), exit_code=error.exit_code), None
+    here = f"cluster {members.cluster_id} at {servers}"
+    if _NO_ID in ids.values():
+        sentence = f"{here} has no topic ids: the uploader needs Kafka 2.8 or later"
+        return Check("broker", Verdict.BAD, sentence, exit_code=ConfigError.exit_code), members.cluster_id
+    if own_id not in members.brokers and own_id >= 0:
+        known = ", ".join(map(str, sorted(members.brokers)))
+        sentence = f"broker {own_id} is not running in {here}, which has {known}: start it, or correct its id"
+        return Check("broker", Verdict.BAD, sentence, exit_code=BrokerUnavailableError.exit_code), members.cluster_id
+    return Check("broker", Verdict.GOOD, f"broker {own_id} is running in {here}"), members.cluster_id
+
+
+def _of_log_dir(log_dir: Path, broker_id: int, cluster_id: str | None) -> Iterator[Check]:
+    check_log_dir(log_dir)
+    try:
+        raw = (log_dir / "meta.properties").read_bytes()
+    except FileNotFoundError:
+        sentence = f"{log_dir} has no meta.properties, so no broker uses it: correct uploader.log.dirs"
+        yield Check("log_dir", Verdict.WARN, sentence)
+        return
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read ({error.strerror}): {_OWNER}") from error
+    owner, its_cluster = parse_broker_id(raw), parse_cluster_id(raw)
+    if owner is not None and broker_id not in (-1, owner):
+        sentence = f"{log_dir} belongs to broker {owner}, not {broker_id}: correct uploader.log.dirs"
+        raise ConfigError(f"{sentence} or uploader.broker.id")
+    if None not in (its_cluster, cluster_id) and its_cluster != cluster_id:
+        sentence = f"{log_dir} belongs to cluster {its_cluster}, and the broker to {cluster_id}"
+        raise ConfigError(f"{sentence}: correct uploader.log.dirs or the broker's address")
+    for log in islice(log_dir.glob("*/*.log"), 1):
+        if not os.access(log, os.R_OK):
+            raise ConfigError(f"{log} cannot be read: {_OWNER}")
+    yield Check("log_dir", Verdict.GOOD, f"{log_dir} belongs to broker {owner} of cluster {its_cluster}")
+
+
+def _of_hold_dirs(own: UploaderSettings, log_dirs: Sequence[Path]) -> Iterator[Check]:
+    if not own.hold_dir:
+        sentence = "uploader.hold.dir is not set: segments that Kafka deletes while no uploader runs are lost"
+        yield Check("hold_dir", Verdict.WARN, sentence)
+    for text in own.hold_dir:
+        yield from guarded("hold_dir", partial(_of_hold_dir, text, own, log_dirs))
+    folders = [folder for folder in map(Path, own.hold_dir) if folder.is_dir()]
+    for log_dir in log_dirs:
+        if folders and log_dir.is_dir():
+            check_is_covered(log_dir, folders)
+
+
+def _of_hold_dir(text: str, own: UploaderSettings, log_dirs: Sequence[Path]) -> Iterator[Check]:
+    folder = hold_dir_of(text, log_dirs)
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigError(f"uploader.hold.dir: {folder} cannot be written: {_OWNER}, and make it this user's folder")
+    device = folder.stat().st_dev
+    covered = [log_dir for log_dir in log_dirs if log_dir.is_dir() and log_dir.stat().st_dev == device]
+    if not covered:
+        yield Check("hold_dir", Verdict.WARN, f"{folder} is on the file system of no log directory: it is not used")
+        return
+    # The kernel refuses hard links to files of another user that this one cannot write (fs.protected_hardlinks).
+    log = next((log for log_dir in covered for log in log_dir.glob("*/*.log")), None)
+    if log is not None and os.geteuid() not in (0, log.stat().st_uid) and not os.access(log, os.W_OK):
+        raise ConfigError(f"only the owner of {log} can link it into {folder}: {_OWNER}")
+    free = free_percent(folder)
+    if free < own.hold_min_free_percent:
+        sentence = f"the disk of {folder} has only {free:.0f} % free: below uploader.hold.min.free.percent"
+        sentence += f" ({own.hold_min_free_percent}), segments that Kafka has deleted are let go, and lost"
+        yield Check("hold_dir", Verdict.WARN, sentence, {"free_percent": free})
+        return
+    shown = ", ".join(map(str, covered))
+    sentence = f"{folder} can be written, is on the file system of {shown} and has {free:.0f} % free"
+    yield Check("hold_dir", Verdict.GOOD, sentence, {"free_percent": free})
