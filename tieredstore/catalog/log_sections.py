@@ -271,7 +271,7 @@ class SectionBytes:
         # Zeros before the claimed end are probably a lost disk page: a broker trims a log before closing it.
         if reached <= self._segment.end_offset:
             raise BatchCorruptError(
-                f"{self._segment}: the log ends in zeros after offset {reached - 1}, but must reach offset "
+                f"{self._segment}: the log has only zeros from offset {reached} on, but must reach offset "
                 f"{self._segment.end_offset}"
             )
 

@@ -97,5 +97,5 @@ def test_a_hostile_bucket(case: Case, honest: Callable[[str], tuple[HostileBucke
         assert all(line.isprintable() for line in done.stderr.split("\n"))
         if command == "ls":
             assert b"honest" in done.stdout
-    assert tuple(codes) == case.codes
+    assert tuple(codes) == case.codes, said
     assert re.search(case.words, said.replace("\n", " "))

@@ -30,13 +30,13 @@ WRITE_LOG, WRITE_MANIFEST = Place(Step.WRITE, ".log"), Place(Step.WRITE, "rsm-ma
 
 READING = {
     "ls": (LIST, MANIFEST),
-    "ls txn 0 --json": (LIST, MANIFEST),
+    "ls txn -p 0 --json": (LIST, MANIFEST),
     "inspect txn 0 605": (LIST, MANIFEST),
     "inspect txn 0 605 --index offset": (LIST, MANIFEST, INDEXES),
     "fetch txn 0 605 --index offset -o FILE": (INDEXES,),
     "fetch txn 0 605": (LIST, MANIFEST, LOG),
     "fetch txn 0 605 -o FILE": (LIST, MANIFEST, LOG),
-    "offsets txn": (LIST, MANIFEST),
+    "du": (LIST, MANIFEST),
     "cat txn": (LIST, MANIFEST, LOG),
     "cat txn --follow": (LIST, MANIFEST, LOG),
     "query SQL": (LIST, MANIFEST, LOG),

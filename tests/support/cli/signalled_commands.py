@@ -126,11 +126,11 @@ def write_cloud_settings(folder: Path, server: FaultyServer, *, active_key: str 
     return path
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
+def wait_for(condition: Callable[[], bool], named: str = "the condition", timeout_s: float = 120.0) -> None:
     """Wait until the condition holds; fail the test on timeout."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not come"
+        assert time.monotonic() < deadline, f"{named} did not come within {timeout_s} s"
         time.sleep(0.02)
 
 
@@ -166,7 +166,7 @@ class Stage:
         with contextlib.ExitStack() as stack:
             started = [self._started(case, stack, taking_back_s) for case in cases]
             for case, server, _, _ in started:
-                wait_for(partial(case.place.is_reached, server))
+                wait_for(partial(case.place.is_reached, server), str(case))
             for case, _, running, _ in started:
                 running.send(case.signum)
             for case, _, running, folder in started:

@@ -281,7 +281,7 @@ _ENTRIES: Final = "segmentIndexes."
 
 INDEXES: Final = [
     Case("an index at 2^31-1", field(_ENTRIES + "timestamp.position", 2**31 - 1), REFUSED, "the index before it ends"),
-    Case("an index of 2^31-1 bytes", field(_ENTRIES + "leaderEpoch.size", 2**31 - 1), (0, 4, 0, 0), ""),
+    Case("an index of 2^31-1 bytes", field(_ENTRIES + "leaderEpoch.size", 2**31 - 1), (0, 4, 0, 4), "damaged"),
     Case("an index of -1 bytes", field(_ENTRIES + "offset.size", -1), REFUSED, _FIELDS),
     Case("an index of null bytes", field(_ENTRIES + "leaderEpoch.size", None), (0, 4, 0, 0), ""),
     Case("indexes that overlap", field(_ENTRIES + "timestamp.position", 0), REFUSED, "the index before it ends"),

@@ -135,7 +135,9 @@ RECORDS: Final = [
     Case("a batch from offset 2^63-1", _batch(0, b"\x7f" + b"\xff" * 7), AS_STORED, ""),
     Case("a record of 2^31-1 bytes", _resealed(61, b"\xfe\xff\xff\xff\x0f"), AS_STORED, ""),
     Case("a record of endless length", _resealed(61, b"\xff" * 12), AS_STORED, ""),
-    Case("a log of nothing but zeros", content("log", lambda raw: bytes(len(raw))), (0, 0, 0, 3), "offsets 0 to 249"),
+    Case(
+        "a log of nothing but zeros", content("log", lambda raw: bytes(len(raw))), (0, 0, 0, 4), "zeros from offset 0"
+    ),
     Case("a log of HTML", content("log", lambda raw: (b"<html>" * len(raw))[: len(raw)]), AS_STORED, ""),
 ]
 
