@@ -69,9 +69,9 @@ class LogSection:
     ) -> Generator[SectionBytes]:
         """Yield the section's bytes, in buffers of at most ``buffer_bytes``, each valid until the next is requested.
 
-        It requests the manifest, and the chunks that are reached or read ahead; after the section, only the first eight
-        bytes of the next batch. See ``fetch_log_segment`` for ``next_segment``, and the stream's ``chunks`` for
-        ``decode_ahead``.
+        The stream requests the manifest, then each chunk as the caller reads it or shortly before. After the section it
+        requests only the first eight bytes of the next batch. See ``fetch_log_segment`` for ``next_segment``, and the
+        stream's ``chunks`` for ``decode_ahead``.
         """
         if not len(self.byte_range):
             yield SectionBytes(self, iter(()))
@@ -294,7 +294,7 @@ _PIECE_SIZE: Final = 64 * 1024
 def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
     """Open the batches of ``segment`` from byte ``position`` on, which must be a batch border.
 
-    It requests the manifest, and each chunk that is reached.
+    The call requests the manifest; reading requests each chunk when the caller reaches it.
     """
     if not 0 <= position <= segment.segment_size_in_bytes:
         size = segment.segment_size_in_bytes

@@ -79,9 +79,9 @@ def catalog_of_metadata_topic(
 ) -> Catalog:
     """Make the catalog that ``__remote_log_metadata`` describes, from the values of its records in order.
 
-    Records of several partitions of that topic may be mixed, if those of each partition are in order. It lists nothing.
-    It makes two requests for a partition with older leader epochs than its newest segment, and three for an overlapping
-    segment. Raise CorruptDataError for a record that Kafka did not write.
+    Records of several partitions of that topic may be mixed, if those of each partition are in order. The call lists
+    nothing. A partition with older leader epochs than its newest segment costs two requests, and each overlapping
+    segment three. Raise CorruptDataError for a record that Kafka did not write.
     """
     states = SegmentStates()
     for value in values:

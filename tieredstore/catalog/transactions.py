@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
     """Return the producers with open transactions at the segment's end, and the transactions' first offsets.
 
-    It reads the producer snapshot, by two requests, or none if another index was read before. Raise IndexesCorruptError
-    if it is damaged.
+    The call reads the producer snapshot by two requests, or by none if another index was read before. Raise
+    IndexesCorruptError if it is damaged.
     """
     try:
         with source.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT) as stream:
@@ -34,8 +34,8 @@ def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> d
 def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Sequence[AbortedTransaction]:
     """Return the entries of the segment's transaction index.
 
-    It takes two requests, or none if the segment is known to have no entries. Raise IndexesCorruptError if it is
-    damaged.
+    The call takes two requests, or none if the segment is known to have no entries. Raise IndexesCorruptError if the
+    index is damaged.
     """
     # Read the index also if the field is None, which means unknown.
     if segment.txn_idx_empty:

@@ -124,7 +124,7 @@ def _unwrap(store: ObjectStore) -> ObjectStore:
 def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
     """Return the layout recorded under the prefix, if ``store`` was opened without any; None if none is recorded.
 
-    It takes one request, or two if a layout is recorded.
+    The call takes one request, or two if a layout is recorded.
     """
     if hasattr(_unwrap(store), "layout"):
         return None  # nothing to check: a store with a key layout checks that layout before its first request

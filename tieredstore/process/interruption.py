@@ -71,8 +71,8 @@ def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
 def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Generator[None]:
     """Within the block, if the process is ended suddenly, run ``act`` quickly on another thread.
 
-    It replaces the cleanup that an exception would do, such as removing a file. With ``needs_time``, wait longer for
-    that cleanup first, because it talks to a store.
+    ``act`` replaces the cleanup that an exception would do, such as removing a file. With ``needs_time``, give that
+    cleanup more time first, because it makes requests to a store.
     """
     name = object()
     _LAST_ACTS[name] = _LastAct(act, needs_time)

@@ -112,9 +112,9 @@ class TopicReader(Closing):
     def start_of_last(self, log: PartitionLog, count: int, stop: int) -> int:
         """Return the offset from which ``count`` records remain up to ``stop``, or the log's first if it has fewer.
 
-        It counts records, because markers, aborted transactions and compaction leave gaps in the offsets. So it reads
-        ``count`` offsets at the end of the log, and four times as many each time that they hold too few records. It
-        ignores lost offsets. Memory does not grow with ``count``.
+        Markers, aborted transactions and compaction leave gaps in the offsets, so records must be read to be counted.
+        Read the last ``count`` offsets of the log; while they hold too few records, read four times as many. Lost
+        offsets are ignored. Memory does not grow with ``count``.
         """
         sources = replace(
             self._sources(replace(self.settings, columns=("offset",))),

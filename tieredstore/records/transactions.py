@@ -233,7 +233,7 @@ class PendingTransactions:
     def _knows_from(self, segment: RemoteLogSegmentMetadata) -> int:
         """Return an offset from which the segment's broker had the log; MAX_OFFSET if unknown.
 
-        It is the start of the first leader epoch, because a broker truncates its epochs at its log's start.
+        That offset is the start of the first leader epoch, because a broker truncates its epochs at its log's start.
         """
         try:
             with self._source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:

@@ -59,8 +59,8 @@ _AT_ONCE: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPartition:
-    """A source partition beside its target. ``first_offset`` and ``last_offset`` limit the comparison in the source.
-    ``target_partition`` is None if keys were hashed anew: the records are in any of them.
+    """A source partition and its target. ``first_offset`` and ``last_offset`` limit the comparison in the source.
+    ``target_partition`` is None if keys were hashed again: the records may be in any partition.
 
     ``records`` and ``target_records`` are the committed ones, and the digests (SHA-256, hexadecimal) are over their
     offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that the

@@ -1,6 +1,6 @@
 """Records of two sides, compared piece by piece, and digests of each side.
 
-Separate from ``comparison``, because it knows columns of records, but neither bucket nor cluster.
+Separate from ``comparison``, because it works on columns of records, without bucket or cluster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import pyarrow.compute
 _compute: Final[Any] = pyarrow.compute
 
 What: TypeAlias = Literal["timestamp", "key", "value", "headers", "missing", "extra", "not_restored"]
-"""The field that differs; or the target lacks the record, or has another one; or the run's map lacks it."""
+"""The field that differs; or the target lacks the record (``missing``) or has one too many (``extra``); or the run's
+offset map lacks it.
+"""
 
 _FIELDS: Final[tuple[What, ...]] = ("timestamp", "key", "value", "headers")
 
@@ -95,7 +97,7 @@ class Side:
 
 @dataclass(slots=True)
 class Pair:
-    """What has been seen of both sides of a partition so far."""
+    """The records compared so far on both sides of a partition."""
 
     ours: Side = field(default_factory=Side)
     theirs: Side = field(default_factory=Side)
@@ -103,7 +105,7 @@ class Pair:
     difference: RecordDifference | None = None
 
     def note_not_restored(self, offsets: Any) -> None:
-        """Count records that are nowhere in the target."""
+        """Count records that the run did not restore."""
         self.not_restored += len(offsets)
         self._note("not_restored", offsets[0].as_py(), None)
 

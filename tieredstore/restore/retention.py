@@ -1,4 +1,4 @@
-"""What a broker's retention deletes of restored segments."""
+"""Forecast of the restored segments that a broker's retention will delete."""
 
 from __future__ import annotations
 

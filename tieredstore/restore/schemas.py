@@ -34,7 +34,7 @@ _Place: TypeAlias = tuple[str, int]
 def plan_schemas(registry: SchemaRegistry, held: RegistrySchemas) -> Plan:
     """Return a plan that registers the missing versions, and sets compatibility levels as they were.
 
-    The registry's own level is set only if it has no other subjects. The next plan completes one that was killed.
+    The registry's global level is set only if it has no other subjects. After a kill, the next plan completes the work.
     Raise ConfigError if the registry has another schema under an id or a version.
     """
     ordered, present = list(_ordered(held)), _Present.of(registry, held)
@@ -48,7 +48,7 @@ def plan_schemas(registry: SchemaRegistry, held: RegistrySchemas) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Present:
-    """What a registry has of the subjects of a snapshot: versions, and the modes that subjects set."""
+    """The versions that a registry already has of a snapshot's subjects, and the modes that these subjects set."""
 
     versions: dict[_Place, SchemaVersion]
     modes: dict[str, str]
@@ -175,7 +175,7 @@ def _is_same(one: SchemaVersion, other: SchemaVersion) -> bool:
 
 
 def _json_of(text: str) -> object:
-    """Return the text's JSON, since registries may format it anew; the text itself if it is none."""
+    """Return the text parsed as JSON, because registries may change its format; the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -67,9 +67,9 @@ def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: Deleti
 
     Its outcomes have the code ``undeleted``, or the cause why a segment stays deleted: ``gone`` if a file has no
     version left, and ``superseded`` if the raw layout has a later log of the topic at these offsets. ``changed`` and
-    ``refused`` are failures: a file was written or deleted meanwhile, or its delete marker has no id. ``held`` is the
-    hold on a topic. Memory holds the listing of versions. An apply that is stopped or killed shows no segment in part,
-    and the next one completes it.
+    ``refused`` are failures: a file was written or deleted during the operation, or its delete marker has no id.
+    ``held`` means that a hold protects the topic. The whole listing of versions is kept in memory. If an apply is
+    stopped or killed, no segment is visible in part, and the next apply completes the work.
 
     Raise ConfigError for a store that cannot list versions, and for a name that several deleted topics had; raise
     ResourceNotFoundError if nothing is left of a topic, deleted or not.
@@ -96,7 +96,7 @@ def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: Deleti
 
 @dataclass(slots=True)
 class _File:
-    """What the bucket has of one key."""
+    """The versions and delete markers that the bucket has for one key."""
 
     key: str
     newest: ObjectVersion | None = None
@@ -311,7 +311,7 @@ def _nothing_left(places: Sequence[_Place], scopes: Scopes) -> ResourceNotFoundE
 
 
 def _other_lives(segments: Iterable[_Segment], times: DeletionTimes) -> Iterator[Outcome]:
-    """Yield an outcome for each topic that exists beside a deleted one of its name.
+    """Yield an outcome for each existing topic that has the name of a deleted topic.
 
     Raise ConfigError for a name that several deleted topics had.
     """
@@ -335,7 +335,8 @@ def _other_lives(segments: Iterable[_Segment], times: DeletionTimes) -> Iterator
 
 
 def _superseded(segments: Iterable[_Segment]) -> set[str]:
-    """Return the names of deleted segments after whose deletion a log began anew, at their offset or before it.
+    """Return the names of deleted segments that a newer log has replaced: it began after their deletion, at their
+    offset or before it.
 
     Keys of the raw layout are the same for a topic that was created again. Its log and the old one must not mix.
     """

@@ -169,7 +169,7 @@ class VerbatimCopies:
                 continue
             if not is_committed:
                 before_s = max(before_s, self._leftover_age_s(info))
-            # Compare contents only without a manifest: its writer has compared the objects before.
+            # Compare contents only if there is no manifest: the writer of a manifest compares the objects first.
             if info.size != segment.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
                 raise SegmentAlreadyExistsError(
                     f"{self._shown(segment, suffix)} exists in the target with other bytes than in the source; "

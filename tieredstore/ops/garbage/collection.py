@@ -51,8 +51,8 @@ def written_ms(objects: SegmentObjects) -> int | None:
 class Garbage:
     """Objects without a manifest, a segment that brokers have forgotten, or an unfinished write.
 
-    ``name`` is the segment's path or the write's key. ``modified_ms`` is the time of the youngest part. ``modified_ms``
-    and ``size`` are None if unknown.
+    ``name`` is the path of the segment, or the key of the unfinished write. ``modified_ms`` is the time at which the
+    newest object was modified. ``modified_ms`` and ``size`` are None if unknown.
     """
 
     what: SegmentObjects | AbandonedWrite

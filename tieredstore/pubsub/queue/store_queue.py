@@ -295,7 +295,7 @@ class StoreQueue(NotificationQueue):
         while first < stop:
             middle = (first + stop) // 2
             entry = self._entry(partition, middle)
-            # Search on after a missing entry: one that retention has just freed is older than the rest.
+            # Continue after a missing entry: retention has just deleted it, so it is older than the others.
             if entry is None or entry.appended_ms < ms:
                 first = middle + 1
             else:

@@ -88,8 +88,9 @@ def _make_finding(
 class TopicAudit:
     """One audit of a topic, from the start of its queue to the end that it has when the audit begins.
 
-    It takes a GET per batch; if Messages are large, a small GET per Message. With ``bodies`` it reads every object and
-    checks its checksums. It holds about 200 bytes per Message. Holes younger than ``settle_ms`` are pending.
+    An audit takes a GET per batch, or a small GET per Message if Messages are large. With ``bodies`` it reads every
+    object and compares the checksums. It holds about 200 bytes of memory per Message. Holes younger than ``settle_ms``
+    are pending.
     """
 
     topics: Topics

@@ -60,9 +60,9 @@ class Attempt:
         self._denied: str | None = None
 
     def require(self, suffix: Suffix, size: int) -> None:
-        """Raise StoreUnavailableError if the object is absent, StoreError if it has not ``size`` bytes; by one request.
+        """Raise StoreUnavailableError if the object is absent, StoreError if its size is not ``size``. One request.
 
-        It reads the last byte, which is cheap on every store, whereas ``head`` of a folder reads the whole object.
+        The request reads the last byte, which is cheap on every store; ``head`` on a folder reads the whole object.
         """
         key = self._layout.key(self._metadata, suffix)
         shown = self._layout.show(key)

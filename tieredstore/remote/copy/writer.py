@@ -121,9 +121,9 @@ class SegmentWriter:
     ) -> StoredSizes:
         """Write the three objects; call ``on_progress`` with the stored size of each chunk as it is sent.
 
-        It makes one head and three puts. Before the last put it reads one byte of the log and of the indexes, because a
-        manifest must not commit deleted objects. If one is gone, or the attempt is older than ``max_age_s``, raise
-        StoreUnavailableError. On any failure, delete the objects of this attempt, manifest first.
+        The copy makes one HEAD and three PUTs. Before the last PUT it reads one byte each of the log and the indexes,
+        because a manifest must not commit deleted objects. If either object is missing, or the attempt is older than
+        ``max_age_s``, raise StoreUnavailableError. On any failure, delete the objects of this attempt, manifest first.
 
         ``check`` runs before each chunk and each put, and after the last put. If it raises, the copy fails.
         """

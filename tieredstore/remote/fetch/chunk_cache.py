@@ -45,7 +45,7 @@ class ChunkKey:
 def layout_digest(manifest: SegmentManifest) -> bytes:
     """Return a digest (BLAKE2b, 16 bytes) of everything that decodes the object: chunk index, compression and AAD.
 
-    It excludes the wrapped data key, because wrapping the key again leaves the chunks unchanged.
+    The digest excludes the wrapped data key, because wrapping the key again leaves the chunks unchanged.
     """
     hashed = hashlib.blake2b(digest_size=LAYOUT_DIGEST_SIZE, person=b"chunk layout")
     aad = b"" if manifest.encryption is None else b"aad" + manifest.encryption.aad

@@ -1,4 +1,4 @@
-"""What ``restore produce --dry-run`` shows.
+"""The report of ``restore produce --dry-run``.
 
 Separate from ``produce``, which is about runs.
 """

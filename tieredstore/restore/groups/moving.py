@@ -93,7 +93,7 @@ def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
 
 
 def _starts_of_others(offset_map: OffsetMap, cluster: ClusterState) -> dict[TopicPartition, int]:
-    """Return the starts of target partitions that got no record, of topics whose keys were hashed anew.
+    """Return the start offsets of target partitions that received no record, for topics whose keys were hashed again.
 
     Without an offset there, a group might skip records that are written before it comes.
     """
@@ -182,7 +182,7 @@ def _first_unread(
     commits: Sequence[CommittedOffset],
     starts: Mapping[TopicPartition, int],
 ) -> Iterator[GroupOutcome]:
-    """Yield the first offset to read in each target partition of a topic whose keys were hashed anew."""
+    """Yield the first offset to read in each target partition of a topic whose keys were hashed again."""
     restored = offset_map.partitions(topic)
     offsets = {commit.partition: commit.offset for commit in commits if commit.partition in restored}
     notes = [

@@ -1,4 +1,4 @@
-"""Where the offsets of consumer groups come from: a running cluster, a snapshot, or a file.
+"""The sources of the offsets of consumer groups: a running cluster, a snapshot, or a file.
 
 Separate from ``moving``, which treats all of them alike.
 """

@@ -1,7 +1,7 @@
 """The segment of abort markers after a log that ends in open transactions.
 
-In the log's own cluster a coordinator would write these markers; in another one no coordinator knows the transactions.
-Separate from ``segment_copy``: nothing here is in the bucket.
+In the log's own cluster a coordinator would write these markers; in another cluster no coordinator knows the
+transactions. Separate from ``segment_copy``, because these batches do not come from the bucket.
 """
 
 from __future__ import annotations

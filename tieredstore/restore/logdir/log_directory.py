@@ -1,9 +1,10 @@
-"""A stopped broker's log directory, into which partitions are written. Separate from ``restoring``: it knows no bucket.
+"""A stopped broker's log directory, into which partitions are written. Separate from ``restoring``, because it does not
+use the bucket.
 
 While a restore is unfinished, the log directory contains the folder ``MARKER``. A broker refuses to start with a folder
-that is not named topic-partition, and its log names the folder. So it can never serve, or truncate, half a restore.
-Such a start would delete the mark of the orderly shutdown, so the mark is kept in the folder meanwhile, together with a
-description of the work.
+that is not named topic-partition, and its log names the folder. So it can never serve or truncate an unfinished
+restore. Even a refused start would delete the broker's file that marks a clean shutdown, so ``MARKER`` holds that file
+until the end, and a description of the restore.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@
 | drafted | has files that end in ``.restore``, which brokers ignore |
 | complete | has all files under their names |
 
-Files are renamed one by one: of a segment the log last, and ``leader-epoch-checkpoint`` after all segments. The marker
-of the log directory keeps a broker away meanwhile, so each run begins where the last one ended.
+Files are renamed one by one: a segment's log after its other files, and ``leader-epoch-checkpoint`` after all segments.
+Until then the marker of the log directory keeps a broker from starting, so each run can continue where the last one
+ended.
 
 Separate from ``restoring``, which knows brokers and their log directories.
 """
@@ -44,10 +45,10 @@ Part: TypeAlias = "Span | ProducerState"
 """A segment to restore, or a producer whose transaction an abort marker ends."""
 
 ProducerStates: TypeAlias = Literal["keep", "drop"]
-"""What becomes of the broker's state of idempotent producers.
+"""Whether to restore the broker's state of idempotent producers.
 
-``keep`` is for the cluster that the segments come from. In another one a new producer may get an id and an epoch that
-the state knows, and its first batch would be acknowledged as a duplicate and lost.
+``keep`` is for the cluster that the segments come from. In another cluster a new producer may get an id and an epoch
+that the state already has; its first batch would then be acknowledged as a duplicate, and lost.
 """
 
 
@@ -55,7 +56,7 @@ the state knows, and its first batch would be acknowledged as a duplicate and lo
 class PartitionRestore:
     """The restore of one partition: copies ``spans`` of segments into ``folder``, which the broker made with the topic.
 
-    ``sizes`` has the size of each span's log, in bytes. ``markers`` end the transactions that are open after them.
+    ``sizes`` has the size of each span's log, in bytes. ``markers`` end the transactions that are open after the spans.
     """
 
     partition: TopicIdPartition

@@ -1,6 +1,7 @@
-"""Which spans of a bucket's segments become the log of a partition, up to an end that no transaction crosses.
+"""The choice of the spans (ranges of offsets within segments) that become the log of a partition, up to an end that no
+transaction crosses.
 
-Separate from ``restoring``, because it only reads, and knows no log directory.
+Separate from ``restoring``, because it only reads the bucket and uses no log directory.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def plan_spans(
 ) -> tuple[Span, ...]:
     """Return the spans to restore, in order; () if the window has no record.
 
-    ``bounds`` are the offsets (half-open) that the log had when the restore was prepared: later ones are left out.
-    ``start`` keeps whole segments: it begins with the segment of its first record. ``stop`` cuts at the border of
-    batches at or before it; a time means the first batch with a record of this time or later. Raise DataLossError for
-    a gap and for offsets that are gone since, and ConfigError for an open transaction unless it is cut off or aborted.
+    ``bounds`` are the offsets (half-open) that the log had when the restore was prepared; later offsets are left out.
+    ``start`` keeps whole segments: it begins with the segment of its first record. ``stop`` ends the log at the last
+    batch border that is not after it; a time means the first batch with a record of this time or later. Raise
+    DataLossError for a gap, and for offsets deleted since the restore was prepared. Raise ConfigError for an open
+    transaction unless it is cut off or aborted.
     """
     there = lineage.spans_between(*bounds)
     if gone := tuple(_gone(lineage.partition, there, bounds, start, stop)):

@@ -96,7 +96,7 @@ def _finish(pairs: Sequence[tuple[_Target, LogDirectory]]) -> None:
 
 @dataclass(slots=True)
 class _Target:
-    """A log directory, and what the restore writes into it. ``work`` describes an unfinished earlier restore."""
+    """A log directory, and the partitions to restore into it. ``work`` describes an unfinished earlier restore."""
 
     path: Path
     work: bytes | None
@@ -137,13 +137,13 @@ def _left_out(where: TopicIdPartition, log: PreparedPartition, spans: Sequence[S
 
 
 def _work(prepared: PreparedRestore, options: RestoreOptions) -> bytes:
-    """Return what a restore is: the ids of its topics, and its options."""
+    """Return a description of the restore: the ids of its topics, and its options."""
     topics = {topic.topic_id: topic.topic for topic in prepared.topics}
     return json.dumps({"topics": topics, "options": str(options)}).encode()
 
 
 def _check_work(target: _Target, prepared: PreparedRestore) -> None:
-    """Raise ConfigError if another restore is unfinished: this one would declare it finished."""
+    """Raise ConfigError if the directory has another unfinished restore, which this one would declare finished."""
     if target.work is None:
         return
     topics: dict[str, str] = json.loads(target.work)["topics"]
@@ -155,7 +155,9 @@ def _check_work(target: _Target, prepared: PreparedRestore) -> None:
 
 
 def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
-    """Remove what this restore has written with other options; it may have had other partitions and offsets."""
+    """Remove the files that an earlier run of this restore wrote with other options, also for other partitions and
+    offsets.
+    """
     emptied: dict[tuple[str, int], tuple[int, int]] = {}
     for topic in prepared.topics:
         for number in range(len(topic.partitions)):

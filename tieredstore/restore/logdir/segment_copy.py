@@ -1,6 +1,6 @@
-"""One span of a stored segment as the files of a broker's segment.
+"""A span (a range of offsets) of a stored segment, written as the files of a broker's segment.
 
-A batch stays as it is, except that its leader epoch becomes 0. The CRC does not cover that field. A restored partition
+A batch stays unchanged, except that its leader epoch becomes 0. The CRC does not cover that field. A restored partition
 is new in its cluster, where leader epochs begin at 0: with the epochs of the old cluster its log would be ahead of its
 leader, and followers would truncate it (KIP-101). Magic 0 and 1 have no epoch.
 """
@@ -37,8 +37,8 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
     """Write the files of the span's segment as drafts, and sync them; return each draft (unfinished file) with its
     name, the log last.
 
-    Until a segment has its log, it does not exist for a broker. The indexes of a whole segment are those of the
-    bucket; of a part they are built anew. ``snapshot`` has the producers at the span's end. Raise BatchCorruptError
+    A broker ignores a segment until its log exists. A whole segment gets its indexes from the bucket; for a part of a
+    segment they are built again. ``snapshot`` is the snapshot of producers at the span's end. Raise BatchCorruptError
     for a damaged batch, and for a batch that crosses the span's border. Memory is bounded by the largest batch and a
     chunk.
     """

@@ -45,7 +45,7 @@ some partition.
 def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
     """Find the cut of the query's topics, whose logs are in the snapshot, at a time.
 
-    It reads the logs from the segments of the cuts to their ends. Raise DataLossError by the query's policy.
+    The search reads each log from the segment with its cut to the log's end. Raise DataLossError by the query's policy.
     """
     reader = TopicReader(lambda: source, query, ReadSettings(columns=("timestamp",)))
     with reader, ThreadPool(READERS, "tieredstore-cut") as pool:
@@ -139,9 +139,9 @@ class TransactionSearch:
             follow(self._open, header)
 
     def find_late(self, newest: Mapping[int, int]) -> Epochs:
-        """Return the transactions with epochs of their own that are not over at the cut (where a restore to a time
-        stops), as far as some partition may have records of them before its cut: it knows a later epoch of the
-        producer by then.
+        """Return the transactions that are not over at the cut (where a restore to a time stops), of producers that
+        take a new epoch for each transaction. A transaction counts only if some partition has a later epoch of its
+        producer before the cut: that partition may have records of the transaction there.
         """
         late: Epochs = {}
 

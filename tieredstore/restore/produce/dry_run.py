@@ -1,4 +1,4 @@
-"""What a run of ``restore produce`` would do, and what would stop it: for ``--dry-run``, and before each run."""
+"""Forecast of a run of ``restore produce``, and of the obstacles to it: for ``--dry-run``, and before each run."""
 
 from __future__ import annotations
 

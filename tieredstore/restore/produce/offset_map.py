@@ -1,12 +1,12 @@
 """Old and new offsets of one restore run, as an object in the bucket.
 
-Separate from what produces, because commands that move consumer groups only read it.
+Separate from ``producing``, because commands that move consumer groups only read the map.
 
-Its key is ``<prefix>!tieredstore/restores/<run>/offsets``. It begins with a line of JSON, its version. A zstd frame
-with a checksum follows. It has a line of JSON (topics, partitions, numbers of runs), then five columns of integers with
-a value for each run: its records, the offsets before it in source and target, and its gaps in both, of which the target
-has none. A column has the lowest bytes of all values first, then the next ones: the high ones are zero and compress to
-nothing.
+The object's key is ``<prefix>!tieredstore/restores/<run>/offsets``. Its first line is JSON with the version. A zstd
+frame with a checksum follows: a line of JSON (topics, partitions, numbers of runs of offsets), then five columns of
+integers with a value for each run of offsets. These are its number of records, the offsets skipped before it in the
+source and in the target, and the gaps inside it in the source and in the target (always 0). A column stores the lowest
+bytes of all values first, then the second lowest and so on: the highest bytes are zero and compress to nothing.
 
 Like keys of segments and catalog files, it is not encrypted: it has names of topics and offsets, no records.
 """
@@ -39,7 +39,7 @@ _LEVEL: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class MappedTopic:
-    """Where a topic's records went. ``is_rehashed`` if a record's partition may be another one there."""
+    """The topic that a topic's records went to. With ``is_rehashed`` a record may have another partition there."""
 
     target: str
     is_rehashed: bool = False
@@ -52,9 +52,9 @@ Where: TypeAlias = Literal["at", "gap", "before", "beyond"]
 class Translation:
     """The target offset for a source offset.
 
-    ``where`` is ``at`` for an offset with a record, or for the end; ``gap`` for an offset without a record, which
-    becomes that of the next record; ``before`` the start or ``beyond`` the end of what was restored, by ``difference``
-    offsets.
+    ``where`` is ``at`` for an offset with a record, or for the end. It is ``gap`` for an offset without a record, which
+    is translated to the offset of the next record. It is ``before`` or ``beyond`` if the offset is outside the restored
+    range, by ``difference`` offsets.
     """
 
     topic: str
@@ -66,9 +66,9 @@ class Translation:
 
 @dataclass(frozen=True, slots=True)
 class FirstUnread:
-    """The smallest offset in a target partition that a group may not have read, where keys were hashed anew.
+    """The smallest offset in a target partition that a group may not have read, if the run hashed keys again.
 
-    ``read_again`` is the largest number of records from there on that it has read.
+    ``read_again`` is the largest number of records from ``offset`` on that the group may read a second time.
     """
 
     offset: int
@@ -147,7 +147,7 @@ class _PairRuns:
 
 
 class OffsetMap:
-    """Where the target has the records of a run of ``restore produce``. It grows as the run goes, and is then saved by
+    """The target offsets of the records of a run of ``restore produce``. The map grows during the run, and is saved by
     :class:`OffsetMapFile`.
 
     ``topics`` maps the source topics. Not thread-safe.
@@ -227,10 +227,10 @@ class OffsetMap:
             yield from known
 
     def translate(self, where: TopicPartition, offset: int) -> Translation:
-        """Return the target offset for an offset of a source partition whose records stayed together.
+        """Return the target offset for an offset of a source partition that the run restored into one target partition.
 
         Raise ResourceNotFoundError for a partition that the run did not restore, and ConfigError for a topic whose keys
-        were hashed anew: it has no exact offsets.
+        were hashed again: it has no exact offsets.
         """
         topic, known = self._find(where)
         if topic.is_rehashed:
@@ -251,9 +251,11 @@ class OffsetMap:
         return Translation(topic.target, partition, target, "at" if is_inside else "gap")
 
     def first_unread(self, topic: str, offsets: Mapping[int, int]) -> dict[int, FirstUnread]:
-        """Return where a group goes on in each target partition of a topic whose keys were hashed anew.
+        """Return the first offset that a group should read in each target partition, for a topic whose keys were hashed
+        again.
 
-        ``offsets`` are the next offsets to read by source partition; partitions without one count as unread.
+        ``offsets`` has the group's next offset in each source partition; a partition without an offset counts as
+        unread.
         """
         found: dict[int, FirstUnread] = {}
         for partition, end in self.target_ends(topic).items():

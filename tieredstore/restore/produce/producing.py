@@ -1,8 +1,8 @@
 """``restore produce``: a run from a bucket into a running cluster, from its first transaction to its map of offsets.
 
-Each transaction has records of the source, the position after them, and the offsets that they got. So whatever ends a
-process, the newest committed position tells exactly what is in the target, and the next process goes on from there.
-A failure that may pass takes the same way: a new producer begins where the committed position is.
+Each transaction has records of the source, the position after them, and the offsets that they got. So however a process
+ends, the newest committed position states exactly which records the target has, and the next process continues from
+there. A transient failure is handled the same way: a new producer begins at the committed position.
 """
 
 from __future__ import annotations
@@ -50,10 +50,13 @@ _MOST_S: Final = 10.0
 _OFFSETS_IN_RECORD: Final = 2000
 """Runs of offsets in one control record: at most 700 KB, less than the default ``max.message.bytes``."""
 _UNMAPPED: Final = 2_000
-"""Control records with offsets after which the bucket's map is written; the last ones are mapped at the end."""
+"""Number of control records with offsets after which the bucket's offset map is written; the run's end writes the rest.
+"""
 
 _TURN_RECORDS: Final = 20_000
-"""Records of one source partition in a row where keys are hashed anew: few runs, and groups read little again."""
+"""Number of consecutive records from one source partition, if keys are hashed again. More mean fewer runs of offsets;
+fewer mean that groups read less a second time.
+"""
 
 _CALL_S: Final = 60.0
 _GIVE_UP_S: Final = 300.0
@@ -62,9 +65,10 @@ _PAUSE_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Transaction:
-    """What the open transaction has so far.
+    """The contents of the open transaction so far.
 
-    ``sent`` has the runs that each target partition got, in their order. It begins at the target offset in ``begins``.
+    ``sent`` has the runs of offsets that each target partition received, in order. The first begins at the target
+    offset in ``begins``.
     """
 
     since: float
@@ -129,7 +133,7 @@ class ProduceRun:
         """The position from which this process went on."""
 
     def outcomes(self) -> Generator[Outcome]:
-        """Produce what is left of the run, and yield an outcome for each partition.
+        """Produce the remaining records of the run, and yield an outcome for each partition.
 
         Raise ConfigError for a target that is not empty or has foreign records, DataLossError and CorruptDataError for
         the source, and FencedError if another process has begun the same run.
@@ -170,7 +174,8 @@ class ProduceRun:
             position = self._begin(transactions, reader, targets, position)
             self._begun = self._begun or position
             if not position.is_produced:
-                # The position that says so is committed: a killed run sets the times back.
+                # A committed position records this change, so that after a kill the next process of the run can undo
+                # it.
                 cluster.set_times(dict.fromkeys(position.append_times, "CreateTime"))
             position = self._produce(transactions, control, position)
             position = self._map(transactions, control, position)

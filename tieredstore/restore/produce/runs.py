@@ -44,8 +44,8 @@ _LONGEST_NAME: Final = 150
 class OffsetRun(NamedTuple):
     """``length`` records of a source partition, in their order at consecutive offsets of a target partition.
 
-    The source offsets from ``start`` on are consecutive too, except for ``gaps`` of them: where keys are hashed anew,
-    those have records for other partitions or none, and are not known.
+    The source offsets from ``start`` on are consecutive too, except for ``gaps`` offsets. If keys are hashed again, the
+    records at these offsets went to other partitions, or there are none; the run does not know which.
     """
 
     topic: str
@@ -142,9 +142,9 @@ def check_run(name: str) -> None:
 class RunPosition:
     """How far a run of ``restore produce`` is. ``ends`` are the offsets after its last record in each target partition.
 
-    ``offset_records`` have been written under RUN/1, RUN/2 …; the bucket's map has the first ``mapped`` of them.
-    ``append_times`` are the target topics with LogAppendTime, which are set to CreateTime until the run's end: what the
-    topic itself had set, or None for the cluster's default.
+    The run has written ``offset_records`` records about offsets, under the keys RUN/1, RUN/2 and so on; the offset map
+    in the bucket has the first ``mapped`` of them. ``append_times`` are target topics with LogAppendTime, which the run
+    sets to CreateTime until it ends. Each has the topic's own setting, or None if the cluster's default applied.
     """
 
     topics: Mapping[str, str]

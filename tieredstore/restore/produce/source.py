@@ -73,10 +73,10 @@ class SourceBatch:
 
 
 class SourceTopics(Closing, ABC):
-    """The topics that a run of ``restore produce`` restores, as they are now. One look serves the search for the cut
-    (where a restore to a time stops), the checks and the run.
+    """The topics that a run of ``restore produce`` restores, as they are at the start. They are read once for the
+    search for the cut (where a restore to a time stops), the checks and the run.
 
-    They are in ``bucket`` or in a backup, and the map of offsets is in ``bucket``. Positions in them are offsets.
+    Their records are in ``bucket`` or in a backup; the map of offsets is always in ``bucket``. Positions are offsets.
     """
 
     is_backup: ClassVar[bool] = False
@@ -87,13 +87,13 @@ class SourceTopics(Closing, ABC):
 
     @property
     def lacks(self) -> Sequence[str]:
-        """What the backup's records lack compared with a bucket's, each as a sentence for users."""
+        """One sentence for users about each thing that a backup's records lack, compared with those of a bucket."""
         return ()
 
     @property
     @abstractmethod
     def topic_ids(self) -> Mapping[str, str]:
-        """The id of each topic in the bucket; for a backup, also which one it is."""
+        """The id of each topic in the bucket. For a backup, the id also identifies the backup."""
 
     @abstractmethod
     def ranges(self) -> dict[TopicPartition, SourceRange]:
@@ -101,12 +101,12 @@ class SourceTopics(Closing, ABC):
 
     @abstractmethod
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
-        """Return the parts of segments that have the ranges. A backup has none."""
+        """Return the parts of segments that contain the ranges; empty tuples for a backup, which has no segments."""
 
     @abstractmethod
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
-        """Raise DataLossError if offsets that are left are missing, before anything is produced; or log them, if the
-        options say so.
+        """Raise DataLossError if offsets that are still to restore are missing, before anything is produced. If the
+        options accept losses, log the missing offsets.
         """
 
     @abstractmethod
@@ -114,7 +114,7 @@ class SourceTopics(Closing, ABC):
         """Yield the remaining records of a partition, in offset order."""
 
     def batches(self, ranges: Mapping[TopicPartition, SourceRange], turn: int = 1) -> Generator[SourceBatch]:
-        """Yield what is left of the ranges: each partition's records in order, a few partitions in turn.
+        """Yield the remaining records of the ranges: in offset order within a partition, from a few partitions in turn.
 
         A partition's turn ends with the batch that brings it to ``turn`` records.
         """

@@ -1,6 +1,6 @@
 """The target cluster of a run of ``restore produce``: its topics as they are now, and what the run changes in them.
 
-Separate from ``target_checks``, which judges these facts and asks nobody.
+Separate from ``target_checks``, which judges these facts and makes no requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TargetTopic:
 
     ``settings`` are in force; ``own`` are those that the topic sets itself. ``least_live`` is the smallest number of
     replicas in sync of a partition, 0 without a leader. ``operations`` are what the login may do, in Kafka's words;
-    None if the brokers do not tell.
+    None if the brokers do not report it.
     """
 
     topic: str

@@ -1,7 +1,7 @@
 """Checks of a target topic before anything is produced: what a broker would refuse, and what it would delete at once.
 
-Separate from ``dry_run``, which gathers the facts: here nobody is asked. Without a scan of the source's records, the
-bucket's manifests tell sizes of segments and their latest times.
+Separate from ``dry_run``, which gathers the facts: the functions here make no requests. Without a scan of the source's
+records, the bucket's manifests tell sizes of segments and their latest times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BATCH_BYTES: Final = 61
 
 @dataclass(frozen=True, slots=True)
 class ScannedRecords:
-    """What a scan of all records of a topic has found. ``largest`` is the size in bytes of one record, uncompressed.
+    """The findings of a scan of all records of a topic. ``largest`` is the size in bytes of one record, uncompressed.
 
     Times are in milliseconds, and None without a record.
     """
@@ -54,7 +54,7 @@ class SourceTopic:
     partitions: Mapping[int, Sequence[Span]]
     scanned: ScannedRecords | None = None
     is_backup: bool = False
-    """True without segments: the partitions are those of a backup, which tells neither sizes nor times in advance."""
+    """True for partitions of a backup: they have no segments, so sizes and times are unknown in advance."""
 
     @property
     def partition_count(self) -> int:

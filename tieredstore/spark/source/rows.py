@@ -41,8 +41,8 @@ OutOfRange: TypeAlias = Literal["fail", "null"]
 class RowLayout:
     """The columns of a source, and the decoder's names for them.
 
-    Columns in ``of_batch`` have one value per batch, which the caller gives; the decoder does not know them. If a query
-    requests only such columns, the decoder reads ``counted`` to know the number of rows.
+    ``of_batch`` names the columns with one value per batch; the caller adds them, the decoder does not have them. If a
+    query requests no other columns, the decoder reads the column ``counted``, so that rows can be counted.
     """
 
     types: Mapping[str, DataType]
