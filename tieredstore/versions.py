@@ -101,7 +101,9 @@ def refuse_newer_offsets(kind: StateKind, offsets: object) -> None:
 
 
 def version_in(head: bytes) -> int | None:
-    """Return the version at an object's beginning, of which ``HEAD_BYTES`` suffice; None without one."""
+    """Return the version that an object begins with; None if there is none. ``head`` needs only the first
+    ``HEAD_BYTES``.
+    """
     match = _HEAD.match(head)
     return None if match is None else int(match[1])
 

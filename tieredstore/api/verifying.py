@@ -70,10 +70,10 @@ class Finding:
 class Verification:
     """How much was verified, and the findings. Anything not counted here was not examined.
 
-    ``segments`` were examined, with ``log_size`` bytes of logs. Of these, ``passed_over`` were known to be sound, so
-    only their objects were looked up. ``indexes_read`` counts segments whose indexes were checked, ``segments_read``
-    those of which every byte was read, ``log_read`` these bytes. ``severities`` counts findings by severity.
-    ``findings`` is empty if ``on_finding`` received them.
+    ``segments`` were examined; their logs have ``log_size`` bytes. ``passed_over`` of them were known to be sound, so
+    only the existence of their objects was checked. ``indexes_read`` counts segments whose indexes were checked.
+    ``segments_read`` counts segments that were read completely, and ``log_read`` their bytes. ``severities`` counts
+    findings by severity. ``findings`` is empty if ``on_finding`` received them.
     """
 
     level: Level

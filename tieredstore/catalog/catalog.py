@@ -106,8 +106,9 @@ class Catalog:
     def incarnation(self, topic: str, topic_id: Uuid | None = None) -> Incarnation:
         """Return one incarnation of the topic, by default the current one.
 
-        That is the only one, or the one whose copies were all made after all copies of the others. If there is no such
-        incarnation, raise ConfigError that lists all of them, for a choice by ``topic_id``.
+        If there are several, the current incarnation is the one whose segments were all copied after those of the
+        others. If there is no such incarnation, raise ConfigError, which lists all of them for a choice by
+        ``topic_id``.
         """
         lives = self.incarnations(topic)
         candidates = [life for life in lives if topic_id in (None, life.topic_id)]

@@ -298,7 +298,9 @@ class StoredMoves:
 
 
 def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark | None:
-    """Read a partition's watermark, by one request; None without one. Log a corrupt one, and return None."""
+    """Read a partition's watermark, by one request; return None if there is none. Log a corrupt watermark, and return
+    None.
+    """
     made_id = source.layout.derived_id(where.topic)
     try:
         return read_watermark(source.store, source.layout.prefix, where, made_id)

@@ -88,7 +88,7 @@ class Kind:
 
     def read(self, text: str, info: ValidationInfo) -> object:
         """Parse ``text``; a relative path starts from the ``base_dir`` of the context."""
-        # Without a context there is no file to be relative to, so the path stays as it is.
+        # Without a context there is no settings file, so a relative path stays relative.
         value = self.parse(text)
         base_dir: Path = info.context["base_dir"] if info.context else Path()
         return base_dir / value if isinstance(value, Path) else value

@@ -119,7 +119,7 @@ class _Reader:
 
 
 def _read_tagged(reader: _Reader) -> dict[int, bytes]:
-    # Kafka refuses tags that do not ascend. Their order has no meaning, so refuse only a repeated tag.
+    # Refuse only a repeated tag. Kafka also refuses tags in descending order, but the order has no meaning.
     values: dict[int, bytes] = {}
     for _ in range(reader.uvarint()):  # a damaged count that is too large ends in an error when the bytes run out
         tag = reader.uvarint()

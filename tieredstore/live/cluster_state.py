@@ -40,7 +40,7 @@ class LiveGroup:
 class ClusterState(LiveCluster):
     """Reads what a snapshot holds of a cluster. What the login may not read is left out, and named.
 
-    Topics that the login may not describe are unknown to it; brokers do not list them.
+    Topics that the login may not describe are missing, because brokers do not list them.
     """
 
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
@@ -52,7 +52,8 @@ class ClusterState(LiveCluster):
         return str(self._describe_cluster().cluster_id)
 
     def topic_settings(self) -> tuple[list[TopicSettings], list[NotHeld]]:
-        """Return each topic except internal ones with the settings that it sets itself, and those without access.
+        """Return all topics except internal ones, each with the settings that it overrides; and the topics whose
+        settings the login may not read.
 
         Two requests, and one to list the topics.
         """

@@ -195,7 +195,7 @@ class BoundedRead:
         return self._error is not None or max(self._position, self._end) >= self._range.stop
 
     def _receive(self) -> list[Message]:
-        """Return the messages that are there; if there are none, wait a moment for one.
+        """Return the messages that have arrived; if none has, wait a moment for one.
 
         consume(many, timeout) would wait until all have arrived, which never happens at the end of the log.
         """

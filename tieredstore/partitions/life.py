@@ -42,7 +42,7 @@ def choose_life(
 
 
 def others_than(catalog: Catalog, read: Incarnation, choose: str) -> list[str]:
-    """Return a sentence that names the other incarnations of a topic; none if it has no others.
+    """Return a sentence that names the other incarnations of a topic; an empty list if there are no others.
 
     ``choose`` says how to choose another one.
     """

@@ -81,7 +81,8 @@ class Parser(ABC):
     def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for those that file by time
         """Return the directory to mark as complete, and the end of its period in ms since the epoch.
 
-        It is ``directory`` itself or one above it. Return None for a directory without a period: it is never marked.
+        The period's directory is ``directory`` itself or a parent of it. Return None for a directory without a period,
+        which never gets a ``_SUCCESS``.
         """
         return None
 

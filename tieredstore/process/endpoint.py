@@ -1,6 +1,6 @@
 """``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP, with few threads and short requests.
 
-Kept apart from the service, which needs no HTTP unless it listens.
+Separate from the service, so that a service that does not listen imports no HTTP.
 """
 
 from __future__ import annotations

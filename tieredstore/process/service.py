@@ -340,7 +340,7 @@ class _Signals:
         """Return True if a reload was requested since the last call."""
         if not self._reloads:
             return False
-        # Drop all requests, also one that arrives now: the reload that follows covers it.
+        # Drop all requests, including one that arrives now: the reload that follows serves it too.
         self._reloads.clear()
         return True
 

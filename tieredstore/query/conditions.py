@@ -93,7 +93,7 @@ class Condition:
         return start, max(start, stop)
 
     def since_ms(self) -> int | None:
-        """Return the time before which no record is wanted; None if there is no such time."""
+        """Return the earliest time of wanted records; None if the conditions have no such limit."""
         if self._may_hold_before(0):
             return None
         return _least(0, _LATEST_MS, self._may_hold_before)

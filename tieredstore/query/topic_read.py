@@ -111,7 +111,7 @@ class TopicRead(ArrowStream):
         return batch
 
     def _end(self) -> None:
-        """End the read. After an early close, raise an error, which the caller cannot take for the end of the
+        """End the read. After an early close, raise an error, so that the caller does not take it for the end of the
         records.
         """
         if self.is_closed and not self._is_over:

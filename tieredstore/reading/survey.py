@@ -71,7 +71,7 @@ class _FoundPartition(NamedTuple):
 
     @property
     def both(self) -> BothSides | None:
-        """The logs of both sides; None unless both bucket and broker have the partition."""
+        """The partition's logs in bucket and broker; None unless both have the partition."""
         if self.lineage is None or self.live is None:
             return None
         return BothSides(self.lineage, self.live.start, self.live.epoch)

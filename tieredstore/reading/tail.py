@@ -242,7 +242,9 @@ class LogTail(Closing):
         return {where: followed.at for where, followed in self._followed.items()}
 
     def follow(self, positions: Mapping[TopicPartition, int | Position]) -> None:
-        """Follow these partitions too, from these offsets. A partition that is followed already moves there."""
+        """Follow these partitions too, from these offsets. A partition that is already followed continues at its new
+        offset.
+        """
         # End a running read: it would return records of the earlier position.
         self.forget(positions)
         for where, place in positions.items():

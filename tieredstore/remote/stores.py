@@ -51,7 +51,7 @@ _KINDS: Final = "a path, a URL, a mapping of settings, Settings, or an object op
 class NamedStore:
     """Origin of settings: a file, ``properties`` that extend and override it, or both.
 
-    Another process can load the settings from it. Its repr shows no values.
+    Another process can load the settings from it. Its repr contains no values of settings.
     """
 
     file: Path | None

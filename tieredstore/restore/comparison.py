@@ -340,7 +340,7 @@ def _expected(batches: Iterable[pa.RecordBatch], work: _Work, rule: MappedOffset
 def _expected_by_key(
     batches: Iterable[pa.RecordBatch], work: _Work, partitioning: Partitioning, pair: Pair
 ) -> Iterator[tuple[OffsetRun, Rows]]:
-    """Yield the source's records with the runs that they are in, and the offsets that they should have there."""
+    """Yield the source's records with the run of each record, and the offset that it should have in the target."""
     nowhere, counts = MappedOffsets(()), Counter[OffsetRun]()
     for records in work.kept(batches):
         keys = records.column("key").to_pylist()

@@ -25,7 +25,7 @@ _FIELDS: Final[tuple[What, ...]] = ("timestamp", "key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class RecordDifference:
-    """The first record of a partition that differs. An offset is None if that side has no such record.
+    """The first record of a partition that differs between the sides. An offset is None if its side lacks the record.
 
     ``target_partition`` has the target offset, and is None where it is that of the comparison.
     """

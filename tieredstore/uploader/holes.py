@@ -36,7 +36,8 @@ _MOST_FAILED: Final = 10_000
 class Filler:
     """Fills holes; called by one thread at a time.
 
-    ``failed`` are segments that this broker cannot upload either, for example damaged ones. They are not read again.
+    ``failed`` are segments that this broker cannot upload either, for example because they are damaged. The filler does
+    not read them again.
     """
 
     uploads: Uploads
@@ -78,8 +79,8 @@ class _Filling:
         stored = target.watermarks.load(where, ())
         watermark = stored.value
         if watermark is None:
-            # Keep no segments for holes without an upload watermark: the leader's uploader has not begun, so it has
-            # recorded none.
+            # Without an upload watermark, keep no segments for holes (offsets that the leader could not upload): the
+            # leader's uploader has not begun, so it has recorded no holes.
             self._unmark()
             return False
         gaps, is_leaving = list(watermark.holes), self.partition.role is Role.LEAVING

@@ -372,7 +372,7 @@ class Partition:
             self.segments.clear()
 
     def abandon(self) -> list[Segment]:
-        """Drop all segments without uploading them; return those that open files or links kept."""
+        """Drop all segments without uploading them; return the segments that were held by open files or links."""
         with self.lock:
             pinned = [segment for segment in self.segments.values() if segment.is_pinned]
             for segment in self.segments.values():

@@ -91,7 +91,7 @@ class Tries:
             pool.shutdown(wait=False)
 
     def find_lost(self) -> str | None:
-        """Describe an attempt that is overdue beyond its limit and the grace period; None if there is none."""
+        """Describe an attempt that has exceeded its time limit and the grace period; None if there is none."""
         now_s = self._monotonic()
         with self._lock:
             return next(

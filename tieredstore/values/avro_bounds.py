@@ -1,6 +1,6 @@
 """Bounds on Avro schemas and their data, checked before fastavro reads either.
 
-Separate from `avro`, its only importer: these checks know neither Arrow nor fastavro, and one file of both would be too
+Separate from `avro`, its only importer: these checks use neither Arrow nor fastavro, and a single module would be too
 long.
 
 fastavro's C decoder recurses for each level of the data, and makes an object of each value before anything counts them.

@@ -37,7 +37,7 @@ class _Union:
         self._defined: set[str] = set()
 
     def of(self, first: Any, second: Any) -> Any:
-        """Unite two types; one is None if only the other schema has it."""
+        """Unite the types of a field in two schemas. A type is None if its schema lacks the field."""
         if isinstance(first, list) or isinstance(second, list):
             return self._of_unions(_branches(first), _branches(second))
         name = self._name_of(first, self._first) or self._name_of(second, self._second)

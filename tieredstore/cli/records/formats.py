@@ -44,7 +44,7 @@ class Asked:
     """One file, and the view to show.
 
     ``path`` is the local file with this ``name``. If ``path`` is None, ``name`` is the key of an object in the store
-    that ``store`` gives, or in the store of its settings file.
+    that ``store`` gives by its URL or settings file.
     """
 
     name: str

@@ -115,7 +115,7 @@ class Row(Generic[T]):
         return [each.cell(item) for each in self._fields if each.column is not None]
 
     def of(self, part: Callable[[PartT], T]) -> Row[PartT]:
-        """Return these fields for values that contain such a value as their ``part``."""
+        """Return these fields for larger values; ``part`` returns the row's value within a larger value."""
         return Row(*(_of_part(each, part) for each in self._fields))
 
     def in_json(self, *shown: str) -> Row[T]:

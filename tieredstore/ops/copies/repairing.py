@@ -101,7 +101,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the two buckets, with its key ring, and what verifies its segments."""
+    """One of the two buckets, with its key ring and the verifier of its segments."""
 
     bucket: Bucket
     ring: KeyRing | None

@@ -89,7 +89,7 @@ class Shipper:
     def ship_all(self, segments: Iterable[FoundSegment], *, parallel: int = 1) -> Iterator[ShipStep]:
         """Copy ``parallel`` segments at once; yield the results in order.
 
-        After an error that would stop other segments too, the remaining ones are NOT_TRIED.
+        After an error that would also stop other segments, the remaining segments are NOT_TRIED.
         """
         is_stopped = False
 

@@ -142,7 +142,7 @@ def cost_sums(
 class MonthlyCost:
     """Amounts in the price file's currency, requests and bytes, all per month.
 
-    ``disks`` and ``cross_zone`` are what the same log would cost on brokers instead; None without prices for it.
+    ``disks`` and ``cross_zone`` are the costs of the same log on brokers' disks; None if there are no prices for them.
     """
 
     growth_stored_size: float

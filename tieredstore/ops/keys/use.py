@@ -71,8 +71,8 @@ def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
 def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> int | None:
     """Return until when readers with cached manifests may need a replaced pair, by the store's clock.
 
-    ``cached_ms`` is how long they cache manifests. Return None if that time is over, or if no rotation replaced the
-    pair. Return None too if it is unknown: caches without expiry, or a store without a clock.
+    ``cached_ms`` is the time for which readers cache manifests. Return None if that time is over, or if no rotation
+    replaced the pair. Also return None if the end is unknown, because caches have no expiry or the store has no clock.
     """
     try:
         rotated_ms = store.head(_rotated_key(prefix, key_id)).modified_ms

@@ -14,7 +14,7 @@ from tieredstore.model import ByteRange
 from tieredstore.ops.verification.findings import Finding, FindingKind
 
 MOST_FINDINGS: Final = 100
-"""The maximum number of findings to list of one segment. One more finding says that there are others."""
+"""Maximum number of findings to list for one segment. If there are more, an additional finding says so."""
 
 
 class Level(enum.StrEnum):

@@ -161,7 +161,7 @@ def _note(state: VerifyState, result: SegmentResult) -> None:
 def uncached_manager(bucket: Bucket, *, verifies_again: bool = False) -> Generator[RemoteStorageManager]:
     """Open a manager without a chunk cache: cached chunks would prove nothing about the store.
 
-    If it ``verifies_again`` what has changed, it keeps no manifests and indexes either.
+    With ``verifies_again``, the manager does not keep manifests and indexes either, so it sees changes.
     """
     fetch = bucket.settings.fetch.model_copy(update={"chunk_cache": None})
     if verifies_again:

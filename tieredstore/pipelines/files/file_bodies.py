@@ -77,7 +77,7 @@ class FileBody(ABC):
     def leftover(self, *, waits: bool) -> Prepared | None:
         """Return the object that an abandoned body left in the store, or None.
 
-        Without ``waits``, do not wait for a running upload, and return None for it.
+        Unless ``waits`` is true, do not wait for a running upload, but return None.
         """
 
     @abstractmethod

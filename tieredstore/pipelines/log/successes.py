@@ -53,7 +53,8 @@ class Success:
 
 
 def read_success(store: ObjectStore, path: str) -> Success | None:
-    """Return the ``_SUCCESS`` of a path, or None if there is none. Without statements, another tool wrote it.
+    """Return the ``_SUCCESS`` of a path, or None if there is none. A ``_SUCCESS`` without statements was written by
+    another tool.
 
     Raise NewerVersionError for statements of a later release.
     """

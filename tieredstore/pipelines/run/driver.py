@@ -25,8 +25,8 @@ _BEGINS: Final = 5
 
 
 class WindowWriter(Protocol):
-    """Writes committed offset windows again if the store has dropped their prepared files (uploaded, not yet
-    visible) before publication.
+    """Writes the files of committed offset windows again. That is needed if a prepared file (uploaded, not yet visible)
+    disappeared from the store before its publication.
     """
 
     def write(self, window: Window, generation: Generation) -> Written:
@@ -124,7 +124,7 @@ class Driver:
         self._finish_last()
 
     def mark_published(self) -> None:
-        """Record that everything committed is published, so that no later driver publishes it again.
+        """Record that all committed files are published, so that no later driver publishes them again.
 
         Does nothing after a failure, or if the log already says so. Only the last batch needs this record: a later
         batch implies that the earlier ones are published.

@@ -362,8 +362,8 @@ class KeptFiles(RecordSource):
             yield from self._read(key)
 
     def _sort(self, piece: _Piece, later: list[Any]) -> Iterator[Any]:
-        """Yield the records of a piece. ``later`` has those that earlier files have beyond their pieces; replace them
-        by those beyond this one.
+        """Yield the records of a piece (a range of offsets), in order. ``later`` has records of earlier files that lie
+        beyond the piece; replace them by the records that lie beyond this piece.
         """
         batches = [*later, *(batch for key in piece.keys for batch in self._read(key))]
         later.clear()

@@ -170,7 +170,7 @@ class Broker:
         return any(self._assignment.serves(known.name) for known in self.directory.all())
 
     async def hand_over(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Serve until ``is_over``, then until all clients know which brokers have their topics.
+        """Serve until ``is_over``, then until all clients know which brokers now have their topics.
 
         Answer writes to topics of other brokers with 302, and name those brokers in metadata. After ``is_over``, wait
         until every writing client was redirected and had a second to ask for metadata. This wait takes at most ten

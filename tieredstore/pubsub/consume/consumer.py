@@ -168,8 +168,8 @@ class BatchConsumer(Closing):
     def commit(self, positions: Mapping[int, Position] | None = None) -> None:
         """Commit ``positions`` for the group, by default those after all records handed out.
 
-        Raise FencedError if another member owns a partition now. The other partitions are then committed, and this
-        consumer stops reading the lost one. Raise ConfigError without a group.
+        Raise FencedError if another member now owns one of the partitions. In that case the other partitions are
+        committed, and this consumer stops reading the lost partition. Raise ConfigError without a group.
         """
         if self._member is None:
             raise ConfigError("a consumer without a group cannot commit: pass group=..., or store position()")

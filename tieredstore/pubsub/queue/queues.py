@@ -91,8 +91,8 @@ class GroupMember(ABC):
     def commit(self, positions: dict[int, Position]) -> None:
         """Make the positions durable.
 
-        Raise FencedError for partitions that another member owns, which this member then loses. All others are
-        committed before that."""
+        The positions of partitions that this member still owns are committed. Then raise FencedError if another member
+        owns some of the partitions; this member gives them up."""
 
     @abstractmethod
     def leave(self) -> None:

@@ -223,7 +223,7 @@ class StoreQueue(NotificationQueue):
         return number
 
     def _try(self, attempt: _Attempt) -> int | None:
-        """Try one number for an entry; return None if it needs another one.
+        """Try to write an entry under one number; return None if it needs another number.
 
         ``attempt.number`` changes only if the number surely belongs to another entry: an own entry is never skipped.
         """
@@ -241,7 +241,8 @@ class StoreQueue(NotificationQueue):
         self._saw_taken(partition, max(number, start - 1))
         if number >= start:
             return number
-        # Take another number: retention freed this one before the entry was written, so no reader would see it.
+        # Take another number: retention freed this number before the entry was written, so no reader would see the
+        # entry.
         attempt.number = self._search_tail(partition, start)
         return None
 

@@ -42,7 +42,7 @@ MAX_HELPERS: Final = (os.cpu_count() or 1) - 1
 
 @dataclass(frozen=True, slots=True)
 class CachedRead:
-    """Chunks that one reader wants from a cache that seems to have them, and the memory for them.
+    """Chunks that a reader expects in a cache, and the memory to read them into.
 
     A chunk goes into ``destination`` if it fits there whole, else into memory of the reader's ``buffers``.
     """

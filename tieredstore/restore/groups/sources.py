@@ -47,7 +47,7 @@ class SourceGroups:
 
 
 def obstacle_of(group: LiveGroup) -> str | None:
-    """Return why a group's offsets cannot be moved, to be followed by the cluster; None if they can."""
+    """Return why a group's offsets cannot be moved; None if they can. The caller appends the name of the cluster."""
     if group.kind == "other":
         return "neither a classic nor a consumer group, as share and streams groups are,"
     return "stop its consumers: it has members" if group.has_members else None

@@ -30,7 +30,7 @@ class PreparedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PreparedTopic:
-    """An empty topic: its id in the bucket, its new one, and its partitions."""
+    """A prepared, empty topic: its id in the bucket, its id in the cluster, and its partitions."""
 
     topic: str
     source_id: str

@@ -192,7 +192,7 @@ class TransactionSearch:
     def _states_before(self, number: int) -> tuple[int, tuple[ProducerState, ...]]:
         """Return the last segment up to ``number`` before which the producers are known, and the producers.
 
-        The raw layout does not keep their epochs, so there it is the first segment.
+        The raw layout does not keep the producers' epochs, so the first segment is returned there.
         """
         for end in range(number if self._source.layout.raw_cluster is None else 0, 0, -1):
             span = self._spans[end - 1]

@@ -69,7 +69,7 @@ class OffsetRun(NamedTuple):
         return self.target_start + self.length
 
     def joined(self, later: OffsetRun, *, is_rehashed: bool) -> OffsetRun | None:
-        """Return one run for this and a later one of the same partitions; None if there is more between them.
+        """Join this run and a later run of the same partitions into one; return None if other records lie between them.
 
         Where keys are hashed anew, source offsets between them may be missing, in runs of up to ``SPARSE_RECORDS``.
         """

@@ -179,8 +179,8 @@ class StreamOffsets:
     def with_ends(self, ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
         """Advance to ``ends`` in ``logs``.
 
-        Partitions without an end keep their offset, even if they no longer exist: one that comes back continues there.
-        Offsets of a topic that was re-created are dropped.
+        A partition without an end keeps its offset, even if it no longer exists: if it appears again, it continues
+        there. Offsets of a topic that was re-created are dropped.
         """
         moved = StreamOffsets.at(ends, logs)
         derived, now = _derived_ids(logs), moved.topic_ids

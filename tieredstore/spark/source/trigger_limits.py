@@ -140,7 +140,7 @@ class TriggerDelay:
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
         """Return True if ``waiting`` offsets are too few yet. Otherwise start the delay anew.
 
-        Without any offsets the delay goes on, so that records that come after it are read at once.
+        If there are no offsets, the delay continues, so that records that arrive after it are read at once.
         """
         if not waiting:
             return False
