@@ -4,6 +4,7 @@ the topics at one time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -15,15 +16,25 @@ import pytest
 from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import segments
+from tests.support.golden.stored import settings_text
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, fill
 from tieredstore.catalog.listing import Scope, list_in_scope
+from tieredstore.config import settings_from
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
-from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidValueError, ResourceNotFoundError
+from tieredstore.errors import (
+    AlreadyClosedError,
+    BatchCorruptError,
+    ConfigError,
+    DataLossError,
+    InvalidValueError,
+    ResourceNotFoundError,
+)
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Binary, Json, Text
 
 __all__ = ["managers_are_closed"]
@@ -314,6 +325,57 @@ def test_the_catalog_has_tables_too(bucket: Bucket) -> None:
             'SELECT partition, earliest_offset, end_offset, broker_earliest_offset FROM "orders$partitions" ORDER BY 1'
         )
         assert rows(tables, sql) == [(0, 0, 100, None), (1, 0, 50, None)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected", "chunks"),
+    [
+        ("SELECT base_offset, stored_size > 0 FROM {}", [(at, True) for at in (0, 100, 200)], 0),
+        ("SELECT count(*) FROM {}", [(3,)], 0),
+        ("SELECT base_offset, epoch_ms(first_timestamp) FROM {}", [(at, at) for at in (0, 100, 200)], 3),
+        ("SELECT epoch_ms(first_timestamp) FROM {} WHERE base_offset = 100", [(100,)], 1),
+        ("SELECT base_offset FROM {} WHERE first_timestamp >= make_timestamptz(100_000)", [(100,), (200,)], 3),
+        ("SELECT count(*) FROM (SELECT * FROM {}) WHERE partition = 7", [(0,)], 0),
+        # Which segments hold the times from 150 ms to 160 ms?
+        (
+            "SELECT base_offset FROM {} WHERE epoch_ms(first_timestamp) < 160 AND epoch_ms(max_timestamp) >= 150",
+            [(100,)],
+            3,
+        ),
+    ],
+)
+def test_first_times_of_segments_are_read_by_queries_that_ask_for_them(
+    topic: StoredTopic, sql: str, expected: list[tuple[Any, ...]], chunks: int
+) -> None:
+    for base_offset in (0, 100, 200):
+        topic.copy_plain(base_offset, 100)
+    topic.store.reset()
+    with QueryTables(topic.manager, TableOptions()) as tables:
+        assert sorted(rows(tables, sql.format('"events$segments"'))) == expected
+    assert topic.requests(".log") == chunks
+
+
+def test_a_damaged_first_batch_ends_a_query_for_first_times(topic: StoredTopic) -> None:
+    topic.copy_plain(0, 100)
+    topic.overwrite(".log", b"\xff", at=70)
+    with QueryTables(topic.manager, TableOptions()) as tables:
+        assert rows(tables, 'SELECT base_offset FROM "events$segments"') == [(0,)]
+        with pytest.raises(BatchCorruptError, match=re.escape(f"{topic.copied[0]}: the record batch at byte 0 ")):
+            rows(tables, 'SELECT first_timestamp FROM "events$segments"')
+
+
+def test_first_times_are_null_without_the_key(caplog: pytest.LogCaptureFixture) -> None:
+    topic = segments("08-keyring")[0].topic
+    only = {name: text for name, text in settings_text("08-keyring").items() if ".key1." not in name}
+    with (
+        RemoteStorageManager(settings_from(only | {"encryption.key.pairs": "key2"})) as manager,
+        QueryTables(manager, TableOptions()) as tables,
+    ):
+        sql = f'SELECT key_id, count(first_timestamp) FROM "{topic}$segments" GROUP BY 1 ORDER BY 1'
+        assert rows(tables, sql) == [("key1", 0), ("key2", 3)]
+    (record,) = caplog.records
+    assert "first_timestamp of 2 segments" in record.getMessage()
+    assert "key pair 'key1', which is not on the ring" in record.getMessage()
 
 
 def test_one_query_sees_one_moment_of_a_topic(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
@@ -10,10 +12,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tieredstore.catalog.listing import Scope, list_in_scope
-from tieredstore.errors import AlreadyClosedError, ConfigError, TieredStoreError
+from tieredstore.catalog.timestamps import first_timestamp
+from tieredstore.errors import AlreadyClosedError, ConfigError, EncryptionError, SegmentNotFoundError, TieredStoreError
 from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
 from tieredstore.ops.listing import load_stream
 from tieredstore.process.interruption import Interrupted
+from tieredstore.process.parallel import in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
 from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.query.topic_scan import begin_read
@@ -23,10 +28,18 @@ from tieredstore.records.settings import OnDataLoss
 
 if TYPE_CHECKING:
     from tieredstore.catalog.stored import StoredSegment
-    from tieredstore.model import AtTime, TopicPartition
+    from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicPartition
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
+
+FIRST_TIMESTAMP: Final = "first_timestamp"
+"""The column of segments that is read from their logs."""
+
+_FIRST_CHUNKS: Final = 8
+"""First chunks to read at once. A chunk has 4 MiB by default, and takes twice its size in memory."""
 
 # pyarrow's type stubs of datasets and tables are incomplete.
 _Dataset: Final[Any] = ds.Dataset
@@ -80,6 +93,18 @@ class TopicTable:
             if interruption is not None:
                 raise interruption
 
+    @contextlib.contextmanager
+    def keep_error(self) -> Generator[None]:
+        """Keep an error or interruption of the block: query engines turn it into their own errors."""
+        try:
+            yield
+        except TieredStoreError as error:
+            self._failure = error
+            raise
+        except (Interrupted, KeyboardInterrupt) as interruption:
+            self._interruption = interruption
+            raise
+
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None, *, ordered: bool = True) -> TopicRead:
         """Scan the records for which the filter holds, with these columns."""
         plan = ReadPlan(
@@ -87,7 +112,7 @@ class TopicTable:
             columns=TOPIC_COLUMNS if columns is None else tuple(columns), filter=filter, types=self._options.types,
             ordered=ordered, parallelism=self._options.parallelism, max_bytes=self._options.max_bytes,
         )  # fmt: skip
-        try:
+        with self.keep_error():
             reader, snapshot = self._look()
             try:
                 read = begin_read(reader, snapshot, plan, owns_reader=not self._keeps_snapshot)
@@ -95,18 +120,12 @@ class TopicTable:
                 if not self._keeps_snapshot:
                     reader.close()
                 raise
-        except TieredStoreError as error:
-            self._failure = error
-            raise
-        except (Interrupted, KeyboardInterrupt) as interruption:
-            self._interruption = interruption
-            raise
         self.reads = [one for one in self.reads if not one.is_closed or one.error is not None]
         self.reads.append(read)
         return read
 
-    def segments(self) -> pa.Table:
-        """Return a table of the segments with the topic's records. One listing, and a request for each manifest.
+    def segments(self) -> SegmentDataset:
+        """Return the segments with the topic's records. One listing, and a request for each manifest.
 
         Columns from the manifest are null for a segment that was deleted since the snapshot.
         """
@@ -128,8 +147,36 @@ class TopicTable:
             for _, log in sorted(logs.items()) if log.lineage is not None
             for span in log.lineage.spans
         ]  # fmt: skip
-        table: pa.Table = pa.Table.from_pylist(rows, schema=_SEGMENTS)
-        return table
+        segments = {
+            str(span.segment.remote_log_segment_id.id): span.segment
+            for log in logs.values() if log.lineage is not None
+            for span in log.lineage.spans
+        }  # fmt: skip
+        return SegmentDataset(
+            self, pa.Table.from_pylist(rows, schema=_SEGMENTS), lambda ids: self._first_times(map(segments.get, ids))
+        )
+
+    def _first_times(self, segments: Iterable[RemoteLogSegmentMetadata | None]) -> list[int | None]:
+        """Return the timestamps of the segments' first records, with two requests for each segment.
+
+        Without its key a segment's is None, and one warning says why. Raise CorruptDataError for a damaged batch.
+        """
+        with ThreadPool(self._options.parallelism or _FIRST_CHUNKS, "tieredstore-times") as pool:
+            read = list(in_parallel(pool, self._first_time, segments, at_once=2 * _FIRST_CHUNKS))
+        unknown = [one for one in read if isinstance(one, EncryptionError)]
+        if unknown:
+            _logger.warning(
+                "%s of %d segments of %s is unknown: %s", FIRST_TIMESTAMP, len(unknown), self.topic, unknown[0]
+            )
+        return [None if isinstance(one, EncryptionError) else one for one in read]
+
+    def _first_time(self, segment: RemoteLogSegmentMetadata | None) -> int | EncryptionError | None:
+        try:
+            return None if segment is None else first_timestamp(self._source, segment)
+        except SegmentNotFoundError:  # deleted since the snapshot
+            return None
+        except EncryptionError as error:
+            return error
 
     def partitions(self) -> pa.Table:
         """Return a table of the topic's partitions: first offset, the end of the bucket's part, and the log's end."""
@@ -187,6 +234,7 @@ _SEGMENTS: Final = pa.schema(
         ("base_offset", pa.int64()), ("last_offset", pa.int64()), ("size", pa.int64()),
         ("max_timestamp", pa.timestamp("ms", "UTC")), ("segment_id", pa.string()),
         ("broker_id", pa.int32()), ("stored_size", pa.int64()), ("key_id", pa.string()),
+        (FIRST_TIMESTAMP, pa.timestamp("ms", "UTC")),
     ]
 )  # fmt: skip
 _PARTITIONS: Final = pa.schema(
@@ -258,6 +306,42 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
 
     get_fragments = replace_schema = filter = join = join_asof = sort_by = take = _refuse
     partition_expression = property(_refuse)
+
+
+class SegmentDataset(TopicDataset):
+    """The segments of a topic as rows. Only a scan that asks for their first times reads those."""
+
+    def __init__(
+        self, table: TopicTable, rows: pa.Table, read_first_times: Callable[[Sequence[str]], list[int | None]]
+    ) -> None:
+        """Make the dataset of ``rows``. ``read_first_times`` takes ids of segments."""
+        super().__init__(table)
+        self._topic = table
+        self._rows: Any = rows
+        self._read_first_times = read_first_times
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a segment."""
+        return _SEGMENTS
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Any:
+        """Return a scanner with these columns, of the segments for which the filter holds."""
+        rows, in_filter = self._rows, FIRST_TIMESTAMP in str(filter)
+        if in_filter or columns is None or FIRST_TIMESTAMP in columns:
+            # Leave out the segments that other columns exclude, before reading a chunk of each.
+            rows = rows if in_filter or filter is None else rows.filter(filter)
+            with self._topic.keep_error():
+                times = self._read_first_times(rows.column("segment_id").to_pylist())
+            place = _SEGMENTS.get_field_index(FIRST_TIMESTAMP)
+            rows = rows.set_column(place, _SEGMENTS.field(place), pa.array(times, _SEGMENTS.field(place).type))
+        dataset: Any = ds.dataset(rows)
+        return dataset.scanner(columns=None if columns is None else list(columns), filter=filter)
+
+    def count_rows(self, *_: Any, filter: Any = None, **__: Any) -> int:
+        """Count the segments."""
+        count: int = self.scanner([], filter).count_rows()
+        return count
 
 
 class TopicScanner:
