@@ -62,6 +62,19 @@ def time_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> AtTime | No
     return place
 
 
+def has_own_zone(text: str) -> bool:
+    """Return True if a text alone states which offset or time it means: relative times and those without a zone do
+    not.
+    """
+    word = text.strip()
+    if _OFFSET.fullmatch(word) or _MILLISECONDS.fullmatch(word):
+        return True
+    try:
+        return datetime.fromisoformat(word).tzinfo is not None
+    except ValueError:
+        return False
+
+
 def ends_before(start: int | AtTime | None, stop: int | AtTime | None) -> bool:
     """Return True if two offsets, or two times, are in the wrong order."""
     if isinstance(start, AtTime) and isinstance(stop, AtTime):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from tests.support.cli.cli_process import tieredstore
+from tests.support.cli.cli_process import ORIGINALS, store_of, tieredstore
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime
 from tieredstore.query.positions import GivenPlace, duration_of, place_of, time_of
@@ -61,6 +63,23 @@ def test_a_number_is_an_offset_and_is_refused_where_only_a_time_makes_sense() ->
     naive = datetime.fromisoformat("2026-01-31T08:00")
     with pytest.raises(ConfigError, match="until is 2026-01-31T08:00:00, which has no time zone: add tzinfo=UTC"):
         time_of("until", naive)
+
+
+@pytest.mark.parametrize("command", ["ls", "du", "verify", "rm single", "cat single"])
+@pytest.mark.parametrize("text", ["10:00", "-1h", "yesterday", "2026-01-31T08:00"])
+def test_without_a_zone_it_is_utc_and_the_output_says_so(command: str, text: str, tmp_path: Path) -> None:
+    """The time is named once, with its zone, and again in the summary for scripts."""
+    settings = store_of(tmp_path, ORIGINALS)
+    done = tieredstore(*command.split(), "-c", settings, "--to", text, "--json")
+    (time,) = re.findall(rf"tieredstore: --to {text} is (\S+ \d\d:\d\d:\d\d) UTC\n", done.stderr)
+    if command not in ("ls", "cat single") and done.code == 0:
+        assert done.rows[1]["to"][:19] == time.replace(" ", "T")
+
+
+@pytest.mark.parametrize("text", ["@1769846400000", "2026-01-31T08:00Z", "2026-01-31T09:00+01:00"])
+def test_a_time_with_its_zone_is_not_named_again(text: str, tmp_path: Path) -> None:
+    done = tieredstore("du", "-c", store_of(tmp_path, ORIGINALS), "--to", text, "--json").clean()
+    assert (done.rows[1]["from"], done.rows[1]["to"]) == (None, "2026-01-31T08:00:00.000Z")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +14,16 @@ import typer
 
 from tieredstore.cli.app.completion import complete_offset, complete_partition, complete_topic
 from tieredstore.cli.app.groups import Group
+from tieredstore.cli.terminal.output import JsonValue, complain, human_time, iso_utc
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
-from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
+from tieredstore.model import DEFAULT_ISOLATION, AtTime, Isolation, Uuid
 from tieredstore.query.writers import formats_text
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
     from tieredstore.api.scopes import Which
     from tieredstore.config import Settings
-    from tieredstore.model import AtTime
     from tieredstore.remote.stores import NamedStore
 
 _RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
@@ -257,17 +258,21 @@ _Stop: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class End(Group):
     """The end of a range."""
 
     PANEL: ClassVar[str] = "Window"
     stop: _Stop = None
 
-    @property
+    @functools.cached_property
     def end(self) -> int | AtTime | None:
-        """Return the end, exclusive. Raise ConfigError, which names the option, for an invalid one."""
+        """The end, exclusive. Raises ConfigError, which names the option, for an invalid one."""
         return parse_option("--to", self.stop)
+
+    def json(self) -> dict[str, JsonValue]:
+        """Return the range for the summary of a report: offsets, or times in UTC."""
+        return {"to": _show_place(self.end)}
 
 
 From: TypeAlias = Annotated[
@@ -289,7 +294,7 @@ Last: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FromTo(Group):
     """The start and the end of a range."""
 
@@ -297,9 +302,9 @@ class FromTo(Group):
     start: From = None
     stop: _Stop = None
 
-    @property
+    @functools.cached_property
     def first(self) -> int | AtTime | None:
-        """Return the start. Raise ConfigError, which names the option, for an invalid one."""
+        """The start. Raises ConfigError, which names the option, for an invalid one."""
         return parse_option("--from", self.start)
 
     def check_order(self) -> None:
@@ -309,10 +314,14 @@ class FromTo(Group):
         if ends_before(self.first, self.end):
             raise ConfigError(f"--from {self.start} is after --to {self.stop}: the window ends before it begins")
 
-    @property
+    @functools.cached_property
     def end(self) -> int | AtTime | None:
-        """Return the end, exclusive."""
+        """The end, exclusive."""
         return parse_option("--to", self.stop)
+
+    def json(self) -> dict[str, JsonValue]:
+        """Return the range for the summary of a report: offsets, or times in UTC."""
+        return {"from": _show_place(self.first), "to": _show_place(self.end)}
 
 
 RegistryUrl: TypeAlias = Annotated[
@@ -507,21 +516,29 @@ def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
 
 
 def parse_option(option: str, text: str | None) -> int | AtTime | None:
-    """Parse the position that an option gives; raise ConfigError, which names the option, for an invalid one."""
+    """Parse the position that an option gives; raise ConfigError, which names the option, for an invalid one.
+
+    Name the time in UTC on stderr if the text is a relative time or one without a zone.
+    """
     if text is None:
         return None
-    from tieredstore.query.positions import parse_place
+    from tieredstore.query.positions import has_own_zone, parse_place
 
-    return parse_place(option, text)
+    place = parse_place(option, text)
+    if isinstance(place, AtTime) and not has_own_zone(text):
+        complain(f"{option} {text} is {human_time(place.timestamp_ms)} UTC")
+    return place
 
 
 def parse_time(option: str, text: str | None) -> AtTime | None:
-    """Parse the time that an option gives; raise ConfigError, which names the option, for an offset too."""
-    if text is None:
-        return None
+    """Parse the time that an option gives, as :func:`parse_option` does; raise ConfigError for an offset too."""
     from tieredstore.query.positions import time_of
 
-    return time_of(option, text)
+    return time_of(option, parse_option(option, text))
+
+
+def _show_place(place: int | AtTime | None) -> JsonValue:
+    return iso_utc(place.timestamp_ms) if isinstance(place, AtTime) else place
 
 
 def parse_segment(text: str, name: str = "OFFSET|ID") -> int | Uuid:

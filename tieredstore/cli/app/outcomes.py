@@ -123,9 +123,19 @@ class Teller:
             print_lines([f"nothing was {self.words.done}: --yes does it"])
 
 
-def carry_out(plan: Plan, words: Words, *, yes: bool, as_json: bool, store: ObjectStore | None = None) -> None:
-    """Show a plan or apply it, and sum it up. Report if ``store`` retains deleted data."""
-    tell_all(plan.apply if yes else plan.show, Teller(words, as_json, is_plan=not yes), store)
+def carry_out(
+    plan: Plan,
+    words: Words,
+    *,
+    yes: bool,
+    as_json: bool,
+    store: ObjectStore | None = None,
+    more: Mapping[str, JsonValue] | None = None,
+) -> None:
+    """Show a plan or apply it, and sum it up, with ``more`` fields for scripts. Report if ``store`` retains deleted
+    data.
+    """
+    tell_all(plan.apply if yes else plan.show, Teller(words, as_json, is_plan=not yes, more=dict(more or {})), store)
 
 
 def tell_all(act: Callable[[OnOutcome], Totals], teller: Teller, store: ObjectStore | None = None) -> None:

@@ -85,7 +85,7 @@ def du(
     rows.sort(key=lambda row: (_rank(row, sort or (Sort.COST if known else Sort.STORED)), _order(row)))
     total = total_usage(rows)
     assumed = [] if known is None else assumptions_of(known, total.undated)
-    _show(rows, total, by, known, assumed, stays, output)
+    _show(rows, total, by, known, assumed, stays, window, output)
     for sentence in stays:
         complain(f"deleted objects may still cost, and are not counted: {sentence}")
     if total.damaged:
@@ -103,6 +103,7 @@ def _show(
     prices: PriceFile | None,
     assumed: list[str],
     stays: list[str],
+    window: FromTo,
     output: Output,
 ) -> None:
     name, sums = _name_row(by, rows), _sums_row(is_priced=prices is not None)
@@ -113,7 +114,7 @@ def _show(
     Row(name, sums).show(
         rows,
         as_json=output.as_json,
-        summary={**sums.json(total), **about},
+        summary={**sums.json(total), **window.json(), **about},
         total=["total", *[""] * (len(name.columns) - 1), *sums.cells(total)],
         empty="no segments found",
         wide=output.wide,

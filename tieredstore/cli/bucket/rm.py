@@ -69,7 +69,7 @@ def rm(
         if one is not None and partitions is not None:
             line = f"rm {topics.names[0]} -p {partitions[0]} --segment={plan.bounds['segment']} --yes"
             words = replace(words, again=f"to delete the rest of the segment: tieredstore {line}")
-        carry_out(plan, words, yes=apply.yes, as_json=output.as_json, store=bucket.opened().store)
+        carry_out(plan, words, yes=apply.yes, as_json=output.as_json, store=bucket.opened().store, more=window.json())
 
 
 def _check_topics(names: Sequence[str]) -> None:

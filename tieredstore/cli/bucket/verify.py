@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -11,7 +12,7 @@ import typer
 
 from tieredstore.api.verifying import Finding, Verification
 from tieredstore.cli.app.options import Cluster, FromTo, Json, Store, Topics, Work
-from tieredstore.cli.terminal.output import counted, human_share, print_json_line, print_lines
+from tieredstore.cli.terminal.output import JsonValue, counted, human_share, print_json_line, print_lines
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.cli.terminal.rows import Row, attributes_of
 from tieredstore.errors import ConfigError, excerpt
@@ -69,7 +70,7 @@ def verify(
     """
     part = 1.0 if sample is None else percent(sample)
     recheck = duration_of("--recheck-after", recheck_after)
-    report = Report(level, as_json=output.as_json)
+    report = Report(level, window.json(), as_json=output.as_json)
     with (
         store.open(cluster) as bucket,
         tell_if_stopped(lambda: f"stopped; {report.sentence()}"),
@@ -101,8 +102,9 @@ def percent(text: str) -> float:
 class Report:
     """Reports findings as they come, and sums them up."""
 
-    def __init__(self, level: Level, *, as_json: bool) -> None:
+    def __init__(self, level: Level, window: Mapping[str, JsonValue], *, as_json: bool) -> None:
         self.seen = Verification(level)
+        self._window = window
         self._as_json = as_json
         self._kinds: Counter[FindingKind] = Counter()
 
@@ -141,7 +143,7 @@ class Report:
     def finish(self) -> None:
         """Print the sums, and for each kind of finding its meaning and what to do."""
         if self._as_json:
-            print_json_line({"summary": _SEEN.json(self.seen) | dict(self.seen.severities)})
+            print_json_line({"summary": {**_SEEN.json(self.seen), **self._window, **self.seen.severities}})
             return
         print_lines([self.sentence()])
         for kind in (kind for kind in FindingKind if kind in self._kinds):
