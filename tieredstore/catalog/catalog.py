@@ -157,7 +157,7 @@ class Catalog:
 def _with_problems(
     segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem]
 ) -> Iterator[PartitionSegments]:
-    """Add the problems of each partition, which its log does not contain, and yield it."""
+    """Yield each partition with its problems, which its log does not contain."""
     by_partition: defaultdict[TopicIdPartition, list[Problem]] = defaultdict(list)
     for problem in problems:
         by_partition[problem.segment_id.topic_id_partition].append(problem)

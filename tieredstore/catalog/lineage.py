@@ -361,7 +361,9 @@ def _find_superseded(segment: RemoteLogSegmentMetadata, pieces: Sequence[OffsetS
 
 
 def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Iterator[Span]:
-    """Yield one segment for each offset: of those that have the next offset, take the one that reaches furthest."""
+    """Yield one segment for each offset. Among the segments with the next offset, take the segment that reaches
+    furthest.
+    """
     pieces = [(start, stop, segment) for segment, extents in kept.items() for start, stop in extents]
     # Sort in reverse, so that popping the next piece off the list takes constant time.
     pieces.sort(key=lambda piece: piece[0], reverse=True)
@@ -373,7 +375,7 @@ def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Ite
             _, stop, segment = pieces.pop()
             covering.append((stop, segment))
         stop, segment = max(covering, key=lambda piece: _rank(*piece))
-        # Yield the piece that reaches furthest: with it, all other covering pieces are finished too.
+        # Yield the piece that reaches furthest. No other piece that covers this position ends later.
         if stop > position:
             yield Span(segment, position, stop)
             position = stop

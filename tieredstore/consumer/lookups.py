@@ -1,7 +1,7 @@
 """Look-ups in the background of a consumer: where a partition starts, and where it continues.
 
-One thread asks the broker, another the bucket, so that a silent store delays only look-ups that need it. The broker is
-asked first: records that it deletes after its answer are already in the bucket's listing.
+One thread asks the broker, another the bucket, so that a silent store delays only look-ups that need it. Ask the broker
+first: records that it deletes after its answer are already in the bucket when the bucket is listed.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Look:
     broker: BrokerSpan | None = None
     """None if the broker lacks the partition, or is not asked."""
     was_reset: int | None = None
-    """The offset that neither log has, if that has caused a reset."""
+    """The offset that caused a reset, because neither log has it."""
 
     @property
     def live(self) -> LiveSpan | None:

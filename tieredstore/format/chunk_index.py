@@ -460,7 +460,7 @@ class _VariablePositions(LazyNumbers):
     def _start_of(self, block: int) -> int:
         starts = self._starts
         if block >= len(starts):
-            # Extend a copy that no other thread has seen. Without a lock, two threads may at worst do the same work.
+            # Extend a copy that no other thread uses. There is no lock: at worst two threads do the same work.
             starts = array("q", starts)
             for number in range(len(starts), min(max(block + 1, 2 * len(starts)), -(-len(self) // _POSITIONS))):
                 starts.append(starts[-1] + self._sizes.sum_of((number - 1) * _POSITIONS, number * _POSITIONS))

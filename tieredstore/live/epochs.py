@@ -51,8 +51,8 @@ class EpochInquiry:
         self._answers: dict[TopicPartition, EpochEnd | None] = {}
 
     def ask(self, timeout_s: float) -> dict[TopicPartition, EpochEnd]:
-        """Return the answers. A partition is absent if its leader knows no epoch so early, or its answer was not
-        understood.
+        """Return the answers. A partition is absent if its leader has no record of an epoch that old, or if its answer
+        was not understood.
 
         Raise BrokerUnavailableError if an answer is missing after ``timeout_s``; or BrokerDeniedError, BrokerError.
         """

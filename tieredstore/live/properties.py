@@ -380,8 +380,8 @@ def _pem_trust(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
 
 
 def _pem_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
-    """Return librdkafka's properties that name one file for both key and certificate chain: Java keeps both in one
-    file.
+    """Return librdkafka's properties for key and certificate chain. Both name the same file, because Java keeps both in
+    one.
     """
     return {"ssl.key.location": given["location"], "ssl.certificate.location": given["location"]}
 

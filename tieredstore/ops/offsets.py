@@ -120,10 +120,10 @@ def ask_broker(
 ) -> dict[tuple[str, Uuid], dict[int, BrokerLog]]:
     """Return the brokers' logs of the bucket's topics, by topic name and bucket's topic id, then by partition.
 
-    Of the topics ``others``, which the bucket lacks, those that the brokers tier are returned too. Topics that the
-    brokers lack are absent, and so are other ids than theirs. Each log is cut to the ``window``, whose times mean the
-    first record at or after them. Raise ConfigError if the bucket has a topic only under other ids than the brokers',
-    or, with ``check_start``, if the window begins beyond the ends of all logs.
+    ``others`` names topics that the bucket lacks; they are returned too if the brokers tier them. Topics that the
+    brokers lack are absent, and so are topic ids that differ from the brokers' ids. Each log is cut to the ``window``;
+    a time in it means the first record at or after that time. Raise ConfigError if the bucket has a topic only under
+    other ids than the brokers', or, with ``check_start``, if the window begins beyond the ends of all logs.
     """
     names = dict.fromkeys(topic for topic, _ in lives)
     more = [topic for topic in others if topic not in names]

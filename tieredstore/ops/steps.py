@@ -69,7 +69,7 @@ class Outcome(enum.StrEnum):
     NO_RULES = "no_rules"
     """The store has no lifecycle rules, or does not list them."""
     NOT_TRIED = "not_tried"
-    """An earlier item failed for a reason that concerns this one too."""
+    """An earlier item failed for a reason that also applies to this item."""
     REFERENCED = "referenced"
     """The segment has a manifest by now."""
     REFUSED = "refused"

@@ -274,7 +274,7 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
     """
 
     def __init__(self, table: ScannedTable) -> None:
-        # Do not call pyarrow's constructor, which always raises. Nothing below needs what it would set.
+        # Do not call pyarrow's constructor, which always raises. The methods below need none of its attributes.
         self._table = table
 
     @property

@@ -333,9 +333,9 @@ class SectionReader:
     def check_reached(self, section: LogSection, decoder: RecordDecoder) -> LostOffsets | None:
         """Return the wanted offsets that the segment claims but that come after its last record.
 
-        Log them, or raise DataLossError, by the settings. If another segment follows, return None: compaction removed
-        them. Without a following segment, only the manifest claims that they exist. A reader that continued after them
-        would skip new records.
+        Log the lost offsets or raise DataLossError, by the settings. If another segment follows, return None, because
+        compaction removed the records. In the last segment only the manifest claims that the offsets exist, and a
+        reader that continued after them would skip new records.
         """
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None

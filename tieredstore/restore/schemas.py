@@ -132,7 +132,7 @@ def _set_levels(registry: SchemaRegistry, held: RegistrySchemas, *, dry_run: boo
 
 
 def _ordered(held: RegistrySchemas) -> Iterator[SchemaVersion]:
-    """Yield all versions, each after those that it refers to, and otherwise by their ids."""
+    """Yield all versions, ordered by id, but each after the versions that it refers to."""
     by_place = {_place(each): each for each in sorted(held.versions, key=lambda each: (each.id, each.version))}
     sorter: TopologicalSorter[_Place] = TopologicalSorter()
     for place, version in by_place.items():

@@ -4,8 +4,9 @@ It works on the stored keys, because a deleted segment of the raw layout has non
 readers with its last file: the manifest, or the log in the raw layout. So this file comes back last, after a look at
 each of the others.
 
-Until then a garbage collection would take the others, which look like the rest of an old copy; and afterwards the
-segment, if it asks brokers that have deleted the topic. So a legal hold comes first, and stays until it is released.
+Until the last object is back, a garbage collection would delete the others, which look like the rest of an old copy.
+Afterwards it would delete the whole segment if it asks brokers that have deleted the topic. So a legal hold is placed
+first, and stays until it is released.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One place of the bucket, by the keys that are stored there."""
+    """One place of the bucket (a store and a prefix), by the keys that are stored there."""
 
     store: ObjectStore
     prefix: str

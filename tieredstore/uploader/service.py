@@ -170,8 +170,8 @@ class _Threads:
                 _logger.warning("retention of stored segments stopped early; it is retried later: %s", error)
 
     def snapshot(self, stop: Stop) -> None:
-        """Write the cluster's snapshot of each hour, if no other uploader has: look every few minutes, at random times,
-        so that seldom two take the same one.
+        """Write the cluster's snapshot of each hour, unless another uploader has written it. Look every few minutes, at
+        random times, so that two uploaders rarely write the same snapshot.
         """
         hourly = self._uploader.snapshots
         while hourly is not None and not stop.wait(_SNAPSHOT_S * random.random()):  # noqa: S311

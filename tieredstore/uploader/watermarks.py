@@ -128,8 +128,8 @@ class WatermarkStore:
     def advance(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
         """Advance the upload watermark over adjoining stored segments, as far as ``until``.
 
-        Costs a listing from the watermark on, and the manifests found. If these do not reach ``until``, read earlier
-        segments too: another replica's uploads have other boundaries.
+        The call takes a listing from the watermark on, and a request for each manifest found. If these segments do not
+        reach ``until``, read earlier segments too, because another replica's segments have other boundaries.
         """
         where = watermark.where
         value = chain_of(where, self._segments(where, watermark.next_offset, until), history, watermark) or watermark
@@ -214,7 +214,7 @@ def chain_of(
     watermark: Watermark | None,
     begins: Callable[[], int | None] = lambda: None,
 ) -> Watermark | None:
-    """Return ``watermark`` advanced over the segments that adjoin it and each other.
+    """Return ``watermark`` advanced over the segments that follow it without a gap.
 
     Without an upload watermark, begin with the first segment, or at ``begins`` if that is earlier. Ignore segments
     whose leader epochs differ from ``history``: they are no longer part of the log.

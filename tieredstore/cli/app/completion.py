@@ -76,7 +76,7 @@ def _topic(ctx: Any) -> str | None:
 
 
 def _text(ctx: Any, *names: str) -> str | None:
-    """Return the value of the first parameter that has one; None for several values."""
+    """Return the value of the first parameter that is given; None if that parameter has several values."""
     given = _texts(ctx, *names)
     return given[0] if len(given) == 1 else None
 

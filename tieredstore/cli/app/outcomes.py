@@ -162,7 +162,8 @@ def totals_of(act: Callable[[], Totals]) -> tuple[Totals, PartlyDoneError | None
 def finish(teller: Teller, totals: Totals, failure: PartlyDoneError | None, stays: list[JsonValue]) -> None:
     """Print the summary, and end with the code of the first failure.
 
-    Raises PartlyDoneError for failures without an error; exit code 6 for items that were kept despite the request.
+    If items failed without an error of their own, raise PartlyDoneError. If items were kept although the user named
+    them, end with exit code 6.
     """
     teller.sum_up(totals, stays)
     code = next((code for name, code in teller.words.exit_codes.items() if teller.counts[name]), None)

@@ -126,8 +126,8 @@ class Snapshots:
     ) -> ClusterSnapshot:
         """Read the newest snapshot, or the newest that was taken at or before ``at_ms``.
 
-        With ``has_schemas``, pass over those without schemas. Raise ResourceNotFoundError without one, ConfigError if
-        there are several clusters and ``cluster_id`` names none; see also :meth:`read`.
+        With ``has_schemas``, skip snapshots without schemas. Raise ResourceNotFoundError if there is no snapshot, and
+        ConfigError if there are several clusters and ``cluster_id`` names none; see also :meth:`read`.
         """
         listed = self.find_all()
         clusters = sorted({each.cluster_id for each in listed})

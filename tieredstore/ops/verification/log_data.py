@@ -357,7 +357,8 @@ class BatchChecks:
             # Skip a marker without records before it: it ends nothing, and Kafka does not index it.
             if first is not None:
                 self._txn_finding(f"it lacks {what} aborts")
-        # Ignore differences that other producers' records or compaction explain: they do not matter to readers.
+        # Ignore differences that result from other producers' records or from compaction: they do not matter to
+        # readers.
         elif first is not None and first < entry.first_offset:
             self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, after its records at {first}")
         elif before is not None and entry.first_offset <= before:

@@ -246,7 +246,8 @@ class Runner:
             try:
                 window, reasons = self.write_quarantined(aside.window, aside.file.key, self.driver.generation)
             except ObjectNotFoundError:
-                # Check again that no newer driver has taken over: it may have filed these messages.
+                # Check again that no newer driver has taken over, because a newer driver may already have filed these
+                # messages.
                 self.driver.log.check_alone()
                 raise
             if not committed.isdisjoint(file.key for file in window.files):

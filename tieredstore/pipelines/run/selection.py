@@ -59,7 +59,7 @@ def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]
 
 
 def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, written: Iterable[str]) -> None:
-    """Raise ResourceNotFoundError for named topics that do not exist, or a filter that matches none.
+    """Raise ResourceNotFoundError for named topics that do not exist, and for a filter that matches no topic.
 
     A topic in ``written`` existed once, so its name is not misspelled. The search for similar names in bucket and
     broker runs only for the error. Raises ConfigError if the settings can select nothing.

@@ -55,7 +55,8 @@ class SeenMessages:
         repeated: set[int] = set()
         headers = self._log.headers(batch) if body is None else headers_in(body, batch.key)
         for number, header in headers:
-            # Skip a Message without a request: a repeated one looks like one that was sent twice on purpose.
+            # Skip a Message without a request id: its repetition cannot be told from a Message that was sent twice on
+            # purpose.
             if not isinstance(header, MessageHeader) or (request := header.request) is None:
                 continue
             if any(self._is_earlier(sighting, batch, number, header) for sighting in self._seen.get(request, ())):

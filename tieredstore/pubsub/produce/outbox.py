@@ -159,8 +159,7 @@ class Outbox:
         self._open: OpenMessage | None = None
         self._closed: deque[OpenMessage | BatchEnd] = deque()
         self._next_request = 0
-        # Bytes and records of closed Messages that are neither stored nor failed, and the bytes that the open one may
-        # reach.
+        # Bytes and records of closed Messages that are still to store, and the bytes that the open Message may reach.
         self._closed_bytes = self._closed_records = self._room_for_open = 0
         self._is_closed = self._is_flushing = False
         self._is_plain = sending.auditor is None

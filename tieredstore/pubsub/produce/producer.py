@@ -231,7 +231,7 @@ class _Batch(SealedBatch):
     waiting: list[OpenMessage] = field(default_factory=list[OpenMessage])
     first_s: float = 0.0
     memory: BatchMemory | None = None
-    """The memory that already holds the batch's Messages in place; None if they are not."""
+    """The memory in which the batch's Messages already lie in order; None if they must be copied together."""
 
 
 class StoreDelivery:

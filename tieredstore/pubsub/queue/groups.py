@@ -118,7 +118,7 @@ class StoreGroup(GroupMember):
     def commit(self, positions: dict[int, Position]) -> None:
         """Commit the positions, one partition at a time.
 
-        Raise FencedError, after all were tried, for those that other members own."""
+        Try all positions, then raise FencedError for partitions that other members own."""
         lost: list[int] = []
         for partition, position in sorted(positions.items()):
             owned = self._owned.get(partition)

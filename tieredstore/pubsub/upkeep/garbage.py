@@ -273,7 +273,7 @@ class Retired:
 def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[list[QueuedBatch], int]:
     """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and their end.
 
-    A batch expires only if all earlier ones do, so that a queue has one start and no holes."""
+    A batch expires only if all earlier batches expire, so that a queue has one start and no gaps."""
     settings, end = log.topics.batches, log.queue.end(partition)
     least_ms = None if settings.retention_ms is None else now_ms - settings.retention_ms
     over = 0

@@ -89,7 +89,7 @@ class CopiedSegment:
 
 
 def _go_on() -> None:
-    """Do nothing, so that no copy is stopped: the default of ``check``."""
+    """Do nothing, so that the copy continues: the default of ``check``."""
 
 
 class SegmentWriter:

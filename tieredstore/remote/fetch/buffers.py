@@ -37,7 +37,8 @@ class BufferPool:
                 smallest = min(fitting, key=len)
                 self._free = [memory for memory in self._free if memory is not smallest]
                 return smallest[:size]
-            # Drop a buffer that is too small. Round up, so that the next run of compressed chunks fits too.
+            # Drop a buffer that is too small. Round the size up, so that the next sequence of compressed chunks fits
+            # too.
             del self._free[:1]
         return fresh_memory(-(-size // _ROUNDED) * _ROUNDED if size > _ROUNDED else size)[:size]
 

@@ -90,7 +90,7 @@ class Manifests:
     def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
         """Return the segment's manifest, by at most one request.
 
-        Raise SegmentNotFoundError if it is absent, SegmentCorruptError if it is another segment's.
+        Raise SegmentNotFoundError if the manifest is absent, and SegmentCorruptError if it belongs to another segment.
         """
         key = self.layout.key(metadata, Suffix.MANIFEST)
         opened = self._loads.get(key, lambda: self._load(key, metadata))

@@ -36,8 +36,8 @@ _CLEANER: Final = "cleaner-offset-checkpoint"
 class LogDirectory(Closing):
     """A log directory whose broker is stopped, locked against its start as by a broker.
 
-    Raise ConfigError for a directory that no broker has used, that a broker uses now, or that was not shut down in
-    order: its broker would rewrite logs at its next start.
+    Raise ConfigError for a directory that no broker has used, that a broker uses now, or that was not shut down
+    cleanly: its broker would rewrite logs at its next start.
     """
 
     def __init__(self, path: Path) -> None:

@@ -82,7 +82,7 @@ class PartitionRestore:
 
     @property
     def logs(self) -> dict[int, int]:
-        """The sizes of the logs by their base offsets, without empty ones."""
+        """The sizes of the logs by their base offsets, without empty logs."""
         sizes = dict(zip((span.start for span in self.spans), self.sizes, strict=True))
         return {start: size for start, size in (*sizes.items(), (self.markers.start, len(self.markers.log))) if size}
 

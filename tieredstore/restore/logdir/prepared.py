@@ -81,7 +81,7 @@ class PreparedRestore:
 def new_plan(path: Path) -> Generator[BinaryIO]:
     """Open a new file for a plan before the work that it describes; an error in the block removes it.
 
-    Raise ConfigError if there is one, or if it cannot be written.
+    Raise ConfigError if the file exists already, or cannot be written.
     """
     try:
         file = path.open("xb")

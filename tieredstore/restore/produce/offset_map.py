@@ -296,7 +296,7 @@ class OffsetMap:
 
     @classmethod
     def parse(cls, raw: bytes | None, where: str) -> OffsetMap:
-        """Parse an object's bytes, None if they were too many; ``where`` names it in errors.
+        """Parse an object's bytes; None stands for an object that is too large. ``where`` names the object in errors.
 
         Raise CorruptDataError, or NewerVersionError for a later version.
         """

@@ -286,7 +286,7 @@ class ProduceRun:
         open_one.size += batch.size
 
     def _end(self, transactions: Transactions, done: _Transaction, position: RunPosition) -> RunPosition:
-        """Commit records, the offsets that they got, and the position after them. Return that position."""
+        """Commit the records, their target offsets, and the position after them. Return that position."""
         self._on_step("flush")
         for (topic, partition), offset in transactions.flush().items():
             if offset != (expected := self._next[topic, partition]):

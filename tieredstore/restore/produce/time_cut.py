@@ -78,7 +78,7 @@ class TimeCut:
 
     @classmethod
     def read(cls, path: Path) -> TimeCut:
-        """Read a file; raise ConfigError for an invalid one, ResourceNotFoundError without one."""
+        """Read a file. Raise ConfigError if it is invalid, and ResourceNotFoundError if it does not exist."""
         try:
             return _FILE.validate_json(path.read_bytes())
         except FileNotFoundError:

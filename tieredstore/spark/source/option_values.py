@@ -148,7 +148,7 @@ def topics(name: str, text: str) -> tuple[str, ...]:
 
 
 def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
-    """Parse partitions such as ``{"topicA":[0,1]}``; return them sorted. Repeated ones count once."""
+    """Parse partitions such as ``{"topicA":[0,1]}``; return them sorted and without repetitions."""
     example = '{"topicA":[0,1],"topicB":[0]}'
     named: set[TopicPartition] = set()
     for topic, numbers in _of_topics(name, text, f"JSON such as {example}").items():
