@@ -48,7 +48,9 @@ class JsonObject:
 
     @classmethod
     def parse(cls, raw: bytes | bytearray | memoryview) -> JsonObject:
-        """Parse the object at the start of ``raw``; raise ManifestCorruptError if there is none in UTF-8."""
+        """Parse the object at the start of ``raw``; raise ManifestCorruptError if ``raw`` does not begin with a JSON
+        object in UTF-8.
+        """
         _check_cost(raw := bytes(raw))
         document = _decode(raw)
         if not isinstance(document, dict):

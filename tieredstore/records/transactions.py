@@ -265,7 +265,7 @@ def aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction
 
 
 def _is_of_one_broker(before: Span, span: Span) -> bool:
-    """Return True if one broker uploaded both segments in one leader epoch. That broker knows all transactions of both."""
+    """Return True if one broker uploaded both segments in one leader epoch, and so knows all their transactions."""
     one, other = before.segment, span.segment
     return (
         one.broker_id == other.broker_id >= 0

@@ -65,7 +65,7 @@ def recreated_topic(where: TopicIdPartition, known: Uuid) -> Finding:
 
 @dataclass(slots=True)
 class _LeftBehind:
-    """A segment of an abandoned leader epoch. ``missing`` are those of its offsets that no other segment has, so far."""
+    """A segment of an abandoned leader epoch. ``missing`` are its offsets that no other segment has, so far."""
 
     subject: Subject
     extent: Extent

@@ -189,7 +189,8 @@ class Handshakes:
             )
         except OSError as error:
             _logger.info("connection of %s ends: its TLS handshake failed: %s", arrival.address, error)
-            # The error's frames hold the TLS objects, and the future that holds the error: break this cycle.
+            # Break a reference cycle: the error's frames hold the TLS objects and the future, and the future holds the
+            # error.
             error.with_traceback(None)
         finally:
             # Release the connection here: the broker gets no callback for a connection that ended during the TLS

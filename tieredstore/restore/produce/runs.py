@@ -71,7 +71,8 @@ class OffsetRun(NamedTuple):
     def joined(self, later: OffsetRun, *, is_rehashed: bool) -> OffsetRun | None:
         """Join this run and a later run of the same partitions into one; return None if other records lie between them.
 
-        Where keys are hashed anew, source offsets between them may be missing, in runs of up to ``SPARSE_RECORDS``.
+        If keys are hashed again, source offsets between the two may be missing; such a run has at most
+        ``SPARSE_RECORDS`` records.
         """
         missing, length = later.start - self.end, self.length + later.length
         if later.target_start != self.target_end or missing < 0:

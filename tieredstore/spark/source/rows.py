@@ -253,7 +253,7 @@ class _Result:
         self._is_given = False
 
     def records(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records for the function, and keep their error."""
+        """Yield the records that the function receives. If reading fails, keep the error."""
         try:
             yield from self._records
         except TieredStoreError as error:
