@@ -15,8 +15,7 @@ import pytest
 
 from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import expected_rows
-from tests.support.golden.segments import segments
-from tests.support.golden.stored import settings_text
+from tests.support.golden.segments import segments, settings_text
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, fill
 from tieredstore.catalog.listing import Scope, list_in_scope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import matplotlib.image
 import pytest
 
 from tests.support.cli.cli_process import tieredstore, write_settings
+from tests.support.cli.screens import session_of
 from tests.support.golden.segments import case_path
 from tests.support.kafka.kafka_topics import Produced, delete_records
 from tests.support.kafka.live_topics import TieredTopic
@@ -19,6 +21,7 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.api.rows import Partition
 from tieredstore.cli.bucket.stored_pictures import draw_offsets
 from tieredstore.cli.terminal.plots import COLORS, GREY, RED, Picture, label
+from tieredstore.cli.terminal.tables import cell_count
 from tieredstore.installation import install_command
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.offsets import BrokerLog
@@ -198,6 +201,19 @@ def test_the_brokers_offsets_are_beside_the_buckets(kafka: KafkaServer, tmp_path
     assert line.split()[:6] == [topic.topic, "1", "590", "595", "5", "none"]
     assert tieredstore(*asked, "-p", 1, "--from", "now", "--json").rows[1]["not_stored"] == 0
     tieredstore(*asked, "-p", 1, "--from", 601).fails(2, f"offset 601 is beyond the end of {topic.topic}-0 (600)")
+    # What matters fits 80 columns, times in full.
+    (tmp_path / "narrow").mkdir()
+    shutil.copy(settings, tmp_path / "narrow" / "store.properties")
+    line = " ".join(("ls", *asked[3:]))
+    for screen, columns in zip(
+        session_of(tmp_path / "narrow", [line, f"{line} --from 590"]),
+        (["NOT STORED", "LOST", "COMPLETE UP TO"], ["NOT STORED", "LOST", "STORED"]),
+        strict=True,
+    ):
+        heading, *lines = screen.text.splitlines()
+        assert all(column in heading for column in columns)
+        assert max(map(cell_count, (heading, *lines))) <= 80
+        assert (":" in lines[1]) == ("COMPLETE UP TO" in columns)
     # Up to the first record the answer is complete, up to now it is not, and for a deleted topic it is unknown.
     complete = tieredstore(*asked, "-p", 1, "--until", "@1", "--json")
     assert (complete.code, [row["complete_until"] for row in complete.rows[0]]) == (0, [True])
