@@ -84,7 +84,8 @@ def _of_log_dir(log_dir: Path, broker_id: int, cluster_id: str | None) -> Iterat
     for log in islice(log_dir.glob("*/*.log"), 1):
         if not os.access(log, os.R_OK):
             raise ConfigError(f"{log} cannot be read: {_OWNER}")
-    yield Check("log_dir", Verdict.GOOD, f"{log_dir} belongs to broker {owner} of cluster {its_cluster}")
+    of = f" of cluster {its_cluster}" if its_cluster else ""
+    yield Check("log_dir", Verdict.GOOD, f"{log_dir} belongs to broker {owner}{of}")
 
 
 def _of_hold_dirs(own: UploaderSettings, log_dirs: Sequence[Path]) -> Iterator[Check]:
@@ -112,10 +113,11 @@ def _of_hold_dir(text: str, own: UploaderSettings, log_dirs: Sequence[Path]) -> 
     log = next((log for log_dir in covered for log in log_dir.glob("*/*.log")), None)
     if log is not None and os.geteuid() not in (0, log.stat().st_uid) and not os.access(log, os.W_OK):
         raise ConfigError(f"only the owner of {log} can link it into {folder}: {_OWNER}")
-    free = free_percent(folder)
-    if free < own.hold_min_free_percent:
-        sentence = f"the disk of {folder} has only {free:.0f} % free: below uploader.hold.min.free.percent"
-        sentence += f" ({own.hold_min_free_percent}), segments that Kafka has deleted are let go, and lost"
+    free, least = free_percent(folder), own.hold_min_free_percent
+    # Warn while there is still time: below the limit itself, segments are lost already.
+    if free < 2 * least:
+        sentence = f"the disk of {folder} has only {free:.0f} % free: below {least} % segments that Kafka has deleted"
+        sentence += " are let go, and lost (uploader.hold.min.free.percent); bring the store back, or free the disk"
         yield Check("hold_dir", Verdict.WARN, sentence, {"free_percent": free})
         return
     shown = ", ".join(map(str, covered))

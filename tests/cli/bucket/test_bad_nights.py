@@ -1,29 +1,37 @@
-"""The bad nights of docs/how-to/emergency.md: each disaster happens, then the commands of its section run.
-
-The deleted topic is in tests/restore/test_undelete.py, the full disk in tests/uploader/test_failures.py.
-"""
+"""The bad nights of docs/how-to/emergency.md: each disaster happens, then the commands of its section run."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from scripts import sample
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.paths import REPOSITORY
+from tests.support.servers.s3_server import REGION, S3Server
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
 
 PAGE = REPOSITORY / "docs" / "how-to" / "emergency.md"
 
 
 def commands_of(section: str) -> list[str]:
     """Return the commands of a section of the page, in order."""
+    return re.findall(r"^ *\$ (.*)$", text_of(section), re.MULTILINE)
+
+
+def text_of(section: str) -> str:
     (text,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return re.findall(r"^ *\$ (.*)$", text, re.MULTILINE)
+    return str(text)
 
 
 def obey(commands: list[str]) -> list[Result]:
@@ -33,8 +41,8 @@ def obey(commands: list[str]) -> list[Result]:
         words = shlex.split(command.partition(">")[0])
         if words[0] == "tieredstore":
             done.append(tieredstore(*words[1:]))
-        elif words[0] == "mkdir":
-            Path(words[1]).mkdir()
+        elif words[:2] == ["sed", "-i.old"] or words[0] in {"mkdir", "mv"}:
+            subprocess.run(words, check=True)
         else:
             assert words[0] == "sed"
     return done
@@ -114,3 +122,86 @@ def test_a_leaked_key(stage: Path) -> None:
     assert "6 segments copied" in renewed[1].text
     fresh = tieredstore("verify", "-c", "store.properties", "--store", "fresh", "--level", "data")
     assert fresh.code == 0
+
+
+def test_a_deleted_topic(stage: Path, minio: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers delete all of a topic's segments from a bucket that keeps versions."""
+    name, client = minio.make_bucket(), minio.plain
+    client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    texts = {
+        "storage.backend.class": "s3", "storage.s3.bucket.name": name, "storage.s3.region": REGION,
+        "storage.s3.endpoint.url": minio.endpoint_url, "storage.s3.path.style.access.enabled": "true",
+        "storage.aws.access.key.id": minio.access_key, "storage.aws.secret.access.key": minio.secret_key,
+    }  # fmt: skip
+    Path("store.properties").write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
+    assert tieredstore("mirror", "--store", stage, "store.properties").code == 0
+    before = objects(client, name)
+    for key in before:
+        client.delete_object(Bucket=name, Key=key)
+    assert tieredstore("verify", "-c", "store.properties", "orders").code != 0
+    # The command waits until other processes see its hold.
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    own = [command for command in commands_of("A topic was deleted") if command.startswith("tieredstore ")]
+    planned, applied, verified, released = obey(own)
+    assert "6 segments would be undeleted" in planned.text
+    assert [done.code for done in (applied, verified, released)] == [0, 0, 0]
+    assert objects(client, name) == before
+    assert tieredstore("holds", "list", "-c", "store.properties", "--json").rows[0] == []
+
+
+def objects(client: S3Client, bucket: str) -> dict[str, str]:
+    """Return the etags of a bucket's segments by key."""
+    listed = client.list_objects_v2(Bucket=bucket).get("Contents", [])
+    return {one["Key"]: one["ETag"] for one in listed if "!tieredstore" not in one["Key"]}  # pyright: ignore[reportTypedDictNotRequiredAccess]
+
+
+@pytest.fixture
+def small_disk(stage: Path, tmp_path: Path) -> Iterator[Path]:
+    """Move the log directory of the sample to a disk of 2 MiB, with room for held segments beside it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    if subprocess.run(mounting, check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        shutil.move("kafka-logs", disk / "kafka-logs")
+        (disk / "held").mkdir()
+        for name in ("kafka-logs", "held"):
+            Path(name).symlink_to(disk / name)
+        yield disk
+    finally:
+        subprocess.run(["umount", str(stage)], check=False, capture_output=True)
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk(stage: Path, small_disk: Path) -> None:
+    section = "A disk is full of held segments"
+    (own,) = re.findall(r"```properties\n(.*?)```", text_of(section), re.DOTALL)
+    Path("uploader.properties").write_text(Path("store.properties").read_text() + own)
+    # The store takes nothing; the uploader holds what retention then deletes, and the broker fills the disk.
+    for options in (["--bind", str(stage), str(stage)], ["-o", "remount,ro,bind", str(stage)]):
+        subprocess.run(["mount", *options], check=True)
+    assert tieredstore("uploader", "-c", "uploader.properties", "--once").code == 6
+    deleted = [log for log in Path("kafka-logs").glob("orders-*/*.log") if not log.stem.endswith("600")]
+    for log in deleted:
+        for file in log.parent.glob(f"{log.stem}.*"):
+            file.unlink()
+    (small_disk / "kafka-logs" / "more").write_bytes(bytes(int(free_bytes(small_disk) - 0.15 * (2 << 20))))
+    held = free_bytes(small_disk)
+
+    first = commands_of(section)[:5]
+    before, shipped, after = obey(first)
+    assert before.code != 0
+    assert re.search(r"^warn +hold_dir .* 1\d % free", before.text, re.MULTILINE)
+    assert "4 segments shipped" in shipped.text
+    assert (shipped.code, list(Path("held").iterdir())) == (0, [])
+    assert free_bytes(small_disk) > held
+    assert after.code == 0
+    subprocess.run(["umount", str(stage)], check=True)
+    done = obey(commands_of(section)[5:])
+    assert [each.code for each in done] == [0, 0, 0]
+    assert "nothing to ship" in done[1].text
+
+
+def free_bytes(disk: Path) -> int:
+    return shutil.disk_usage(disk).free

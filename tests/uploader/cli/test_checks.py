@@ -32,7 +32,13 @@ def disk(tmp_path: Path) -> BrokerDisk:
 
 def of(disk: BrokerDisk, **more: str) -> tuple[int, dict[str, list[tuple[str, str]]]]:
     """Return the exit code, and the outcomes and sentences of the uploader's checks by name."""
-    own = {"log.dirs": str(disk.log_dir), "hold.dir": str(disk.log_dir.parent / "held"), "leadership": "static", **more}
+    own = {
+        "log.dirs": str(disk.log_dir),
+        "hold.dir": str(disk.log_dir.parent / "held"),
+        "leadership": "static",
+        "hold.min.free.percent": "0",
+        **more,
+    }
     settings = {f"uploader.{name.replace('_', '.')}": text for name, text in own.items() if text}
     done = tieredstore("doctor", "-c", write_settings(disk.log_dir.parent, settings), "--json")
     rows, _ = done.rows
@@ -71,6 +77,11 @@ def damage(disk: BrokerDisk) -> None:
     (disk.log_dir / "meta.properties").write_text(META.replace("node.id=1", "node.id=one"))
 
 
+def age(disk: BrokerDisk) -> None:
+    """Write the file as brokers before 0.10.1 do, without a cluster."""
+    (disk.log_dir / "meta.properties").write_text("version=0\nbroker.id=1\n")
+
+
 def nothing(_: BrokerDisk) -> None:
     pass
 
@@ -82,6 +93,7 @@ def nothing(_: BrokerDisk) -> None:
         (nothing, {"log.dirs": "{0}/store.properties"}, 2, "log_dir", "bad", "or is not a directory"),
         (remove_meta, {}, 0, "log_dir", "warn", "has no meta.properties, so no broker uses it"),
         (give_away, {}, 2, "log_dir", "bad", "belongs to broker 2, not 1: correct uploader.log.dirs"),
+        (age, {}, 0, "log_dir", "ok", "{0}/logs belongs to broker 1"),
         (damage, {}, 4, "log_dir", "bad", "'one', which is not a number"),
         (nothing, {"hold.dir": "{0}/none"}, 2, "hold_dir", "bad", "does not exist or is not a directory: create it"),
         (nothing, {"hold.dir": "{0}/logs"}, 2, "hold_dir", "bad", "inside the log directory"),
