@@ -76,7 +76,7 @@ def outcomes(steps: Iterable[Step[ListedSegment]]) -> list[str]:
 def test_rm_leaves_what_the_brokers_list(topic: Topic) -> None:
     store = aged()
     steps = remove(store, topic, Before())
-    assert outcomes(steps) == ["listed", "removed", "listed", "listed", "removed"]
+    assert outcomes(steps) == ["listed", "deleted", "listed", "listed", "deleted"]
     assert "the brokers list it" in str(steps[0].reason)
     assert [objects.start_offset for objects in list_segments(store)] == [0, 20, 30]
 
@@ -90,7 +90,7 @@ def test_rm_of_the_oldest_ends_at_what_is_listed(topic: Topic) -> None:
 def test_rm_takes_by_force_what_is_listed(topic: Topic) -> None:
     store = aged()
     steps = remove(store, topic, Before(), force=True)
-    assert outcomes(steps) == ["removed"] * len(MADE)
+    assert outcomes(steps) == ["deleted"] * len(MADE)
     assert [step.reason is not None for step in steps] == [True, False, True, True, False]
     assert list(list_segments(store)) == []
 
@@ -98,7 +98,7 @@ def test_rm_takes_by_force_what_is_listed(topic: Topic) -> None:
 def test_of_a_deleted_topic_nothing_is_listed(topic: Topic) -> None:
     mark = PartitionDelete(MADE[0].where, 1, 5, PartitionDeleteState.DELETE_PARTITION_MARKED)
     topic.values.append(delete_record(mark))
-    assert outcomes(remove(aged(), topic, Before())) == ["removed"] * len(MADE)
+    assert outcomes(remove(aged(), topic, Before())) == ["deleted"] * len(MADE)
 
 
 @pytest.mark.parametrize("tool", ["rm", "gc"])
@@ -142,11 +142,11 @@ def test_segments_copied_during_the_listing_stay(
 def test_segments_that_no_record_names_are_deleted_once_they_are_old(hours: int) -> None:
     """The topic that was read may be behind, or belong to another cluster. So young segments without a record stay."""
     store, silent = aged(hours), Topic([])
-    assert set(outcomes(remove(store, silent, Before()))) == {"young" if hours < 24 else "removed"}
+    assert set(outcomes(remove(store, silent, Before()))) == {"young" if hours < 24 else "deleted"}
     assert len(list(list_segments(store))) == (len(MADE) if hours < 24 else 0)
     young = aged(0)
     assert outcomes(remove(young, silent, Before(offset=10))) == ["young"]
-    assert set(outcomes(remove(young, silent, Before(), force=True))) == {"removed"}
+    assert set(outcomes(remove(young, silent, Before(), force=True))) == {"deleted"}
 
 
 def test_a_store_that_does_not_tell_its_time_is_refused(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +230,6 @@ def test_records_of_another_clusters_brokers_delete_nothing() -> None:
 
 
 def test_the_outcomes_of_rm_are_those_that_its_page_lists() -> None:
-    assert {Outcome.REMOVED, *WORDS.left} == {
-        "removed", "leftover", "unknown", "held", "listed", "newer", "young", "refused",
+    assert {Outcome.DELETED, *WORDS.left} == {
+        "deleted", "leftover", "unknown", "held", "listed", "newer", "young", "refused",
     }  # fmt: skip

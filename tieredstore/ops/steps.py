@@ -29,7 +29,6 @@ class Outcome(enum.StrEnum):
     DELETED = "deleted"
     FREED = "freed"
     """A batch past retention: its notification is deleted, and its object will be deleted later."""
-    REMOVED = "removed"
     REPAIRED = "repaired"
     """The damaged objects of the segment were replaced by those of a good copy."""
     ROTATED = "rotated"
@@ -92,8 +91,7 @@ class Outcome(enum.StrEnum):
 
 
 _CHANGES = frozenset({
-    Outcome.ADDED, Outcome.ADOPTED, Outcome.COPIED, Outcome.DELETED, Outcome.FREED, Outcome.REMOVED, Outcome.REPAIRED,
-    Outcome.ROTATED,
+    Outcome.ADDED, Outcome.ADOPTED, Outcome.COPIED, Outcome.DELETED, Outcome.FREED, Outcome.REPAIRED, Outcome.ROTATED,
 })  # fmt: skip
 
 

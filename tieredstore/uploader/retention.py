@@ -75,8 +75,8 @@ class RemoteRetention:
         """
         for where in partitions if self.is_on else ():
             steps = list(self._steps(target, where))
-            gone = [step for step in steps if step.outcome is Outcome.REMOVED]
-            others = [step for step in steps if step.outcome not in (Outcome.REMOVED, Outcome.LEFTOVER)]
+            gone = [step for step in steps if step.outcome is Outcome.DELETED]
+            others = [step for step in steps if step.outcome not in (Outcome.DELETED, Outcome.LEFTOVER)]
             if not gone and not others:
                 continue
             size = sum(step.item.objects.stored_size for step in gone)
@@ -101,7 +101,7 @@ class RemoteRetention:
             # Use Removal only to plan, and delete in order here. Removal would delete in parallel: a failure between
             # two successes would leave a gap in the log.
             for step in Removal(store, prefix, rules=rules, parallel=_READERS).run(left, before):
-                if step.outcome is Outcome.REMOVED and not self.dry_run:
+                if step.outcome is Outcome.DELETED and not self.dry_run:
                     try:
                         delete_objects(store, step.item.objects)
                     except StoreError as error:

@@ -107,8 +107,8 @@ def test_what_is_not_safe_or_makes_no_sense_is_refused(root: Path, line: str, co
 def test_rm_takes_the_oldest_up_to_an_offset_or_a_time(root: Path) -> None:
     rows, summary = run(root, "rm", "events", "--to", "1970-01-01T00:00:00.011Z", "--yes", "--json").rows
     assert [(row["partition"], row["base_offset"], row["last_offset"]) for row in rows] == [(0, 0, 9), (1, 0, 9)]
-    assert (summary["done"], summary["codes"], count(root)) == (2, {"removed": 2}, 14)
-    assert run(root, "rm", "events", "-p", 0, "--to", 25).text.count("would be removed") == 1
+    assert (summary["done"], summary["codes"], count(root)) == (2, {"deleted": 2}, 14)
+    assert run(root, "rm", "events", "-p", 0, "--to", 25).text.count("would be deleted  ") == 1
     assert count(root) == 14
     done = run(root, "rm", "events", "-p", 0, "--to", 25, "--yes")
     assert (done.code, count(root)) == (0, 11)

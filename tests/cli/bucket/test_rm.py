@@ -14,7 +14,7 @@ def test_one_segment_goes_and_its_objects_are_named(settings: Path, tmp_path: Pa
     doomed = [path for path in before if path.name.startswith(f"{1:020}")]
     rm = ("rm", "-c", settings, "single", "-p", 0, "--segment", 1)
     planned = tieredstore(*rm).clean().text
-    assert planned.startswith("would be removed")
+    assert planned.startswith("would be deleted")
     assert stored_files(tmp_path) == before
     done = tieredstore(*rm, "--yes").clean()
     for text in (planned, done.text):
@@ -49,7 +49,7 @@ def test_json_tells_what_went(applied: bool, settings: Path) -> None:
     (row,), summary = tieredstore(*rm, *(["-y"] if applied else [])).clean().rows
     same = ("topic", "topic_id", "partition", "base_offset", "last_offset", "segment_id", "stored_size")
     assert [row[name] for name in same] == [listed[name] for name in same]
-    assert (row["action"], row["status"], row["code"]) == ("remove", "done" if applied else "planned", "removed")
+    assert (row["action"], row["status"], row["code"]) == ("remove", "done" if applied else "planned", "deleted")
     assert (summary["done"], summary["planned"], summary["dry_run"]) == (int(applied), int(not applied), not applied)
 
 

@@ -64,8 +64,8 @@ def test_a_copy_has_a_bar_in_colour_and_leaves_its_sums(settings: Path, commands
 @pytest.mark.parametrize(
     ("arguments", "line", "count"),
     [
-        (("rm", "txn"), r"would be removed  txn-\S+  \(\d+\.\d KiB\)", 4),
-        (("rm", "txn", "--yes"), r"removed  txn-\S+  \(\d+\.\d KiB\)", 4),
+        (("rm", "txn"), r"would be deleted  txn-\S+  \(\d+\.\d KiB\)", 4),
+        (("rm", "txn", "--yes"), r"deleted  txn-\S+  \(\d+\.\d KiB\)", 4),
         (("mirror", "target", "--dry-run"), r"would be copied  verbatim  txn-\S+  \(\d+\.\d KiB\)", 4),
         (("mirror", "target"), r"copied  verbatim  txn-\S+  \(\d+\.\d KiB\)", 4),
         (

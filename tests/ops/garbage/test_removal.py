@@ -78,7 +78,7 @@ def test_a_topic_goes_and_a_dry_run_says_exactly_that(store: MemoryObjectStore) 
     planned = run(store, dry_run=True)
     assert len(left(store)) == 7
     assert run(store) == planned
-    assert {step.outcome for step in planned} == {Outcome.REMOVED}
+    assert {step.outcome for step in planned} == {Outcome.DELETED}
     assert left(store) == [(0, 0)]
     assert len(list(store.list())) == 3
 
@@ -91,7 +91,7 @@ def test_a_topic_goes_and_a_dry_run_says_exactly_that(store: MemoryObjectStore) 
 def test_whole_segments_before_a_place_go(store: MemoryObjectStore, before: int, starts: list[int], by: str) -> None:
     place = Before(offset=before) if by == "offset" else Before(time_ms=before)
     steps = run(store, place, Scope("events", TOPIC_ID, 0))
-    assert rows_of(steps) == [(0, start, "removed") for start in starts]
+    assert rows_of(steps) == [(0, start, "deleted") for start in starts]
     assert left(store) == [(0, start) for start in (0, 10, 20, 30) if start not in starts] + [(1, 0), (1, 10)]
 
 
@@ -104,7 +104,7 @@ def test_an_offset_beyond_the_end_deletes_nothing(store: MemoryObjectStore, offs
     store.put(MadeSegment(FIRST, 30, 39).key(), b"{")
     if offset < 10**12:
         steps = run(store, Before(offset=offset), Scope("events", TOPIC_ID, 0))
-        assert rows_of(steps) == [(0, 0, "removed"), (0, 10, "removed"), (0, 20, "removed"), (0, 30, "unknown")]
+        assert rows_of(steps) == [(0, 0, "deleted"), (0, 10, "deleted"), (0, 20, "deleted"), (0, 30, "unknown")]
 
 
 def test_each_partition_ends_at_its_first_segment_that_stays(store: MemoryObjectStore) -> None:
@@ -116,9 +116,9 @@ def test_each_partition_ends_at_its_first_segment_that_stays(store: MemoryObject
     MadeSegment(FIRST, 0, 9).put(store)
     MadeSegment(FIRST, 20, 29).put(store)
     assert rows_of(run(store, Before(time_ms=40))) == [
-        (0, 0, "removed"),
-        (1, 0, "removed"),
-        (1, 10, "removed"),
+        (0, 0, "deleted"),
+        (1, 0, "deleted"),
+        (1, 10, "deleted"),
     ]
 
 
@@ -127,9 +127,9 @@ def test_where_an_end_is_not_known_a_bounded_removal_stops_and_another_goes_on(s
     blank = MadeSegment(SECOND, 0, 9)
     store.put(blank.key(), blank.manifest(max_timestamp_ms=-1))
     steps = run(store, Before(time_ms=1000))
-    assert rows_of(steps) == [(0, 0, "removed"), (0, 10, "unknown"), (1, 0, "unknown")]
+    assert rows_of(steps) == [(0, 0, "deleted"), (0, 10, "unknown"), (1, 0, "unknown")]
     assert "not JSON" in str(steps[1].reason)
-    assert {step.outcome for step in run(store)} == {Outcome.REMOVED}
+    assert {step.outcome for step in run(store)} == {Outcome.DELETED}
     assert list(store.list()) == []
 
 
@@ -163,7 +163,7 @@ def test_behind_what_is_held_nothing_goes_that_would_leave_a_hole(store: MemoryO
     place_hold(store, "", LegalHold("case", "events", 0, 10, 19))
     steps = run(store, before=Before(time_ms=1000), dry_run=dry_run)
     assert rows_of(steps) == [
-        (0, 0, "removed"), (0, 10, "held"), (1, 0, "removed"), (1, 10, "removed"),
+        (0, 0, "deleted"), (0, 10, "held"), (1, 0, "deleted"), (1, 10, "deleted"),
     ]  # fmt: skip
     if not dry_run:
         assert left(store) == [(0, 10), (0, 20), (0, 30)]

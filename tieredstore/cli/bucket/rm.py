@@ -91,7 +91,7 @@ def _line(outcome: Outcome, verb: str) -> str:
 WORDS: Final = Words(
     noun="segment",
     done="deleted",
-    doing="removing",
+    doing="deleting",
     show=_line,
     left={
         "leftover": "without a manifest: gc takes them when they are old",

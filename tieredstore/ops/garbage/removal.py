@@ -119,14 +119,14 @@ class Removal:
             elif lies_before:
                 yield (step := _held(segment, holds) or self._judge(segment, older_than_ms))
                 # Keep the rest of the partition: deleting segments after one that stays would leave a gap.
-                if step.outcome is not Outcome.REMOVED:
+                if step.outcome is not Outcome.DELETED:
                     ended = segment.partition
             else:
                 ended = segment.partition
 
     def _judge(self, segment: ListedSegment, older_than_ms: int) -> Step[ListedSegment]:
         """Plan one segment by its age and the brokers' records. A segment without a record is removed if it is old."""
-        outcome, reason, time_ms = Outcome.REMOVED, None, written_ms(segment.objects)
+        outcome, reason, time_ms = Outcome.DELETED, None, written_ms(segment.objects)
         if self.as_of_ms is not None and time_ms is not None and time_ms > self.as_of_ms:
             return Step(segment, Outcome.NEWER, "it was written after the plan was made")
         if self.brokers is not None:
@@ -135,10 +135,10 @@ class Removal:
                 outcome, reason = Outcome.YOUNG, "no record of the brokers names it yet"
             elif state not in {None, SegmentState.DELETE_SEGMENT_FINISHED}:
                 outcome, reason = Outcome.LISTED, "the brokers list it, so their readers would fail"
-        return Step(segment, Outcome.REMOVED if self.force else outcome, reason)
+        return Step(segment, Outcome.DELETED if self.force else outcome, reason)
 
     def _remove(self, holds: Holds, planned: Step[ListedSegment]) -> Step[ListedSegment]:
-        if planned.outcome is not Outcome.REMOVED:
+        if planned.outcome is not Outcome.DELETED:
             return planned
         segment = planned.item
         # Check again: a legal hold may have been placed since the plan.
