@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -96,6 +97,22 @@ def test_a_wrong_prefix_is_answered_by_one_that_has_segments(tmp_path: Path) -> 
     named = tieredstore("ls", "-c", settings, "single")
     assert named.code == 3
     assert named.stderr.endswith("none under 'prd/'; there are some under 'prod/'\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("du", 0), ("keys list", 0), ("keys list key1", 3), ("verify", 3), ("gc", 0), ("mirror COPY --dry-run", 0),
+        ("du single", 3), ("rm single", 3), ("cat single", 3), ("verify single", 3), ("gc single", 3),
+        ("mirror COPY single", 3), ("query 'SELECT * FROM single'", 3), ("fetch single 0 0", 3),
+    ],
+)  # fmt: skip
+def test_every_command_names_the_other_prefix(command: str, code: int, tmp_path: Path) -> None:
+    store_of(tmp_path, ORIGINALS, more={"key.prefix": "prod/"})
+    settings = write_settings(tmp_path, {"key.prefix": "prd/"})
+    (tmp_path / "copy").mkdir()
+    shown = tieredstore(*shlex.split(command.replace("COPY", str(tmp_path / "copy"))), "-c", settings)
+    assert (shown.code, shown.stderr.count("none under 'prd/'; there are some under 'prod/'")) == (code, 1)
 
 
 def test_names_from_the_store_cannot_command_a_terminal(tmp_path: Path, settings: Path) -> None:

@@ -15,7 +15,7 @@ import typer
 from tieredstore.cli.app.completion import complete_offset, complete_partition, complete_topic
 from tieredstore.cli.app.groups import Group
 from tieredstore.cli.terminal.output import JsonValue, complain, human_time, iso_utc
-from tieredstore.errors import ConfigError, excerpt
+from tieredstore.errors import ConfigError, ResourceNotFoundError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import DEFAULT_ISOLATION, AtTime, Isolation, Uuid
 from tieredstore.query.writers import formats_text
@@ -99,13 +99,45 @@ class Store(Group):
         return resolve_store(self.settings, store=self.url)
 
     @contextlib.contextmanager
-    def open(self, cluster: Cluster | None = None) -> Generator[Bucket]:
-        """Open the bucket, and close it at the end of the block."""
+    def open(self, cluster: Cluster | None = None, *, is_all: bool = False) -> Generator[Bucket]:
+        """Open the bucket, and close it at the end of the block. ``is_all`` if the block is about all segments; see
+        :func:`naming_other_prefix`.
+        """
         from tieredstore.api.bucket import Bucket
 
         settings, named = self.resolve()
-        with Bucket(settings, None if cluster is None else cluster.client(), named) as bucket:
+        with (
+            Bucket(settings, None if cluster is None else cluster.client(), named) as bucket,
+            naming_other_prefix(bucket, is_all=is_all),
+        ):
             yield bucket
+
+
+@contextlib.contextmanager
+def naming_other_prefix(bucket: Bucket, *, is_all: bool) -> Generator[None]:
+    """If the bucket's prefix has no segment, name on stderr another one that has some.
+
+    Look for it at the end of a block about all segments, and if the block does not find what it needs.
+    """
+    try:
+        yield
+    except ResourceNotFoundError as error:
+        hint = _other_prefix(bucket)
+        if hint and hint not in str(error):
+            error.add_note(f"{hint}: correct key.prefix")
+        raise
+    if is_all and (hint := _other_prefix(bucket)):
+        complain(f"{hint}: correct key.prefix")
+
+
+def _other_prefix(bucket: Bucket) -> str:
+    from tieredstore.catalog.absence import prefix_hint
+    from tieredstore.catalog.listing import Scope, list_in_scope
+
+    opened = bucket.opened()
+    if any(True for _ in list_in_scope(opened.store, opened.prefix, Scope())):
+        return ""
+    return prefix_hint(opened.store, opened.prefix)
 
 
 @dataclass(frozen=True, slots=True)

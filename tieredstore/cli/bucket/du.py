@@ -76,7 +76,7 @@ def du(
         raise ConfigError("--sort cost needs prices: give --prices FILE")
     known = None if prices is None else read_prices(prices)
     picture = None if plot is None else Picture(plot)
-    with store.open() as bucket, counting("reading", "segment") as advance:
+    with store.open(is_all=not topics.names) as bucket, counting("reading", "segment") as advance:
         rows = bucket.usage(
             *topics.names, by=by.value, start=window.first, stop=window.end, prices=known, listing=listing,
             on_segment=lambda _: advance(), **topics.which(work),

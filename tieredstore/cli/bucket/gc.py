@@ -45,7 +45,7 @@ def gc(
     if unknown_too and cluster.client() is None:
         raise ConfigError("--unknown-too is for what brokers do not name: name them by --bootstrap-server HOST:PORT")
     least = duration_of("--min-age", min_age)
-    with store.open(cluster) as bucket:
+    with store.open(cluster, is_all=not topics.names) as bucket:
         plan = bucket.gc(*topics.names, min_age=least, unknown_too=unknown_too, **topics.which(work))
         carry_out(plan, _WORDS, yes=apply.yes, as_json=output.as_json, store=bucket.opened().store)
 

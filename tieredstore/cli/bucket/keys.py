@@ -154,7 +154,7 @@ def list_keys(
 
     Example: tieredstore keys list key1 -c store.properties
     """
-    with store.open() as bucket:
+    with store.open(is_all=True) as bucket:
         bucket.opened().refuse_raw("keys list", "nothing in it is encrypted")
         if key_id is not None:
             _check(bucket, key_id, as_json=output.as_json)
@@ -162,8 +162,8 @@ def list_keys(
         with counting("reading", "manifest") as advance:
             rows = bucket.keys(on_segment=lambda _: advance())
         row = _key_row(bucket.settings.encryption)
-    sums = {name: sum(getattr(each, name) for each in rows) for name in ("segments", "size", "stored_size")}
-    row.show(rows, as_json=output.as_json, empty="no segments found", summary=sums, wide=output.wide)
+        sums = {name: sum(getattr(each, name) for each in rows) for name in ("segments", "size", "stored_size")}
+        row.show(rows, as_json=output.as_json, empty="no segments found", summary=sums, wide=output.wide)
 
 
 @app.command()
@@ -185,7 +185,7 @@ def rotate(topics: Topics, store: Store, work: Work, apply: Apply, output: Json)
         if outcome.reason is not None:
             complain(f"left alone: {outcome.reason}")
 
-    with store.open() as bucket:
+    with store.open(is_all=not topics.names) as bucket:
         plan = bucket.rotate_keys(*topics.names, **topics.which(work))
         encryption = bucket.settings.encryption
         words = Words(
@@ -339,7 +339,7 @@ def _key_row(encryption: EncryptionSettings | None) -> Row[KeyUse]:
         field("segments", lambda row: row.segments, number("SEGMENTS", rank=1), human_count),
         field("size", lambda row: row.size, number("SIZE", rank=3), human_bytes),
         field("stored_size", lambda row: row.stored_size, number("STORED", rank=2), human_bytes),
-        field("oldest_timestamp_ms", lambda row: _ms(row.oldest_time), moment("FIRST"), human_time),
+        field("oldest_timestamp_ms", lambda row: _ms(row.oldest_time), moment("FIRST ENDS"), human_time),
         field("oldest_timestamp", lambda row: iso_utc(_ms(row.oldest_time))),
         field("newest_timestamp_ms", lambda row: _ms(row.newest_time), moment("LAST"), human_time),
         field("newest_timestamp", lambda row: iso_utc(_ms(row.newest_time))),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from tieredstore.api.rows import Partition, Segment, Topic
-from tieredstore.catalog.absence import prefix_hint
 from tieredstore.cli.app.options import Cluster, FromTo, Output, Store, Topics, parse_time
 from tieredstore.cli.bucket.stored_pictures import draw_offsets, draw_stored
 from tieredstore.cli.terminal.output import (
@@ -47,7 +46,6 @@ from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
-    from tieredstore.api.bucket import Bucket
     from tieredstore.config import Settings
 
 _HOLE: Final = "(hole)"
@@ -120,7 +118,7 @@ def ls(
     )
     seen = _Seen(is_drawn=picture is not None, first_times={} if first_times else None)
     rows: Sequence[Topic] = ()
-    with store.open(cluster) as bucket:
+    with store.open(cluster, is_all=not topics.names) as bucket:
         places, which = {"start": window.first, "stop": window.end}, topics.which()
         if has_segments:
             _show_segments(seen, map(seen.add, bucket.each_segment(*topics.names, **places, **which)), output)
@@ -132,8 +130,6 @@ def ls(
                     raise
                 raise BrokerUnavailableError(f"unknown whether it is complete {_up_to(time)}: {error}") from error
             _show_partitions(rows, output, has_broker=has_broker, is_whole=is_whole, until=time)
-        if is_whole and not (topics.names or rows):
-            _name_other_prefix(bucket, seen)
     _name_missing_keys(seen, bucket.settings)
     if picture is not None and (has_segments or has_broker):
         draw_offsets(picture, _lives_of(rows) if has_broker else seen.partitions(), broker=has_broker)
@@ -225,13 +221,6 @@ class _Seen:
     def partitions(self) -> dict[_Life, Partition]:
         """Return the present offsets of each partition."""
         return {life: _held_partition(life[2], held.spans) for life, held in self.held.items()}
-
-
-def _name_other_prefix(bucket: Bucket, seen: _Seen) -> None:
-    """Name on stderr another prefix that has segments, if the bucket's own has none."""
-    opened = bucket.opened()
-    if not (seen.segments or seen.incomplete) and (hint := prefix_hint(opened.store, opened.prefix)):
-        complain(f"{hint}: correct key.prefix")
 
 
 def _name_missing_keys(seen: _Seen, settings: Settings) -> None:

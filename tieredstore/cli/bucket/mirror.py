@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tieredstore.api.outcomes import Outcome
-from tieredstore.cli.app.options import Apply, DryRun, Json, Store, Topics, Work
+from tieredstore.cli.app.options import Apply, DryRun, Json, Store, Topics, Work, naming_other_prefix
 from tieredstore.cli.app.outcomes import Teller, Words, carry_out, tell_all
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import human_bytes
@@ -78,7 +78,7 @@ def mirror(
         raise ConfigError("--yes belongs to --repair; without it, mirror copies at once")
     settings, named = store.resolve()
     source, into = (_limit_rate(one, rate) for one in (settings, target_settings(target, named)))
-    with Bucket(source) as bucket:
+    with Bucket(source) as bucket, naming_other_prefix(bucket, is_all=not topics.names):
         if repair:
             plan = bucket.repair(into, *topics.names, **topics.which(work))
             carry_out(plan, _REPAIR, yes=apply.yes and not dry_run, as_json=output.as_json)

@@ -72,7 +72,7 @@ def verify(
     recheck = duration_of("--recheck-after", recheck_after)
     report = Report(level, window.json(), as_json=output.as_json)
     with (
-        store.open(cluster) as bucket,
+        store.open(cluster, is_all=not topics.names) as bucket,
         tell_if_stopped(lambda: f"stopped; {report.sentence()}"),
         counting("verifying", "segment") as advance,
     ):
