@@ -99,7 +99,7 @@ def test_the_commands_of_a_page_run_in_their_order(path: Path, copied: Path) -> 
 
 SAMPLE_PAGES = [page for page in DOCUMENTS if is_sample_page(page)]
 NEEDS_MORE = (
-    "://", ":9092", "pip install", "git clone", "cd examples", "--follow", "--kms", "make ", "restore undelete",
+    "://", ":9092", "pip install", "git clone", "cd examples", "--follow", "--kms", "make ", "undelete",
     "gcloud ", "az storage",
 )  # fmt: skip
 _FENCE = re.compile(r"^ *```(console|python|properties)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
