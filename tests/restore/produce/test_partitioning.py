@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.support.kafka.kafka_topics import consumed, end_offset, make_topic
 from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.servers.kafka import KafkaServer, java_command
-from tieredstore.errors import ConfigError
 from tieredstore.restore.produce.partitioning import Partitioning, murmur2
 from tieredstore.restore.produce.runs import Partitioner
 
@@ -73,13 +72,6 @@ def test_records_without_a_key_have_a_partition_that_can_be_foretold() -> None:
     assert Partitioning("keep", PARTITIONS).partitions([*keys, b"k"], SOURCE) == [SOURCE] * 3
     assert Partitioning("librdkafka", PARTITIONS).partitions(keys, SOURCE) == [SOURCE % PARTITIONS] * 2
     assert Partitioning("java", PARTITIONS).partitions(keys, SOURCE) == [SOURCE % PARTITIONS, murmur2(b"") % PARTITIONS]
-
-
-def test_a_target_with_fewer_partitions_is_refused() -> None:
-    assert list(Partitioning("keep", 3).targets("orders", [0, 2])) == [0, 2]
-    assert list(Partitioning("java", 2).targets("orders", [0, 2])) == [0, 1]
-    with pytest.raises(ConfigError, match="orders has 2 partitions in the target, and 3 in the bucket"):
-        Partitioning("keep", 2).targets("orders", [0, 2])
 
 
 @given(st.lists(st.none() | st.binary(max_size=9)), st.sampled_from(["keep", "java", "librdkafka"]))

@@ -69,12 +69,6 @@ def test_a_run_does_not_go_on_with_more_partitions(kafka: KafkaServer, tmp_path:
         restore.run(options={"partitioner": "librdkafka"})
 
 
-def test_a_smaller_target_is_refused(kafka: KafkaServer, tmp_path: Path) -> None:
-    restore = Restore(mixed_topics(tmp_path, "orders"), kafka, {"orders": make_topic(kafka)})
-    with pytest.raises(ConfigError, match="has 1 partitions in the target, and 2 in the bucket: add partitions, or"):
-        restore.run()
-
-
 def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path) -> None:
     source = mixed_topics(tmp_path, "orders")
     topic_id = str(load_catalog(source.bucket.manager).incarnation("orders").topic_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +24,8 @@ from tieredstore.restore.produce.target_checks import (
 from tieredstore.restore.produce.transactions import TRANSACTION_MS
 
 if TYPE_CHECKING:
-    from tieredstore.restore.produce.runs import ProduceOptions
-    from tieredstore.restore.produce.target import NewTopic, NewTopics, TargetTopic
+    from tieredstore.restore.produce.source import SourceBatch
+    from tieredstore.restore.produce.target import NewTopic, NewTopics
     from tieredstore.restore.produce.transactions import Headers
 
 _compute: Final[Any] = pyarrow.compute
@@ -47,10 +47,9 @@ class DryRun:
     the number of offsets, and the bytes of the segments.
     """
 
-    checks: tuple[Check, ...]
+    checks: Sequence[Check]
     records: int
     size: int
-    is_exact: bool
     missing: Mapping[str, NewTopic]
     """Target topics that do not exist, and how to create them."""
 
@@ -77,34 +76,29 @@ def examine(
 
     A missing topic is created later if ``new`` says how. Raise the errors of the brokers.
     """
-    options = topics.options
+    options, is_rehashed, now_ms = topics.options, topics.options.partitioner != "keep", int(time.time() * 1000)
+    checks = [Check("source", Verdict.WARN, sentence) for sentence in topics.lacks]
+    sources: list[SourceTopic] = []
+    missing: dict[str, NewTopic] = {}
     with TargetCluster(properties) as cluster:
         ranges = topics.ranges()
-        scanned: dict[str, ScannedRecords] = {}
-        for batch in topics.batches(ranges) if scan else ():
-            topic = batch.where[0]
-            before = scanned.get(topic, ScannedRecords())
-            scanned[topic] = before if batch.records is None else add_records(before, batch.records)
-        spans = topics.spans(ranges)
-        sources: list[SourceTopic] = []
-        for topic in options.topics:
-            own = {number: each for (name, number), each in spans.items() if name == topic}
-            sources.append(SourceTopic(topic, own, scanned.get(topic), is_backup=topics.is_backup))
-        targets = {topic: cluster.target(target) for topic, target in options.topics.items()}
-        missing = {
-            each.topic: _with_count(new(each.topic, topics.topic_ids[each.topic]), each) if new is not None else None
-            for each in sources
-            if targets[each.topic] is None
-        }
-        lacks = [Check("source", Verdict.WARN, sentence) for sentence in topics.lacks]
-        checks = (*lacks, *_checks(cluster, properties, options, sources, targets, missing))
-    return DryRun(
-        checks,
-        sum(each.most_records if each.scanned is None else each.scanned.records for each in sources),
-        sum(each.size if each.scanned is None else each.scanned.size for each in sources),
-        scan,
-        {options.topics[topic]: created for topic, created in missing.items() if created is not None},
-    )
+        spans, scanned = topics.spans(ranges), _scan(topics.batches(ranges)) if scan else {}
+        for topic, name in options.topics.items():
+            partitions = {number: each for (of, number), each in spans.items() if of == topic}
+            source = SourceTopic(topic, partitions, scanned.get(topic), is_backup=topics.is_backup)
+            sources.append(source)
+            if (target := cluster.target(name)) is not None:
+                checks += check_target(source, target, is_rehashed=is_rehashed, now_ms=now_ms)
+                continue
+            created = None if new is None else new(topic, topics.topic_ids[topic])
+            if created is not None:
+                # Without a count of its own, a topic gets that of the bucket's partitions.
+                created = replace(created, partition_count=created.partition_count or source.partition_count)
+                missing[name] = created
+            checks.append(_check_missing(name, created, source.partition_count, is_rehashed=is_rehashed))
+        needed_ms = int(properties.get("transaction.timeout.ms", TRANSACTION_MS))
+        checks += [check_transactions(needed_ms, cluster.longest_transaction_ms()), *unknown_to_clients(options.run)]
+    return DryRun(checks, sum(each.records for each in sources), sum(each.size for each in sources), missing)
 
 
 def prepare_target(topics: SourceTopics, properties: Mapping[str, str], new: NewTopics | None) -> list[str]:
@@ -122,11 +116,13 @@ def prepare_target(topics: SourceTopics, properties: Mapping[str, str], new: New
     return sorted(found.missing)
 
 
-def _with_count(new: NewTopic | None, source: SourceTopic) -> NewTopic | None:
-    """Return the topic to create; without a partition count of its own, it gets the count of the bucket's
-    partitions.
-    """
-    return None if new is None else replace(new, partition_count=new.partition_count or source.partition_count)
+def _scan(batches: Iterable[SourceBatch]) -> dict[str, ScannedRecords]:
+    """Read all records, and return what they are, by topic."""
+    scanned: dict[str, ScannedRecords] = {}
+    for batch in batches:
+        before = scanned.get(batch.where[0], ScannedRecords())
+        scanned[batch.where[0]] = before if batch.records is None else add_records(before, batch.records)
+    return scanned
 
 
 def add_records(before: ScannedRecords, records: Any) -> ScannedRecords:
@@ -154,31 +150,11 @@ def _size_of(headers: Headers | None) -> int:
     return sum(_HEADER_BYTES + len(name.encode()) + len(value or b"") for name, value in headers or ())
 
 
-def _checks(
-    cluster: TargetCluster,
-    properties: Mapping[str, str],
-    options: ProduceOptions,
-    sources: Iterable[SourceTopic],
-    targets: Mapping[str, TargetTopic | None],
-    missing: Mapping[str, NewTopic | None],
-) -> Iterator[Check]:
-    now_ms, is_rehashed = int(time.time() * 1000), options.partitioner != "keep"
-    for source in sources:
-        name, target = options.topics[source.topic], targets[source.topic]
-        if target is not None:
-            yield from check_target(source, target, is_rehashed=is_rehashed, now_ms=now_ms)
-        else:
-            yield _check_missing(name, missing[source.topic], source.partition_count, is_rehashed=is_rehashed)
-    needed_ms = int(properties.get("transaction.timeout.ms", TRANSACTION_MS))
-    yield check_transactions(needed_ms, cluster.longest_transaction_ms())
-    yield from unknown_to_clients(options.run)
-
-
 def _check_missing(name: str, new: NewTopic | None, needed: int, *, is_rehashed: bool) -> Check:
     if new is None:
         detail = f"there is no topic {name} in the cluster: create it, or give --create-with"
         return Check("topic", Verdict.BAD, detail)
-    count = new.partition_count or needed
+    count = new.partition_count or 0
     if count < needed and not is_rehashed:
         return Check("partitions", Verdict.BAD, f"{name} would get {count} partitions, and the bucket has {needed}")
     settings = ", ".join(f"{name}={value}" for name, value in new.settings.items()) or "no settings of its own"

@@ -13,11 +13,11 @@ Like keys of segments and catalog files, it is not encrypted: it has names of to
 
 from __future__ import annotations
 
-import sys
+import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal, TypeAlias
 
 import zstandard
@@ -73,15 +73,6 @@ class FirstUnread:
 
     offset: int
     read_again: int
-
-
-@dataclass(slots=True)
-class _Restored:
-    """Restored offsets of a source partition, ``start`` inclusive, ``end`` exclusive."""
-
-    start: int
-    end: int
-    target_start: int
 
 
 class _PairRuns:
@@ -158,7 +149,7 @@ class OffsetMap:
         check_run(run)
         self.run = run
         self.topics: dict[str, MappedTopic] = {}
-        self._restored: dict[TopicPartition, _Restored] = {}
+        self._restored: dict[TopicPartition, _Partition] = {}
         self._mapped: dict[TopicPartition, dict[int, _PairRuns]] = {}
 
     def add_topic(self, source: str, target: str, *, is_rehashed: bool = False) -> None:
@@ -177,12 +168,12 @@ class OffsetMap:
 
         ``target_start`` is the end of the target partition before.
         """
-        self._restored.setdefault(where, _Restored(start, start, target_start))
+        self._restored.setdefault(where, _Partition(*where, start, start, target_start))
 
     def advance(self, where: TopicPartition, end: int) -> None:
         """Note that all records before the offset ``end`` of a source partition are in the target."""
         known = self._restored[where]
-        known.end = max(known.end, end)
+        self._restored[where] = replace(known, end=max(known.end, end))
 
     def extend(self, runs: Iterable[OffsetRun]) -> None:
         """Add the runs of one transaction, ascending. Runs that are there already change nothing.
@@ -269,7 +260,7 @@ class OffsetMap:
             found[partition] = FirstUnread(start, sum(_read_again(runs, offset, start) for runs, offset in sources))
         return found
 
-    def _find(self, where: TopicPartition) -> tuple[MappedTopic, _Restored]:
+    def _find(self, where: TopicPartition) -> tuple[MappedTopic, _Partition]:
         topic, known = self.topics.get(where[0]), self._restored.get(where)
         if topic is None or known is None:
             raise ResourceNotFoundError(f"the run {self.run} did not restore {name_of(where)}")
@@ -281,10 +272,7 @@ class OffsetMap:
         document = _Document(
             self.run,
             [_Topic(name, topic.target, topic.is_rehashed) for name, topic in self.topics.items()],
-            [
-                _Partition(*where, known.start, known.end, known.target_start)
-                for where, known in sorted(self._restored.items())
-            ],
+            [known for _, known in sorted(self._restored.items())],
             [_Pair(*where, target, len(runs)) for where, target, runs in pairs],
         )
         columns = [array("q") for _ in range(_COLUMNS)]
@@ -447,7 +435,7 @@ def _decode(pair: _Pair, columns: Sequence[array[int]]) -> Iterator[OffsetRun]:
 
 def _planes(column: array[int]) -> bytes:
     """Return the lowest bytes of all values, then the second lowest bytes, and so on."""
-    raw = _little(column).tobytes()
+    raw = struct.pack(f"<{len(column)}q", *column)
     return b"".join(raw[at::8] for at in range(8))
 
 
@@ -455,14 +443,7 @@ def _column(planes: bytes) -> array[int]:
     raw, count = bytearray(len(planes)), len(planes) // 8
     for at in range(8):
         raw[at::8] = planes[at * count : (at + 1) * count]
-    return _little(array("q", bytes(raw)))
-
-
-def _little(column: array[int]) -> array[int]:
-    if sys.byteorder == "big":
-        column = array("q", column)
-        column.byteswap()
-    return column
+    return array("q", struct.unpack(f"<{count}q", raw))
 
 
 def _decompress(frame: bytes) -> bytes:
@@ -488,6 +469,8 @@ class _Topic:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Partition:
+    """Restored offsets of a source partition, ``start`` inclusive, ``end`` exclusive."""
+
     topic: str
     partition: _Number
     start: _Offset

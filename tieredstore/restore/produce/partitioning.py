@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
-from tieredstore.errors import ConfigError
 from tieredstore.restore.produce.runs import Partitioner
 
 _M: Final = 0x5BD1E995
@@ -72,17 +71,3 @@ class Partitioning:
         for place, partition in enumerate(self.partitions(keys, source)):
             shares.setdefault(partition, []).append(place)
         return {**shares}
-
-    def targets(self, topic: str, sources: Sequence[int]) -> Sequence[int]:
-        """Return the partitions of the target ``topic`` that get records of the partitions ``sources``, which ascend.
-
-        Raise ConfigError if there are too few.
-        """
-        if self.partitioner != "keep":
-            return range(self.count)
-        if sources and sources[-1] >= self.count:
-            raise ConfigError(
-                f"{topic} has {self.count} partitions in the target, and {sources[-1] + 1} in the bucket: add "
-                "partitions, or hash the keys anew (--partitioner java or librdkafka)"
-            )
-        return sources

@@ -221,15 +221,16 @@ class ProduceRun:
         sources: Collection[TopicPartition],
         before: Collection[TopicPartition] | None,
     ) -> list[TopicPartition]:
-        """Return the target partitions that records may go to. Raise ConfigError if they do not fit the source, or if
-        they are others than ``before``, when the run began.
+        """Return the target partitions that records may go to. Raise ConfigError if they are others than ``before``,
+        when the run began.
         """
         options = self._options
         partitions: list[TopicPartition] = []
         for topic, target in zip(options.topics, targets, strict=True):
             numbers = sorted(number for name, number in sources if name == topic)
             self._partitionings[topic] = Partitioning(options.partitioner, target.partition_count)
-            partitions += [(target.topic, each) for each in self._partitionings[topic].targets(target.topic, numbers)]
+            going = numbers if options.partitioner == "keep" else range(target.partition_count)
+            partitions += [(target.topic, each) for each in going]
         if before is not None and set(partitions) != set(before):
             raise ConfigError(
                 f"the target of the run {options.run} has {len(partitions)} partitions, and had {len(before)} when the "

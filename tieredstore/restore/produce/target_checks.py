@@ -63,13 +63,15 @@ class SourceTopic:
 
     @property
     def size(self) -> int:
-        """The bytes of the segments."""
-        return sum(span.segment.segment_size_in_bytes for spans in self.partitions.values() for span in spans)
+        """The bytes of the records; without a scan, those of the segments."""
+        segments = (span.segment for spans in self.partitions.values() for span in spans)
+        return self.scanned.size if self.scanned else sum(each.segment_size_in_bytes for each in segments)
 
     @property
-    def most_records(self) -> int:
-        """The number of offsets: at least that of the records."""
-        return sum(span.stop - span.start for spans in self.partitions.values() for span in spans)
+    def records(self) -> int:
+        """The number of records; without a scan, that of the offsets, which is at least as large."""
+        spans = (span for spans in self.partitions.values() for span in spans)
+        return self.scanned.records if self.scanned else sum(span.stop - span.start for span in spans)
 
     @property
     def times_ms(self) -> tuple[int, int] | None:
