@@ -12,7 +12,7 @@ import typer
 from tieredstore.api.rows import index_type
 from tieredstore.cli.app.options import Address, Store, ToFile
 from tieredstore.cli.bucket.decoded_indexes import IndexName
-from tieredstore.cli.terminal.output_file import binary_output_to, write_all
+from tieredstore.cli.terminal.output_file import output_to, refuse_binary
 from tieredstore.cli.terminal.progress import progress
 from tieredstore.errors import ConfigError
 from tieredstore.ops.log_ranges import range_of_slice, read_range
@@ -41,14 +41,15 @@ def fetch(
         raise ConfigError("--index and --range exclude each other: an index comes whole")
     kind = None if index is None else index_type("--index", index)
     bounds = parse_range(byte_range or ":")
-    target = binary_output_to(output)
+    refuse_binary(output)
+    target = output_to(output)
     with store.open() as bucket:
         segment = bucket.inspect(address.topic, address.partition, address.segment, topic_id=address.life)
         if kind is not None:
             with segment.index(kind.value) as stream:
                 content = stream.read()
             with target as file:
-                write_all(file, content)
+                file.write(content)
             return
         inside = range_of_slice(bounds, segment.size or 0)
         assert segment.stored is not None  # the segment was inspected
@@ -70,5 +71,5 @@ def parse_range(text: str) -> slice:
 def _copy(pieces: Generator[memoryview], size: int, file: BinaryIO) -> None:
     with progress("fetch", size) as advance, contextlib.closing(pieces):
         for piece in pieces:
-            write_all(file, piece)
+            file.write(piece)
             advance(len(piece))

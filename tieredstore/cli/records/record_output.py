@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 from tieredstore.cli.records.record_rows import TABLE, rows_of, table_cells
 from tieredstore.cli.terminal.output import complain, terminal_width
-from tieredstore.cli.terminal.output_file import write_all
 from tieredstore.cli.terminal.tables import table_lines
 from tieredstore.errors import ConfigError, excerpt
 
@@ -44,8 +43,8 @@ def write_formatted(
     """Write each record in the format; add no separators or line ends."""
     for partition, records in batches:
         place = {"topic": topic, "partition": partition}
-        for row in rows_of(records, record_format.columns):
-            write_all(file, record_format.bytes_of({**place, **row}))
+        rows = rows_of(records, record_format.columns)
+        file.write(b"".join(record_format.bytes_of({**place, **row}) for row in rows))
         file.flush()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from tieredstore.cli.terminal.output import complain, counted, print_growing_table
-from tieredstore.cli.terminal.output_file import output_to
+from tieredstore.cli.terminal.output_file import output_to, refuse_binary
 from tieredstore.cli.terminal.tables import number, text
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.query import writers
@@ -42,10 +42,8 @@ class Target:
         if path is None or str(path) == "-":
             if path is not None and ending is None:
                 raise ConfigError("-o - has one stream of rows: say its --format")
-            if path is None and _is_binary(ending) and sys.stdout.isatty():
-                raise ConfigError(
-                    "this is binary and would upset a terminal: give -o FILE, or -o - to have it here all the same"
-                )
+            if _is_binary(ending):
+                refuse_binary(path)
             return cls(None, ending)
         named = None if path.is_dir() else writers.format_of(path)
         if takes_folder and named is None and (path.is_dir() or not path.exists() or path.is_file()):

@@ -31,29 +31,19 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
         if path.is_symlink() and (target.is_file() or not target.exists()):
             raise ConfigError(f"{path} is a symbolic link to {target}: name the file itself, or remove the link")
         if target.exists() and not target.is_file():
-            with target.open("wb", buffering=0) as device:
+            with target.open("wb") as device:
                 yield device
             return
         with whole_file(target) as file:
             yield file
 
 
-def binary_output_to(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
-    """Open the destination like ``output_to``, for binary data. Raise ConfigError if stdout is a terminal, unless
-    ``-`` is given.
-    """
+def refuse_binary(path: Path | None) -> None:
+    """Raise ConfigError if binary data would go to a terminal, unless ``-`` asks for it."""
     if path is None and sys.stdout.isatty():
         raise ConfigError(
             "this is binary and would upset a terminal: give -o FILE, or -o - to have it here all the same"
         )
-    return output_to(path)
-
-
-def write_all(file: BinaryIO, data: bytes | memoryview) -> None:
-    """Write all of ``data``: an unbuffered file may accept only a part at a time."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from tieredstore.cli.terminal.output_file import output_to, write_all
+from tieredstore.cli.terminal.output_file import output_to
 from tieredstore.cli.terminal.tables import plain
 from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
@@ -58,7 +58,7 @@ class Picture:
         undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
         axes.figure.savefig(drawn, format=kind, dpi=_DPI, metadata=undated[kind])
         with output_to(self.path) as file:
-            write_all(file, drawn.getbuffer())
+            file.write(drawn.getbuffer())
 
 
 def unit_of(total: int) -> tuple[str, int]:
