@@ -43,9 +43,9 @@ JAVA = "io.aiven.kafka.tieredstorage.storage."
     ],
 )
 def test_an_unknown_name_is_an_error_that_names_the_nearest(wrong: str, nearest: str) -> None:
-    assert error_of({**BASE, wrong: "value"}) == f"settings: {wrong} is not known; the nearest is {nearest}"
+    assert error_of({**BASE, wrong: "value"}) == f"settings: {wrong} is not known; did you mean {nearest}?"
     prefixed = {f"rsm.config.{name}": text for name, text in {**BASE, wrong: "value"}.items()}
-    assert error_of(prefixed) == f"settings: rsm.config.{wrong} is not known; the nearest is rsm.config.{nearest}"
+    assert error_of(prefixed) == f"settings: rsm.config.{wrong} is not known; did you mean rsm.config.{nearest}?"
 
 
 def test_a_name_like_no_other_has_no_nearest() -> None:
@@ -65,16 +65,16 @@ def test_a_file_without_any_known_name_gets_one_line(more: dict[str, str]) -> No
         "settings has no settings of a store: no name starts with storage. or rsm.config.storage.; "
         "name the file that has them, or write one with tieredstore init"
     )
-    assert "storage.backend.clas is not known; the nearest is" in error_of({"storage.backend.clas": "s3", **more})
+    assert "storage.backend.clas is not known; did you mean" in error_of({"storage.backend.clas": "s3", **more})
 
 
 def test_of_many_unknown_names_only_those_that_are_shown_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
 
-    def nearest(name: str, known: frozenset[str]) -> None:
+    def nearest(name: str, _: object) -> None:
         compared.append(name)
 
-    monkeypatch.setattr("tieredstore.config.names.nearest_name", nearest)
+    monkeypatch.setattr("tieredstore.config.nearest.nearest_name", nearest)
     assert "and 9980 more" in error_of({**BASE, **{f"chunk.size.{i}": "" for i in range(10000)}})
     assert compared == [f"chunk.size.{i}" for i in range(20)]
 
@@ -122,7 +122,7 @@ def test_stores_are_named_by_java_class_short_name_or_python_class(given: str, n
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (f"{JAVA}s3.S3Storag", f"the plugin has no such class, the nearest is {JAVA}s3.S3Storage"),
+        (f"{JAVA}s3.S3Storag", f"the plugin has no such class; did you mean {JAVA}s3.S3Storage"),
         ("io.aiven.Other", "is 'io.aiven.Other'; "),
         ("S3", "expected is class: filesystem, s3, gcs, azure, memory"),
         *((text, "expected is class") for text in ("", "a..b", "a.b:", "a:b:c", "a/b.py:C", "1a.B")),

@@ -202,7 +202,7 @@ def test_each_property_of_the_key_ring_is_required(missing: str) -> None:
         ({"encryption.key.pairs": "a,,b"}, "encryption.key.pairs is 'a,,b'; expected"),
         ({"encryption.key.pairs": ""}, "encryption.key.pairs is missing"),
         ({"encryption.key.pairs.c.public.key.file": "x"}, "key.pairs.c.public.key.file belongs to a key pair that"),
-        ({"encryption.key.pairs.a.public.key": "x"}, "the nearest is encryption.key.pairs.a.public.key.file"),
+        ({"encryption.key.pairs.a.public.key": "x"}, "did you mean encryption.key.pairs.a.public.key.file"),
     ],
 )
 def test_each_rule_of_the_key_ring(change: dict[str, str], sentence: str) -> None:
@@ -220,7 +220,7 @@ def test_each_rule_of_the_key_ring(change: dict[str, str], sentence: str) -> Non
         (BASE, {"storage.aws.credentials.provider.class": "com.x.Y"}, "a Java credentials provider cannot run here"),
         (BASE, {"segment.format": "iceberg"}, "Iceberg tables are not written or read here"),
         (BASE, {"storage.backend.class": "filesystem"}, "storage.root is missing"),
-        (BASE, {"storage.s3.bucket.nam": "x"}, "the nearest is storage.s3.bucket.name"),
+        (BASE, {"storage.s3.bucket.nam": "x"}, "did you mean storage.s3.bucket.name"),
         (BASE, {"compression.heuristic.enabled": "true"}, "heuristic.enabled is true, which needs compression.enabled"),
         (GCS, {"storage.gcs.credentials.json": "{}"}, "exactly one of these three"),
         (GCS, {"storage.gcs.credentials.path": "x"}, "exactly one of these three"),

@@ -48,7 +48,7 @@ def test_what_is_wrong_with_them_is_told_with_the_rest() -> None:
     assert error.startswith("settings: 4 settings are wrong:\n")
     for expected in (
         "pubsub.uploads is '0'; expected",
-        "pubsub.batch.byte is not known; the nearest is pubsub.batch.bytes",
+        "pubsub.batch.byte is not known; did you mean pubsub.batch.bytes",
         "pubsub.broker.tls.key and pubsub.broker.tls.certificate belong together",
     ):
         assert expected in error

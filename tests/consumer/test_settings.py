@@ -49,7 +49,7 @@ def test_modes_by_our_names_and_by_pinterests(name: object, mode: Mode) -> None:
     ("properties", "sentence"),
     [
         (given(mode="both"), "tiered.storage.mode is 'both'; it must be one of kafka_only, kafka_preferred"),
-        (given(modes="x"), "unknown property tiered.storage.modes: did you mean tiered.storage.mode?"),
+        (given(modes="x"), "unknown property tiered.storage.modes; did you mean tiered.storage.mode?"),
         (BROKER, "no store is named: tiered.storage.mode kafka_preferred needs store="),
         (given(**{"refresh.ms": "soon"}), "tiered.storage.refresh.ms is 'soon': it must be a whole number"),
         (

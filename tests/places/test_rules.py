@@ -146,7 +146,7 @@ def test_a_class_that_is_none_is_refused(folder: Path, name: str) -> None:
         ({"endpoint.layout": "pinterest"}, "endpoint.cluster is missing"),
         ({"uploader.layout": "pinterest"}, "endpoint.cluster is missing"),
         ({"uploader.layout": "pinterest", "endpoint.layout": "plugin", "endpoint.cluster": "c"}, "differs from"),
-        ({"endpoint.layuot": "plugin"}, "the nearest is endpoint.layout"),
+        ({"endpoint.layuot": "plugin"}, "did you mean endpoint.layout"),
     ],
 )
 def test_what_is_wrong_is_said_when_settings_are_read(names: dict[str, str], sentence: str) -> None:

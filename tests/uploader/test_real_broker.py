@@ -201,5 +201,5 @@ def test_the_uploader_starts_nothing_with_wrong_settings(tmp_path: Path) -> None
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "the nearest is uploader.start" in done.stderr
+    assert "did you mean uploader.start" in done.stderr
     assert os.fspath(sys.executable) not in done.stderr

@@ -6,7 +6,6 @@ A separate module, imported by the bucket on first use, because it needs pyarrow
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, cast, get_args
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from tieredstore.api.reads import Read
 from tieredstore.api.scopes import check_keywords
+from tieredstore.config.nearest import did_you_mean
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.model import Earliest, Isolation, Last, Latest, Place
 from tieredstore.query.arguments import Partitions, TopicIdLike, partition_set, topic_id_of, topic_ids_of
@@ -247,9 +247,8 @@ def _columns(how: ReadOptions) -> tuple[str, ...]:
     names = cast("Sequence[str]", columns)
     for name in names:
         if name not in TOPIC_COLUMNS:
-            meant = difflib.get_close_matches(str(name), TOPIC_COLUMNS, n=1)
-            hint = f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(TOPIC_COLUMNS)}"
-            raise ConfigError(f"no column {quoted(name)}; {hint}")
+            hint = did_you_mean(str(name), TOPIC_COLUMNS, otherwise=f"there are {', '.join(TOPIC_COLUMNS)}", show=repr)
+            raise ConfigError(f"no column {quoted(name)}{hint}")
     return tuple(names)
 
 

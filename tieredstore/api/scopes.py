@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 from tieredstore.catalog.absence import absence
 from tieredstore.catalog.listing import Scope
 from tieredstore.catalog.names import partition_numbers, topic_ids, topic_names
+from tieredstore.config.nearest import did_you_mean
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.query.arguments import Partitions, TopicIdLike, check_count, partition_set, topic_id_of
@@ -35,9 +35,8 @@ def check_keywords(method: Callable[..., object], given: Mapping[str, object], a
     for name in given.keys() - known:
         parameters = inspect.signature(method).parameters.values()
         names = [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        near = difflib.get_close_matches(name, [*names, *known], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join([*names, *known])}"
-        raise ConfigError(f"{method.__name__}() has no argument {name!r:.60}; {hint}")
+        hint = did_you_mean(name, [*names, *known], otherwise=f"it takes {', '.join([*names, *known])}")
+        raise ConfigError(f"{method.__name__}() has no argument {name!r:.60}{hint}")
     if given.get("parallel") is not None:
         check_count("parallel", given["parallel"])
 

@@ -11,7 +11,7 @@ from tieredstore.config.endpoint import EndpointSettings, rule_of
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import SettingsGroup, property_names, reads
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
-from tieredstore.config.nearest import nearest_name
+from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.sections import wing_groups
 from tieredstore.config.settings import Settings
@@ -115,8 +115,7 @@ def _what_is_wrong(name: str, reader: SettingsReader) -> str:
     for old, new in OLD_NAMES.items():
         if name.startswith(old):
             return f"is an old name: today's is {reader.written(new + name.removeprefix(old))}"
-    meant = nearest_name(name, candidates(reader))
-    return f"is not known; the nearest is {reader.written(meant)}" if meant else "is not known"
+    return f"is not known{did_you_mean(name, candidates(reader), show=reader.written)}"
 
 
 def candidates(reader: SettingsReader) -> frozenset[str]:

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -46,6 +46,15 @@ _SAME: Final[Sequence[str]] = (
 """Words with the same meaning; the first word of a line replaces the others."""
 
 _MEANING: Final[Mapping[str, str]] = {word: line.split()[0] for line in _SAME for word in line.split()}
+
+
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str = "", show: Callable[[str], object] = str) -> str:
+    """Return the end of a message about an unknown name: a question for the nearest known one, as ``show`` spells it;
+    without one, the words ``otherwise``.
+    """
+    meant = nearest_name(name, known)
+    words = otherwise if meant is None else f"did you mean {show(meant)}?"
+    return f"; {words}" if words else ""
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Annotated, Final
 
@@ -10,6 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.installed import STORES, installed_class
+from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.values import NAME, SECRET, integer, java_class
 
 _JAVA_PACKAGE: Final = "io.aiven.kafka.tieredstorage.storage."
@@ -35,10 +35,9 @@ def _backend(text: str) -> str:
         return text
     if installed_class(STORES, text) is not None:
         return text
-    nearest = difflib.get_close_matches(text, (*JAVA_BACKENDS, *BACKENDS), n=1)
     # Do not mistake a misspelled class of the plugin for a user's Python class.
-    if text.startswith("io.aiven.") and nearest:
-        raise ValueError(f"the plugin has no such class, the nearest is {nearest[0]}")
+    if text.startswith("io.aiven."):
+        raise ValueError(f"the plugin has no such class{did_you_mean(text, (*JAVA_BACKENDS, *BACKENDS))}")
     raise ValueError
 
 

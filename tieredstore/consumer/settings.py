@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
-from tieredstore.config.nearest import nearest_name
+from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.pinterest import of_consumer
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.live.properties import member_configuration
@@ -115,8 +115,7 @@ def parse_settings(properties: Mapping[str, Any], store: StoreLike = None) -> Co
     own = {name: value for name, value in properties.items() if name.startswith(PREFIX)}
     for name in own:
         if name not in _NAMES:
-            hint = nearest_name(name, _NAMES)
-            raise ConfigError(f"unknown property {name}{'' if hint is None else f': did you mean {hint}?'}")
+            raise ConfigError(f"unknown property {name}{did_you_mean(name, _NAMES)}")
     rest = {name: value for name, value in properties.items() if name not in own}
     poll_records = _number(rest, _POLL_RECORDS, 1, 1_000_000) if _POLL_RECORDS in rest else None
     client = member_configuration(rest)

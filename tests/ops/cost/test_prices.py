@@ -58,7 +58,7 @@ def test_a_date_of_toml_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "name", "value", "sentence"),
     [
-        ("store", "storage_gb_month", 1, "store.storage_gb_month is not known; the nearest is store.storage_gib_month"),
+        ("store", "storage_gb_month", 1, "store.storage_gb_month is not known; did you mean store.storage_gib_month"),
         ("store", "read_gib", "0.1", "store.read_gib is '0.1', not a number"),
         ("store", "read_gib", True, "store.read_gib is True, not a number"),
         ("store", "read_gib", -0.1, "store.read_gib is -0.1; it must be from 0 to 1e+12"),

@@ -123,11 +123,11 @@ def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
         ),
         ("message.timestamp.skew.max.ms", "5000", "leave it out"),
         ("secor.topic.message.format.orders", "JSON", "the parser json"),
-        ("secor.generaton", "2", "the nearest is secor.generation"),
+        ("secor.generaton", "2", "did you mean secor.generation"),
         (
             "kafka.new.consumer.topik.list",
             "orders",
-            "topik.list is not known; the nearest is kafka.new.consumer.topic.list",
+            "topik.list is not known; did you mean kafka.new.consumer.topic.list",
         ),
         ("kafka.default.topic.config", "x", "kafka.default.topic.config is not known"),
         ("kafka.error_cb", "x", "kafka.error_cb is not known"),
@@ -135,9 +135,9 @@ def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
         (
             "kafka.bootstrap.server",
             "h:1",
-            "kafka.bootstrap.server is not known; the nearest is kafka.bootstrap.servers",
+            "kafka.bootstrap.server is not known; did you mean kafka.bootstrap.servers",
         ),
-        ("schema.registry.ulr", "http://h", "schema.registry.ulr is not known; the nearest is schema.registry.url"),
+        ("schema.registry.ulr", "http://h", "schema.registry.ulr is not known; did you mean schema.registry.url"),
         ("secor.message.parser.class", "com.pinterest.secor.parser.AvroMessageParser", "set schema.registry.url, or"),
         ("secor.message.parser.class", "protobuf", "secor.protobuf.message.class.TOPIC"),
         ("secor.protobuf.message.class.*", "events.Event", "protobuf.descriptor.set"),
@@ -249,7 +249,7 @@ def test_properties_of_the_client_are_looked_at_with_a_broker_and_without(caplog
         with pytest.raises(ConfigError) as refused:
             pipeline_of(**texts({**known, "kafka.new.consumer.topik.list": "orders", **servers}))
         (line,) = [line for line in str(refused.value).splitlines() if "not known" in line]
-        assert "kafka.new.consumer.topik.list is not known; the nearest is kafka.new.consumer.topic.list" in line
+        assert "kafka.new.consumer.topik.list is not known; did you mean kafka.new.consumer.topic.list" in line
 
 
 def test_names_of_a_registry_are_those_that_it_takes() -> None:

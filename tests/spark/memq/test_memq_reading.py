@@ -169,7 +169,7 @@ WRONG: dict[str, tuple[dict[str, str | None], str]] = {
     "topic": ({"topic": ""}, "the option topic is ''"),
     "two topics": ({"topic": "a,b"}, "name one topic by the option topic"),
     "subscribe": ({"subscribe": "orders"}, "the format memq reads one topic: name it with the option topic"),
-    "unknown": ({"startingOffset": "earliest"}, "is not known; the nearest is startingOffsets"),
+    "unknown": ({"startingOffset": "earliest"}, "is not known; did you mean startingOffsets"),
     "kafka": ({"kafka.bootstrap.servers": "x"}, "the option kafka.bootstrap.servers is not known"),
     "columns": ({"columns": "key,what"}, "expected some of key, value, topic"),
     "headers": ({"columns": "headers", "includeHeaders": "false"}, "columns has headers, but includeHeaders is false"),

@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "topicIds": ({**_ORDERS, "topicIds": '{"orders":"x"}'}, "the option topicIds:"),
     "an id that no topic has": ({**_ORDERS, "topicIds": json.dumps({"orders": str(PAYMENTS)})}, str(PAYMENTS)),
     "a broker without address": ({**_ORDERS, "kafka.client.id": "x"}, "the option kafka.bootstrap.servers is missing"),
-    "a name that does not exist": ({**_ORDERS, "startingOffset": "earliest"}, "the nearest is startingOffsets"),
+    "a name that does not exist": ({**_ORDERS, "startingOffset": "earliest"}, "did you mean startingOffsets"),
     "another source's": ({**_ORDERS, "kafka.group.protocol": "x", "path": "/x"}, "the option path is not known"),
     "settings": ({**_ORDERS, "settings": "nowhere.properties"}, "the settings file nowhere.properties is neither"),
     "a start beyond the log": (

@@ -7,7 +7,6 @@ module after it has arranged that signals end the process quietly.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import logging
 import re
@@ -325,18 +324,19 @@ def tell_usage(problem: Any) -> int:
 
 def no_such_command(context: Any, name: str) -> ConfigError:
     """Return an error that names a command with a similar name or meaning, if there is one."""
+    from tieredstore.config.nearest import did_you_mean
+
     there: Mapping[str, Any] = context.command.commands
     path = context.command_path
     called = f"{path} {name}".partition(" ")[2]
-    near = difflib.get_close_matches(name, there, n=1)
-    meant = _MEANT.get(name, "") if not near or name in _MEANT else near[0]
+    meant = _MEANT.get(name, "")
     if called in _MOVED:
-        hint = f"{context.find_root().command_path} {_MOVED[called]} does that"
-    elif meant.partition(" ")[0] not in there:
-        hint = f"{path} --help lists them"
+        hint = f"; {context.find_root().command_path} {_MOVED[called]} does that"
+    elif meant.partition(" ")[0] in there:
+        hint = f"; {path} {meant} does that"
     else:
-        hint = f"{path} {meant} does that" if name in _MEANT else f"did you mean {meant}?"
-    return ConfigError(f"there is no command {quoted(called)}; {hint}")
+        hint = did_you_mean(name, there, otherwise=f"{path} --help lists them")
+    return ConfigError(f"there is no command {quoted(called)}{hint}")
 
 
 def _no_such_option(problem: Any) -> str:

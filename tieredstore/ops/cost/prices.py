@@ -22,7 +22,7 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from tieredstore.config.nearest import nearest_name
+from tieredstore.config.nearest import did_you_mean
 from tieredstore.errors import ConfigError, excerpt
 
 _MOST_BYTES: Final = 1 << 18
@@ -205,8 +205,7 @@ class _Reader:
 
     def _refuse_unknown(self, place: str, fields: _Table, known: set[str]) -> None:
         for name in sorted(set(fields) - known):
-            meant = nearest_name(name, frozenset(known))
-            hint = f"; the nearest is {place}{meant}" if meant else ""
+            hint = did_you_mean(name, known, show=lambda meant: f"{place}{meant}")
             self.problems.append(f"{place}{excerpt(name)} is not known{hint}")
 
 

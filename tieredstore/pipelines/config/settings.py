@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from tieredstore.config import Settings, settings_from
 from tieredstore.config.fields import SettingsGroup, property_fields
-from tieredstore.config.nearest import nearest_name
+from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.properties import OwnProperties, read_properties, shown_name
 from tieredstore.config.source import SettingProblem, SettingsReader
 from tieredstore.config.values import BOOLEAN, Kind, choice, integer, long, string
@@ -472,6 +472,4 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
 
 
 def _note_unknown(name: str, known: set[str], reader: SettingsReader) -> None:
-    near = nearest_name(name, frozenset(known))
-    nearest = f"; the nearest is {near}" if near else ""
-    reader.problems.append(SettingProblem(name, f"{shown_name(name)} is not known{nearest}"))
+    reader.problems.append(SettingProblem(name, f"{shown_name(name)} is not known{did_you_mean(name, known)}"))

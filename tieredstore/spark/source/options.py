@@ -13,7 +13,7 @@ from typing import Final, Literal
 from tieredstore.config.encryption import PAIRS, pair_id
 from tieredstore.config.jvm import FAMILIES
 from tieredstore.config.names import core_names, is_core_name
-from tieredstore.config.nearest import nearest_name
+from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.storage import BACKENDS, JAVA_BACKENDS
 from tieredstore.errors import ConfigError
@@ -395,8 +395,7 @@ def _unknown(name: str, options: Sequence[str], not_ours: Mapping[str, str]) -> 
     if name in not_ours:
         return f"the option {name} is not known: {not_ours[name]}"
     known = {option.lower(): option for option in options}
-    nearest = nearest_name(name, {*known, *core_names()})
-    meant = f"; the nearest is {known.get(nearest, nearest)}" if nearest else ""
+    meant = did_you_mean(name, {*known, *core_names()}, show=lambda near: known.get(near, near))
     return f"the option {shown_name(name)} is not known{meant}"
 
 
