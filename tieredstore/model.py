@@ -330,6 +330,14 @@ def human_bytes(count: int) -> str:
     return f"{size:.1f} GiB"
 
 
+def utc_text(time_ms: int) -> str:
+    """Format a time in milliseconds since 1970 for a person: ``2026-01-31T08:00:00Z``; the number if it is no date."""
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"
+
+
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 

@@ -140,6 +140,7 @@ SPARK_OFFSETS: Final = StateKind("checkpoint of the Spark source", None)
 MEMQ_OFFSETS: Final = StateKind("checkpoint of the memq source", None)
 PIPELINE_OFFSETS: Final = StateKind("checkpoint of a pipeline's stream", None)
 RESTORE_PLAN: Final = StateKind("prepared restore", None)
+RESTORE_CUT: Final = StateKind("cut of a restore", None)
 RESTORE_POSITION: Final = StateKind("position of a restore", None)
 RESTORE_OFFSETS: Final = StateKind("list of restored offsets", None)
 

@@ -129,7 +129,7 @@ def test_what_the_cut_of_a_run_left_out_is_named(kafka: KafkaServer, tmp_path: P
     topic_id = str(load_catalog(source.bucket.manager).incarnation("orders").topic_id)
     # The committed transaction of the second segment.
     cut = PartitionCut("orders", topic_id, 0, stop=150, left_out=((85, 104),))
-    made.run(cut=TimeCut(1, TIME_MS, (cut,)))
+    made.run(cut=TimeCut(TIME_MS, (cut,)))
     (one,) = compare_run(made, map_of(made))
     assert (one.difference, one.left_out, one.last_offset) == (None, [(85, 103)], 149)
     assert one.records == one.target_records > 0

@@ -67,6 +67,7 @@ from tieredstore.restore.produce.runs import (
     offsets_from_bytes,
     offsets_to_bytes,
 )
+from tieredstore.restore.produce.time_cut import PartitionCut, TimeCut
 from tieredstore.spark.memq import stream as memq_stream
 from tieredstore.spark.source.streaming import StreamOffsets
 from tieredstore.testing.segments import Record, build_batch
@@ -90,6 +91,7 @@ from tieredstore.versions import (
     OFFSET_MAP,
     QUEUE_ENTRY,
     QUEUE_START,
+    RESTORE_CUT,
     RESTORE_OFFSETS,
     RESTORE_PLAN,
     RESTORE_POSITION,
@@ -393,6 +395,13 @@ def map_restored_offsets(state: State, *, is_new: bool = False) -> None:
     assert offsets_from_bytes(path.read_bytes(), "the list") == runs
 
 
+def restore_cut(state: State, *, is_new: bool = False) -> None:
+    path, cut = state.local / "restore-cut.json", TimeCut(17, (PartitionCut("orders", "id", 0, 9, ((3, 5),)),))
+    if is_new:
+        cut.write(path)
+    assert TimeCut.read(path) == cut
+
+
 def continue_prepared(state: State, *, is_new: bool = False) -> None:
     path, topic_id = state.local / "restore.json", str(Uuid(bytes(range(16))))
     topic = PreparedTopic("orders", topic_id, topic_id, (PreparedPartition((1, 2), 5, 9),))
@@ -430,6 +439,7 @@ CONTINUED: Final[dict[StateKind, Step]] = {
     SEALED_KEY: open_key,
     SPARK_OFFSETS: continue_stream,
     RESTORE_PLAN: continue_prepared,
+    RESTORE_CUT: restore_cut,
     RESTORE_POSITION: continue_restore,
     RESTORE_OFFSETS: map_restored_offsets,
     MEMQ_OFFSETS: continue_batches,

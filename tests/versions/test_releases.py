@@ -33,6 +33,7 @@ LOCAL = {
     "checkpoint of the Spark source": "spark.json",
     "checkpoint of the memq source": "memq.json",
     "prepared restore": "restore.json",
+    "cut of a restore": "restore-cut.json",
     "position of a restore": "restore-position.json",
     "list of restored offsets": "restore-offsets.json",
     "disk cache": "cache/tieredstore-v1",

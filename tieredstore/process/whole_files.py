@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.process.interruption import at_sudden_end
 
 _logger: Final = logging.getLogger(__name__)
@@ -20,6 +21,19 @@ _MARK: Final = ".tieredstore-"
 _ENDING: Final = ".part"
 _LONGEST_NAME: Final = 200
 """Maximum bytes of the target's name in a draft's name; file systems allow 255 in all."""
+
+
+def read_named(path: Path, *, absent: str | None = None) -> bytes:
+    """Read a file that the user named; raise ConfigError if it cannot be read.
+
+    With the words ``absent``, which name the way out, raise ResourceNotFoundError if there is none.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if absent is not None and isinstance(error, FileNotFoundError):
+            raise ResourceNotFoundError(f"there is no {path}: {absent}") from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager

@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +32,7 @@ from tieredstore.errors import (
     StoreError,
 )
 from tieredstore.format.keys import Suffix, listing_prefix, parse_key
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import TopicIdPartition, Uuid, utc_text
 from tieredstore.ops.garbage.holds import LOOK_AGAIN_S, LegalHold, find_hold, place_hold
 from tieredstore.places.entropy import EntropyStore, LaidOutStore
 from tieredstore.places.raw_keys import FILES, RawKeys
@@ -162,7 +161,7 @@ class _Segment:
         return sum(one.newest.size for one in self.files.values() if one.newest is not None and one.is_deleted)
 
     def outcome(self, code: str, status: Status, why: str = "", error: Exception | None = None) -> Outcome:
-        reason = f"deleted {_show_time(self.deleted_ms or 0)}{why}"
+        reason = f"deleted {utc_text(self.deleted_ms or 0)}{why}"
         return Outcome(
             action="undelete", status=status, code=code, base_offset=self.base_offset, segment_id=self.segment_id,
             name=self.name, stored_size=self.size, reason=reason, error=error,
@@ -326,7 +325,7 @@ def _other_lives(segments: Iterable[_Segment], times: DeletionTimes) -> Iterator
             deleted[topic][topic_id] = max(deleted[topic].get(topic_id, 0), one.deleted_ms)
     for topic, ids in deleted.items():
         if len(ids) > 1:
-            shown = ", ".join(f"{topic_id} (deleted {_show_time(last_ms)})" for topic_id, last_ms in ids.items())
+            shown = ", ".join(f"{topic_id} (deleted {utc_text(last_ms)})" for topic_id, last_ms in ids.items())
             raise ConfigError(f"several topics {topic} were deleted: choose one by --topic-id: {shown}")
         for other in existing[topic].keys() - ids:
             yield Outcome(
@@ -365,7 +364,3 @@ def _is_in_scope(where: TopicIdPartition, topics: Iterable[str], scopes: Scopes)
 def _order(segment: _Segment) -> tuple[str, str, int, int, str]:
     where = segment.where
     return where.topic, str(where.topic_id), where.partition, segment.base_offset, segment.name
-
-
-def _show_time(time_ms: int) -> str:
-    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

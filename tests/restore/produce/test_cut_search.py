@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
-from tieredstore.errors import ConfigError, ResourceNotFoundError
+from tieredstore.errors import ConfigError, CorruptDataError, NewerVersionError, ResourceNotFoundError
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import TopicIdPartition
@@ -264,7 +264,7 @@ def test_the_cut_is_that_of_a_search_by_hand(steps: list[Step], share: int) -> N
 
 def test_a_cut_is_kept_in_a_file(tmp_path: Path) -> None:
     one = PartitionCut("orders", str(FIRST_ID), 3, 70, ((3, 5), (9, 12)), 4, 3, 2, 1)
-    cut, path = TimeCut(1, 1_700_000_000_000, (one,)), tmp_path / "cut.json"
+    cut, path = TimeCut(1_700_000_000_000, (one,)), tmp_path / "cut.json"
     cut.write(path)
     assert TimeCut.read(path) == cut
     ids = {"orders": str(FIRST_ID)}
@@ -278,8 +278,8 @@ def test_a_cut_is_kept_in_a_file(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (None, "there is no .*cut.json"),
-        (b"{", "is not a cut of this version: it: Invalid JSON"),
-        (b'{"version": 2, "time_ms": 1, "partitions": []}', "version"),
+        (b"{", "is not a valid cut of a restore: it does not begin with its version"),
+        (b'{"version": 2, "time_ms": 1, "partitions": []}', "is a cut of a restore of version 2"),
         (
             b'{"version": 1, "time_ms": 1, "partitions": [{"topic": "t", "topic_id": "x", "partition": -1}]}',
             "partition",
@@ -290,5 +290,5 @@ def test_a_file_that_is_no_cut_is_refused(tmp_path: Path, content: bytes | None,
     path = tmp_path / "cut.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises((ConfigError, ResourceNotFoundError), match=message):
+    with pytest.raises((CorruptDataError, NewerVersionError, ResourceNotFoundError), match=message):
         TimeCut.read(path)

@@ -74,7 +74,7 @@ def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path) -> N
     topic_id = str(load_catalog(source.bucket.manager).incarnation("orders").topic_id)
     left_out = ((0, 30), (33, 36), (60, 90), (119, 125))
     cut = TimeCut(
-        1, 0, (PartitionCut("orders", topic_id, 0, 120, left_out), PartitionCut("orders", topic_id, 1, 0)),
+        0, (PartitionCut("orders", topic_id, 0, 120, left_out), PartitionCut("orders", topic_id, 1, 0)),
     )  # fmt: skip
     restore = Restore.into(kafka, source)
     with pytest.raises(InterruptedError):

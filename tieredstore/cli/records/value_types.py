@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from tieredstore.cli.terminal.output import complain, counted
 from tieredstore.errors import ConfigError, ResourceNotFoundError, excerpt
+from tieredstore.process.whole_files import read_named
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
@@ -184,8 +185,6 @@ def open_registry(url: str | None, config: Path | None) -> SchemaRegistry | None
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        return read_named(path).decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not text") from None

@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError, with_config
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.format.cluster_snapshot import ClusterSnapshot, CommittedOffset, GroupOffsets
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
+from tieredstore.process.whole_files import read_named
 from tieredstore.versions import fault_in
 
 if TYPE_CHECKING:
@@ -86,9 +87,7 @@ def groups_of_file(path: Path) -> SourceGroups:
     An offset may also be ``{"offset": OFFSET, "metadata": TEXT}``. Raise ConfigError for another content.
     """
     try:
-        document = _FILE.validate_json(path.read_bytes(), strict=True)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+        document = _FILE.validate_json(read_named(path), strict=True)
     except ValidationError as error:
         raise ConfigError(f"{path} does not have groups as {_FORM}: {fault_in(error)}") from error
     return SourceGroups([_group_of(name, topics) for name, topics in sorted(document.items())])

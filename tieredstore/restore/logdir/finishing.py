@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tieredstore.api.outcomes import Outcome, Plan
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.model import human_bytes
+from tieredstore.model import human_bytes, utc_text
 from tieredstore.restore.retention import deleted_spans
 
 if TYPE_CHECKING:
@@ -71,8 +70,7 @@ def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) ->
     newest_ms = max((span.segment.max_timestamp_ms for log in logs for span in log), default=0)
     if newest_ms + forgotten_ms <= now_ms:
         return ""
-    moment = datetime.fromtimestamp((newest_ms + forgotten_ms) // 1000 + 1, UTC)
-    return f"; add replicas after {moment:%Y-%m-%dT%H:%M:%SZ}, unless the producers' state was kept"
+    return f"; add replicas after {utc_text(newest_ms + forgotten_ms + 1000)}, unless the producers' state was kept"
 
 
 def _logs_of(source: SegmentSource, topic: PreparedTopic) -> list[tuple[Span, ...]]:

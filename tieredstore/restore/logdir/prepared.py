@@ -10,8 +10,9 @@ from typing import BinaryIO, Final
 
 from pydantic import TypeAdapter
 
-from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.model import Uuid
+from tieredstore.process.whole_files import read_named
 from tieredstore.versions import RESTORE_PLAN
 
 
@@ -59,14 +60,7 @@ class PreparedRestore:
         """Read a file. Raise CorruptDataError for a damaged one, NewerVersionError for one of a later release,
         ResourceNotFoundError without one, ConfigError if it cannot be read.
         """
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            raise ResourceNotFoundError(
-                f"there is no {path}: prepare the restore while the brokers run (restore prepare)"
-            ) from None
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        raw = read_named(path, absent="prepare the restore while the brokers run (restore prepare)")
         found = RESTORE_PLAN.parse(_FILE, raw, str(path))
         try:
             for topic in found.topics:

@@ -61,7 +61,7 @@ def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: Log
             for producer, epochs in found.items():
                 late.setdefault(producer, set()).update(epochs)
         cuts = all_of(lambda item: _cut(reader, time_ms, late, *item), zip(logs, searches, strict=True))
-        return TimeCut(1, time_ms, tuple(cuts))
+        return TimeCut(time_ms, tuple(cuts))
 
 
 def _search(source: SegmentSource, reader: TopicReader, time_ms: int, log: PartitionLog) -> TransactionSearch:

@@ -18,6 +18,7 @@ from tieredstore.config.properties import read_properties
 from tieredstore.errors import BrokerDeniedError, BrokerError, ConfigError, ResourceNotFoundError
 from tieredstore.live.cluster import LiveCluster, is_of_topic
 from tieredstore.live.faults import unknown_s
+from tieredstore.process.whole_files import read_named
 from tieredstore.restore.produce.runs import CONTROL_TOPIC
 from tieredstore.versions import fault_in
 
@@ -63,9 +64,7 @@ class NewTopic:
         try:
             if path.suffix != ".json":
                 return cls(dict(read_properties(path)))
-            return _NEW_TOPIC.validate_json(path.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+            return _NEW_TOPIC.validate_json(read_named(path))
         except ValidationError as error:
             raise ConfigError(f"{path} has no settings of a topic: {fault_in(error)}") from None
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.limits import MAX_INT64
-from tieredstore.model import human_bytes
+from tieredstore.model import human_bytes, utc_text
 from tieredstore.ops.doctor.checkup import Check, Verdict
 from tieredstore.restore.retention import deleted_spans, number_of
 
@@ -153,13 +152,13 @@ def _times(source: SourceTopic, target: TargetTopic, now_ms: int) -> Check:
     if before is not None and earliest < now_ms - before[1]:
         detail = (
             f"{name} refuses records that are too old ({before[0]}={before[1]}), and there are some from "
-            f"{_shown(earliest)}: raise it for the restore"
+            f"{utc_text(earliest)}: raise it for the restore"
         )
         return Check("times", Verdict.BAD, detail)
     if after is not None and latest > now_ms + after[1]:
         detail = (
-            f"{name} refuses records of the future ({after[0]}={after[1]}), and there are some from {_shown(latest)}: "
-            "raise it for the restore"
+            f"{name} refuses records of the future ({after[0]}={after[1]}), and there are some from "
+            f"{utc_text(latest)}: raise it for the restore"
         )
         return Check("times", Verdict.BAD, detail)
     if target.settings.get("message.timestamp.type") == "LogAppendTime":
@@ -237,13 +236,6 @@ def _rights(target: TargetTopic) -> Check:
     if missing := sorted(needed - target.operations):
         return Check("rights", Verdict.BAD, f"the login may not {', '.join(missing)} {target.topic}: allow it")
     return Check("rights", Verdict.GOOD, f"the login may {', '.join(sorted(needed))} {target.topic}")
-
-
-def _shown(time_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ms} ms"
 
 
 def _skipped(check: str, detail: str) -> Check:

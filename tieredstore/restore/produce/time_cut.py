@@ -14,15 +14,17 @@ Separate from ``cut_search``, because a run that has its cut from a file reads n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from tieredstore.catalog.lineage import OffsetSpan
-from tieredstore.errors import ConfigError, ResourceNotFoundError
+from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition
+from tieredstore.process.whole_files import read_named
+from tieredstore.versions import RESTORE_CUT
 
 _Count: TypeAlias = Annotated[int, Field(ge=0)]
 
@@ -53,7 +55,6 @@ class TimeCut:
     at the same records.
     """
 
-    version: Literal[1]
     time_ms: int
     partitions: tuple[PartitionCut, ...]
 
@@ -72,23 +73,17 @@ class TimeCut:
     def write(self, path: Path) -> None:
         """Write the file; raise ConfigError if it cannot be written."""
         try:
-            path.write_bytes(_FILE.dump_json(self, indent=2) + b"\n")
+            path.write_bytes(RESTORE_CUT.to_bytes(asdict(self), indent=2))
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
     @classmethod
     def read(cls, path: Path) -> TimeCut:
-        """Read a file. Raise ConfigError if it is invalid, and ResourceNotFoundError if it does not exist."""
-        try:
-            return _FILE.validate_json(path.read_bytes())
-        except FileNotFoundError:
-            raise ResourceNotFoundError(f"there is no {path}: --to TIME finds a cut, and --cut-file keeps it") from None
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "it"
-            raise ConfigError(f"{path} is not a cut of this version: {where}: {first['msg']}") from None
+        """Read a file. Raise CorruptDataError for an invalid one, NewerVersionError for one of a later release,
+        ResourceNotFoundError without one.
+        """
+        raw = read_named(path, absent="--to TIME finds a cut, and --cut-file keeps it")
+        return RESTORE_CUT.parse(_FILE, raw, str(path))
 
 
 _FILE: Final = TypeAdapter(TimeCut)
