@@ -13,8 +13,15 @@ from tieredstore.format.cluster_snapshot import ClusterSnapshot, CommittedOffset
 from tieredstore.live.cluster import GroupCommit
 from tieredstore.live.cluster_state import ClusterState, LiveGroup
 from tieredstore.model import Isolation, TopicPartition
-from tieredstore.restore.groups.moving import GroupOutcome, plan_groups, translate_group
-from tieredstore.restore.groups.sources import SourceGroups, groups_of_cluster, groups_of_file, groups_of_snapshot
+from tieredstore.restore.groups import (
+    GroupOutcome,
+    SourceGroups,
+    groups_of_cluster,
+    groups_of_file,
+    groups_of_snapshot,
+    plan_groups,
+    translate_group,
+)
 from tieredstore.restore.produce.offset_map import OffsetMap
 from tieredstore.restore.produce.runs import OffsetRun
 

@@ -17,16 +17,17 @@ from tieredstore.catalog.lineage import Span
 from tieredstore.errors import BrokerError, ConfigError, ResourceNotFoundError
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.ops.doctor.checkup import Check, Verdict
-from tieredstore.restore.produce.dry_run import examine, prepare_target
-from tieredstore.restore.produce.runs import ProduceOptions
-from tieredstore.restore.produce.source import BucketTopics
-from tieredstore.restore.produce.target import NewTopic, TargetCluster, TargetTopic
-from tieredstore.restore.produce.target_checks import (
+from tieredstore.restore.produce.dry_run import (
     ScannedRecords,
     SourceTopic,
     check_target,
     check_transactions,
+    examine,
+    prepare_target,
 )
+from tieredstore.restore.produce.runs import ProduceOptions
+from tieredstore.restore.produce.source import BucketTopics
+from tieredstore.restore.produce.target import NewTopic, TargetCluster, TargetTopic
 
 NOW_MS: Final = 1_800_000_000_000
 DAY_MS: Final = 86_400_000

@@ -11,8 +11,8 @@ from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.servers.kafka import java_command
 from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, start_kafka_cluster
 from tieredstore.kafka.batches import read_batch_headers
-from tieredstore.restore.produce.cut_search import LoggedTransaction, follow
 from tieredstore.restore.produce.target import NewTopic, TargetCluster
+from tieredstore.restore.produce.time_cut import LoggedTransaction, follow
 
 
 @pytest.mark.soak

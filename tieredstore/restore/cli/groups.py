@@ -19,8 +19,7 @@ from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
-    from tieredstore.restore.groups.moving import GroupOutcome
-    from tieredstore.restore.groups.sources import SourceGroups
+    from tieredstore.restore.groups import GroupOutcome, SourceGroups
     from tieredstore.restore.produce.offset_map import OffsetMap
 
 _NEWEST: Final = "newest"
@@ -65,8 +64,7 @@ def groups(
     Example: tieredstore restore groups orders -c store.properties --bootstrap-server new:9092 --from-snapshot newest
     """
     from tieredstore.live.cluster_state import ClusterState
-    from tieredstore.restore.groups.moving import plan_groups
-    from tieredstore.restore.groups.sources import groups_of_file
+    from tieredstore.restore.groups import groups_of_file, plan_groups
     from tieredstore.restore.produce.offset_map import load_map
 
     if sum(each is not None for each in (from_cluster, from_snapshot, from_file)) != 1:
@@ -90,7 +88,7 @@ def groups(
 def _of_cluster(place: str, offset_map: OffsetMap, names: Sequence[str]) -> SourceGroups:
     from tieredstore.config.properties import read_properties
     from tieredstore.live.cluster_state import ClusterState
-    from tieredstore.restore.groups.sources import groups_of_cluster
+    from tieredstore.restore.groups import groups_of_cluster
 
     properties = read_properties(Path(place)) if Path(place).is_file() else {"bootstrap.servers": place}
     with ClusterState(properties) as brokers:
@@ -99,7 +97,7 @@ def _of_cluster(place: str, offset_map: OffsetMap, names: Sequence[str]) -> Sour
 
 def _of_snapshot(bucket: Bucket, moment: str, cluster_id: str | None) -> SourceGroups:
     from tieredstore.ops.snapshots.storing import read_snapshot
-    from tieredstore.restore.groups.sources import groups_of_snapshot
+    from tieredstore.restore.groups import groups_of_snapshot
 
     at = None if moment == _NEWEST else parse_time("--from-snapshot", moment)
     return groups_of_snapshot(read_snapshot(bucket.manager, None if at is None else at.timestamp_ms, cluster_id))

@@ -19,9 +19,15 @@ from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.kafka.checkpoints import parse_broker_id, parse_partition_metadata
 from tieredstore.kafka.logdir import PARTITION_METADATA
 from tieredstore.model import AtTime, TopicIdPartition, check_offset, human_bytes
-from tieredstore.restore.logdir.abort_markers import AbortMarkers
 from tieredstore.restore.logdir.log_directory import LogDirectory, disk_faults, unfinished_work
-from tieredstore.restore.logdir.partition_restore import Part, PartitionRestore, ProducerStates, empty, logs_in
+from tieredstore.restore.logdir.partition_restore import (
+    AbortMarkers,
+    Part,
+    PartitionRestore,
+    ProducerStates,
+    empty,
+    logs_in,
+)
 from tieredstore.restore.logdir.planning import OpenTransactions, log_size, plan_spans, producers_at_end
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from tieredstore.reading import LogQuery, QueryWords, TopicReader
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
-from tieredstore.restore.produce.cut_search import find_cut
 from tieredstore.restore.produce.runs import ProduceOptions, SourceRange
+from tieredstore.restore.produce.time_cut import find_cut
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import OffsetSpan, Span
@@ -162,7 +162,7 @@ class BucketTopics(SourceTopics):
         self._snapshot = self._reader.snapshot()
 
     def find_cut(self, time_ms: int) -> TimeCut:
-        """Find the cut (the offsets where a restore to a time stops); see ``cut_search``."""
+        """Find the cut (the offsets where a restore to a time stops); see ``time_cut``."""
         return find_cut(self.bucket, self._query, time_ms, self._snapshot)
 
     @property

@@ -1,6 +1,6 @@
 """The target cluster of a run of ``restore produce``: its topics as they are now, and what the run changes in them.
 
-Separate from ``target_checks``, which judges these facts and makes no requests.
+Separate from ``dry_run``, which judges these facts and makes no requests.
 """
 
 from __future__ import annotations

@@ -8,23 +8,43 @@ its parts in several partitions are known to belong together. If the marker of o
 later, or not in the bucket yet, all parts are left out. In older protocols an epoch spans many transactions, so each
 partition is cut by itself. A part that never reached the bucket cannot be noticed.
 
-Separate from ``cut_search``, because a run that has its cut from a file reads nothing of the bucket for it.
+Three passes over the batch headers find the transactions to leave out. The first, from the start of each cut's
+segment to the cut, finds open transactions and known producers. The second, from the cuts to the ends of the logs,
+finds the markers that come too late. The third collects what to leave out before the cuts; it begins as many
+segments earlier as producer snapshots tell, which is seldom more than none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
+import pyarrow.compute
 from pydantic import Field, TypeAdapter
 
-from tieredstore.catalog.lineage import OffsetSpan
+from tieredstore.catalog.lineage import Lineage, OffsetSpan
+from tieredstore.catalog.log_sections import open_log, position_before
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.process.whole_files import read_named
+from tieredstore.reading import TopicReader
+from tieredstore.records.settings import ReadSettings
+from tieredstore.restore.logdir.planning import stored_producers
 from tieredstore.versions import RESTORE_CUT
+
+if TYPE_CHECKING:
+    from tieredstore.kafka.batches import BatchHeader
+    from tieredstore.kafka.checkpoints import ProducerState
+    from tieredstore.partitions.log import PartitionLog
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.query import LogQuery
+    from tieredstore.remote.source import SegmentSource
 
 _Count: TypeAlias = Annotated[int, Field(ge=0)]
 
@@ -87,3 +107,221 @@ class TimeCut:
 
 
 _FILE: Final = TypeAdapter(TimeCut)
+
+
+_compute: Final[Any] = pyarrow.compute
+
+Epochs: TypeAlias = dict[int, set[int]]
+"""By producer id, the epochs of transactions that are not over before the cut (where a restore to a time stops) in
+some partition.
+"""
+
+
+def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
+    """Find the cut of the query's topics, whose logs are in the snapshot, at a time.
+
+    The search reads each log from the segment with its cut to the log's end. Raise DataLossError by the query's policy.
+    """
+    reader = TopicReader(lambda: source, query, ReadSettings(columns=("timestamp",)))
+    with reader, ThreadPool(READERS, "tieredstore-cut") as pool:
+        logs = [log for _, log in sorted(snapshot.logs.items())]
+        all_of = partial(in_parallel, pool, at_once=2 * READERS)
+        searches = list(all_of(partial(_search, source, reader, time_ms), logs))
+        newest: dict[int, int] = {}
+        for search in searches:
+            for producer, epoch in search.newest.items():
+                newest[producer] = max(epoch, newest.get(producer, -1))
+        late: Epochs = {}
+        for found in all_of(lambda search: search.find_late(newest), searches):
+            for producer, epochs in found.items():
+                late.setdefault(producer, set()).update(epochs)
+        cuts = all_of(lambda item: _cut(reader, time_ms, late, *item), zip(logs, searches, strict=True))
+        return TimeCut(time_ms, tuple(cuts))
+
+
+def _search(source: SegmentSource, reader: TopicReader, time_ms: int, log: PartitionLog) -> TransactionSearch:
+    assert log.lineage is not None  # without a broker, the bucket has each log
+    offset = reader.offset_at(log, time_ms)
+    search = TransactionSearch(source, log.lineage, log.end if offset is None else min(offset, log.end))
+    search.look_before()
+    return search
+
+
+def _cut(reader: TopicReader, time_ms: int, late: Epochs, log: PartitionLog, search: TransactionSearch) -> PartitionCut:
+    left_out = search.collect(late)
+    open_there = [each for each in left_out if each.is_open_at(search.stop)]
+    earlier = sum(
+        int(_compute.sum(_compute.less(records.column("timestamp"), time_ms)).as_py())
+        for records in reader.read(log, search.stop, max(log.end, search.stop))
+    )
+    return PartitionCut(
+        log.topic, str(log.topic_id), log.partition, search.stop,
+        left_out=merge_spans(left_out, search.stop),
+        earlier_records=earlier,
+        open_transactions=len(open_there),
+        older_transactions=sum(not each.has_own_epoch for each in open_there),
+        split_transactions=len(left_out) - len(open_there),
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class LoggedTransaction:
+    """A transaction in one partition's log: the epoch of its records, its first offset, the offsets of its batches, and
+    its marker's offset and epoch if there is one.
+    """
+
+    producer_id: int
+    epoch: int
+    first: int
+    spans: list[OffsetSpan] = field(default_factory=list[OffsetSpan])
+    end: int | None = None
+    end_epoch: int | None = None
+
+    @property
+    def has_own_epoch(self) -> bool:
+        """True if the transaction has its own producer epoch: always in protocol v2; in older protocols, if the
+        coordinator aborted it to fence its producer.
+        """
+        return self.end_epoch == self.epoch + 1
+
+    def is_open_at(self, offset: int) -> bool:
+        """Return True if its marker is not before ``offset``."""
+        return self.end is None or self.end >= offset
+
+
+class TransactionSearch:
+    """The transactions of one partition around its cut, the offset ``stop``. For one thread at a time."""
+
+    def __init__(self, source: SegmentSource, lineage: Lineage, stop: int) -> None:
+        self.stop = stop
+        self.newest: dict[int, int] = {}
+        """The latest epoch of each producer before the cut (where a restore to a time stops), after
+        :meth:`look_before`.
+        """
+        self._source = source
+        self._spans = lineage.spans
+        # The segment of the cut (where a restore to a time stops), or the number of segments if none has it.
+        self._number = sum(span.stop <= stop for span in lineage.spans)
+        self._open: dict[int, LoggedTransaction] = {}
+
+    def look_before(self) -> None:
+        """Find the open transactions at the cut (where a restore to a time stops), and the producers."""
+        number, states = self._states_before(self._number)
+        self.newest = {state.producer_id: state.producer_epoch for state in states}
+        self._open = _open_of(states)
+        for header in self._headers_before_cut(number):
+            self.newest[header.producer_id] = max(header.producer_epoch, self.newest.get(header.producer_id, -1))
+            follow(self._open, header)
+
+    def find_late(self, newest: Mapping[int, int]) -> Epochs:
+        """Return the transactions that are not over at the cut (where a restore to a time stops), of producers that
+        take a new epoch for each transaction. A transaction counts only if some partition has a later epoch of its
+        producer before the cut: that partition may have records of the transaction there.
+        """
+        late: Epochs = {}
+
+        def note(producer: int, epoch: int) -> None:
+            if epoch < newest.get(producer, -1):
+                late.setdefault(producer, set()).add(epoch)
+
+        opened = dict(self._open)
+        for header in self._headers(self._number, self.stop):
+            ended = follow(opened, header)
+            if ended is not None and ended.has_own_epoch:
+                note(ended.producer_id, ended.epoch)
+        for transaction in opened.values():
+            note(transaction.producer_id, transaction.epoch)
+        return late
+
+    def collect(self, late: Epochs) -> list[LoggedTransaction]:
+        """Return the transactions to leave out, with their batches before the cut (where a restore to a time stops)."""
+        if not self._open and not any(self._knows_later(late, *one) for one in self.newest.items()):
+            return []
+        number, states = self._states_before(self._number)
+        while number and any(self._began_before(state, late) for state in states):
+            number, states = self._states_before(number - 1)
+        opened, found = _open_of(states), list[LoggedTransaction]()
+        for header in self._headers_before_cut(number):
+            ended = follow(opened, header)
+            if ended is not None and ended.has_own_epoch and ended.epoch in late.get(ended.producer_id, ()):
+                found.append(ended)
+        for one in opened.values():
+            if (known := self._open.get(one.producer_id)) is not None:
+                one.end, one.end_epoch = known.end, known.end_epoch
+        return [each for each in (*found, *opened.values()) if each.spans]
+
+    def _began_before(self, state: ProducerState, late: Epochs) -> bool:
+        """Return True if a transaction to leave out began before the producer was in this state."""
+        if state.current_txn_first_offset >= 0:
+            still_open = self._open.get(state.producer_id)
+            if still_open is not None and still_open.first == state.current_txn_first_offset:
+                return True
+            if state.producer_epoch in late.get(state.producer_id, ()):
+                return True
+        return self._knows_later(late, state.producer_id, state.producer_epoch)
+
+    @staticmethod
+    def _knows_later(late: Epochs, producer: int, epoch: int) -> bool:
+        return any(one < epoch for one in late.get(producer, ()))
+
+    def _states_before(self, number: int) -> tuple[int, tuple[ProducerState, ...]]:
+        """Return the last segment up to ``number`` before which the producers are known, and the producers.
+
+        The raw layout does not keep the producers' epochs, so the first segment is returned there.
+        """
+        for end in range(number if self._source.layout.raw_cluster is None else 0, 0, -1):
+            span = self._spans[end - 1]
+            if span.stop == span.segment.end_offset + 1:
+                states = stored_producers(self._source, span)
+                if states is not None:
+                    return end, states
+        return 0, ()
+
+    def _headers_before_cut(self, number: int) -> Iterator[BatchHeader]:
+        return takewhile(lambda header: header.base_offset < self.stop, self._headers(number, 0))
+
+    def _headers(self, number: int, start: int) -> Iterator[BatchHeader]:
+        """Yield the transactional batches that begin at ``start`` or later, from a segment on."""
+        for span in self._spans[number:]:
+            first = max(span.start, start)
+            with open_log(self._source, span.segment, position_before(self._source, span.segment, first)) as batches:
+                for header in batches.headers():
+                    if header.base_offset >= span.stop:
+                        break
+                    if header.is_transactional and header.base_offset >= first:
+                        yield header
+
+
+def follow(opened: dict[int, LoggedTransaction], header: BatchHeader) -> LoggedTransaction | None:
+    """Add a transactional batch to its transaction; if it is a marker, return the transaction that it ends.
+
+    A marker without a batch before it ends a transaction of protocol v2, whose records are elsewhere, or none.
+    """
+    producer, first = header.producer_id, header.base_offset
+    if not header.is_control:
+        one = opened.setdefault(producer, LoggedTransaction(producer, header.producer_epoch, first))
+        one.spans.append((first, header.last_offset + 1))
+        return None
+    one = opened.pop(producer, LoggedTransaction(producer, header.producer_epoch - 1, first))
+    one.end, one.end_epoch = first, header.producer_epoch
+    return one
+
+
+def merge_spans(transactions: Iterable[LoggedTransaction], stop: int) -> tuple[OffsetSpan, ...]:
+    """Return the offsets of the transactions' batches before ``stop`` as few ascending spans."""
+    merged: list[OffsetSpan] = []
+    for first, end in sorted(span for transaction in transactions for span in transaction.spans):
+        if merged and merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], min(end, stop))
+        else:
+            merged.append((first, min(end, stop)))
+    return tuple(merged)
+
+
+def _open_of(states: Iterable[ProducerState]) -> dict[int, LoggedTransaction]:
+    """Return the open transactions by producer, without the batches before."""
+    return {
+        state.producer_id: LoggedTransaction(state.producer_id, state.producer_epoch, state.current_txn_first_offset)
+        for state in states
+        if state.current_txn_first_offset >= 0
+    }
