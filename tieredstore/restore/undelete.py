@@ -209,14 +209,14 @@ class _Place:
             return
         for topic in dict.fromkeys(scopes.topics):
             if isinstance(self.store, RawStore):
-                yield f"{self.prefix}{self._raw_keys(self.store).cluster}/{topic}-", [topic]
+                yield f"{self.prefix}{RawKeys(self.store.prefix, self.store.layout).cluster}/{topic}-", [topic]
             else:
                 yield listing_prefix(self.prefix, topic, scopes.topic_id), [topic]
 
     def _parse(self, stored_key: str) -> tuple[_Segment, str] | None:
         """Return a segment without versions, and the file's ending; None for a key that is no segment's."""
         if isinstance(self.store, RawStore):
-            keys = self._raw_keys(self.store)
+            keys = RawKeys(self.store.prefix, self.store.layout)
             file = keys.parse(stored_key)
             if file is None:
                 return None
@@ -231,10 +231,6 @@ class _Place:
         stem = stored_key.removesuffix(ending)
         files = {each: _File(f"{stem}{each}") for each in self.endings}
         return _Segment(where, base_offset, segment_id, stem[len(self.prefix) : -1], files), ending
-
-    @staticmethod
-    def _raw_keys(store: RawStore) -> RawKeys:
-        return RawKeys(store.prefix, store.layout)
 
     def outcomes(self, segments: Sequence[_Segment], times: DeletionTimes, *, dry_run: bool) -> Generator[Outcome]:
         chosen = [one for one in segments if one.is_chosen(times)]

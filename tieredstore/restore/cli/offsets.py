@@ -5,8 +5,9 @@ Separate from ``groups``, which moves groups' offsets by the same map and needs 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -101,16 +102,15 @@ def _partitions(offset_map: OffsetMap, topic: str) -> Iterator[_Moved]:
     target = offset_map.topics[topic].target
     for partition, restored in offset_map.partitions(topic).items():
         first, last = (restored.start, restored.stop - 1) if restored else (None, None)
-        by_target: dict[int | None, _Moved] = {}
-        for each in _runs(offset_map, topic, partition):
-            before = by_target.get(number_there := each.target_partition)
-            begin, records = (
-                (each.target_first_offset, 0) if before is None else (before.target_first_offset, before.records)
-            )
-            by_target[number_there] = replace(
-                each, first_offset=first, last_offset=last, target_first_offset=begin, records=records + each.records
-            )
-        yield from by_target.values() if by_target else [_Moved(topic, partition, first, last, target)]
+        moved = _Moved(topic, partition, first, last, target)
+        by_target = groupby(_runs(offset_map, topic, partition), lambda run: run.target_partition)
+        yield from [_sum(list(runs), first, last) for _, runs in by_target] or [moved]
+
+
+def _sum(runs: Sequence[_Moved], first: int | None, last: int | None) -> _Moved:
+    """Return one row for the runs of a partition in a target partition."""
+    end, records = runs[-1].target_last_offset, sum(run.records for run in runs)
+    return replace(runs[0], first_offset=first, last_offset=last, target_last_offset=end, records=records)
 
 
 def _runs(offset_map: OffsetMap, topic: str, partition: int) -> Iterator[_Moved]:

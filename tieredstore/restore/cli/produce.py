@@ -5,7 +5,7 @@ Separate from the other commands of ``restore``: its options are those of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from time import monotonic
@@ -15,23 +15,26 @@ import typer
 
 from tieredstore.cli.app.options import BACKUP, Cluster, DryRun, End, Json, Store
 from tieredstore.cli.app.outcomes import Teller, Words, tell_all
-from tieredstore.cli.terminal.output import complain, counted, human_count
+from tieredstore.cli.terminal.output import complain, counted, human_count, print_json_line, print_lines
+from tieredstore.cli.terminal.rows import Row, attributes
 from tieredstore.config.installed import attached_parts
-from tieredstore.errors import ConfigError
-from tieredstore.model import AtTime, Uuid
-from tieredstore.restore.cli.dry_run import new_topics, show_dry_run
+from tieredstore.errors import ConfigError, ResourceNotFoundError
+from tieredstore.model import AtTime, Uuid, human_bytes
+from tieredstore.ops.doctor.checkup import Check, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tieredstore.api.outcomes import Outcome
     from tieredstore.cli.records.formats import Format
     from tieredstore.reading.topic_backup import TopicBackup
+    from tieredstore.remote.manager import RemoteStorageManager
     from tieredstore.restore.produce.producing import ProduceRun
     from tieredstore.restore.produce.source import BucketTopics, SourceTopics
+    from tieredstore.restore.produce.target import NewTopic, NewTopics
     from tieredstore.restore.produce.time_cut import TimeCut
 
 _LINE_EVERY_S: Final = 10.0
+_SNAPSHOT: Final = "snapshot"
+_CHECK: Final[Row[Check]] = Row(attributes("check", "outcome", "detail"))
 
 
 def produce(
@@ -106,9 +109,9 @@ def produce(
         else:
             source = stack.enter_context(BucketTopics(bucket.manager, options))
             source.cut = _cut(source, moment, cut_file)
-        new = new_topics(bucket.manager, create_with)
+        new = _new_topics(bucket.manager, create_with)
         if dry_run:
-            show_dry_run(source, client, new, as_json=output.as_json)
+            _show_dry_run(source, client, new, as_json=output.as_json)
             return
         for sentence in source.lacks:
             complain(f"source: {sentence}")
@@ -197,6 +200,57 @@ def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> Time
         ]
         complain(f"cut: {each.topic}-{each.partition} before {each.stop}{': ' if notes else ''}{'; '.join(notes)}")
     return cut
+
+
+def _show_dry_run(topics: SourceTopics, client: Mapping[str, str], new: NewTopics | None, *, as_json: bool) -> None:
+    """Read all records, compare them with the target, and print a line for each check. Exit with 2 if one is bad."""
+    from tieredstore.restore.produce.dry_run import BYTES_PER_S, RECORDS_PER_S, examine
+
+    found = examine(topics, client, new=new, scan=True)
+    for check in found.checks:
+        if as_json:
+            print_json_line(_CHECK.json(check))
+        else:
+            print_lines([f"{check.outcome:<7} {check.check:<12} {check.detail}"])
+    if as_json:
+        figures = {"records": found.records, "size": found.size, "expected_s": round(found.expected_s, 1)}
+        print_json_line({"summary": figures})
+    else:
+        restored = f"{counted(found.records, 'record')} ({human_bytes(found.size)}) would be restored"
+        speed = f"{human_count(RECORDS_PER_S)} records or {human_bytes(BYTES_PER_S)} a second"
+        print_lines([f"{restored}, in about {_duration(found.expected_s)} at {speed}"])
+    if any(check.outcome is Verdict.BAD for check in found.checks):
+        raise typer.Exit(ConfigError.exit_code)
+
+
+def _new_topics(manager: RemoteStorageManager, create_with: str | None) -> NewTopics | None:
+    """Return how ``--create-with`` has missing topics created: as a file says, or as the bucket's snapshots show them.
+
+    Raise ConfigError for another file.
+    """
+    from tieredstore.ops.snapshots.storing import Snapshots
+    from tieredstore.restore.produce.target import NewTopic
+
+    if create_with is None:
+        return None
+    if create_with != _SNAPSHOT:
+        given = NewTopic.read(Path(create_with))
+        return lambda _topic, _topic_id: given
+    snapshots = Snapshots.of(manager)
+
+    def of_snapshot(topic: str, topic_id: str) -> NewTopic:
+        held = snapshots.find_topic(topic, topic_id)
+        if held is None:
+            raise ResourceNotFoundError(f"no snapshot in the bucket has the topic {topic}: give --create-with FILE")
+        return NewTopic(held.settings, held.partition_count, held.replication_factor)
+
+    return of_snapshot
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _restored_line(outcome: Outcome, verb: str) -> str:
