@@ -172,7 +172,7 @@ class BoundedRead:
         self._deadline = 0.0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records. Raise an error after the records before it."""
+        """Yield the records. An error is raised only after all records that precede it."""
         extent = self._range
         self._consumer.statistics.listener = self._hear_statistics
         with translate_errors(self._doing):

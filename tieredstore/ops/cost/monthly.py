@@ -37,9 +37,9 @@ _SMALL_READS: Final = 2
 class RequestSizes:
     """Sizes that decide how many requests a segment costs.
 
-    ``part_size`` is that of an upload's parts or blocks (None: one request uploads any object), ``around_parts`` the
-    number of requests that begin and complete an upload in parts. One read of adjacent chunks has at most ``read_size``
-    log bytes.
+    ``part_size`` is the size of an upload's parts or blocks (None: one request uploads any object). ``around_parts`` is
+    the number of requests that begin and complete an upload in parts. One read of adjacent chunks has at most
+    ``read_size`` log bytes.
     """
 
     part_size: int | None

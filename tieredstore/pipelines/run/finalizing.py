@@ -157,8 +157,9 @@ class Finalizer:
     def take_back(self, path: str) -> None:
         """Delete ``_SUCCESS`` from a directory. Raise FencedError if another driver is running.
 
-        Stores have no conditional delete: while this process sleeps inside the request, another may write ``_SUCCESS``
-        anew. If this process finds itself fenced afterwards, it restores that mark.
+        Stores have no conditional delete: while this process sleeps inside the request, another process may write a new
+        ``_SUCCESS``, which the delete then removes. If this process finds afterwards that it is fenced, it writes the
+        removed ``_SUCCESS`` again.
         """
         change_success(self._store, path, None, self.family.has_said, self._log.check_alone)
         try:
