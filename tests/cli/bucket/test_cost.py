@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.paths import REPOSITORY
 from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
 from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.cli.terminal.output import human_amount
 
 PRICES = REPOSITORY / "examples" / "prices.toml"
 
@@ -40,6 +42,23 @@ def test_the_dearest_topic_comes_first_and_all_that_is_assumed_is_said(root: Pat
     assert done.stderr.startswith("tieredstore: a month by example of round figures (USD, as of 2024)\n")
     assert done.stderr.count("tieredstore: assumed: ") == 5
     assert "not of your contract" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        (None, "-"), (0, "0.00"), (0.0084, "<0.01"), (-0.0084, ">-0.01"), (0.01, "0.01"), (12.345, "12.35"),
+        (1234.5, "1,234.50"), (-3, "-3.00"),
+    ],
+)  # fmt: skip
+def test_amounts_have_fixed_decimals(amount: float | None, shown: str) -> None:
+    assert human_amount(amount) == shown
+
+
+def test_all_amounts_of_a_column_have_the_same_number_of_decimals(root: Path) -> None:
+    cells = re.findall(r"(?<=  )[<>-]*[\d,]+\.\d+(?=  |\n)", run(root, "--wide").text)
+    assert cells
+    assert {len(cell.rpartition(".")[2]) for cell in cells} == {2}
 
 
 def test_what_is_known_of_rows_adds_up_however_they_are_cut(root: Path) -> None:

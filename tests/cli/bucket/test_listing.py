@@ -113,6 +113,8 @@ def test_every_command_names_the_other_prefix(command: str, code: int, tmp_path:
     (tmp_path / "copy").mkdir()
     shown = tieredstore(*shlex.split(command.replace("COPY", str(tmp_path / "copy"))), "-c", settings)
     assert (shown.code, shown.stderr.count("none under 'prd/'; there are some under 'prod/'")) == (code, 1)
+    if command == "mirror COPY --dry-run":
+        assert shown.text == "nothing to copy\n"
 
 
 def test_names_from_the_store_cannot_command_a_terminal(tmp_path: Path, settings: Path) -> None:

@@ -196,6 +196,7 @@ def rotate(topics: Topics, store: Store, work: Work, apply: Apply, output: Json)
             left=_LEFT,
             exit_codes=_EXIT_CODES,
             has_sizes=False,
+            none="nothing to rotate",
         )
         try:
             carry_out(plan, words, yes=apply.yes, as_json=output.as_json)

@@ -121,6 +121,7 @@ _WORDS: Final = Words(
         "gone": "already deleted from the source",
         "failed": "failed",
     },
+    none="nothing to copy",
     only_adds=True,
 )
 

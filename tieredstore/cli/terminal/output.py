@@ -9,7 +9,6 @@ milliseconds, ``iso_utc``, ``ratio_of``, and null.
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | in
 
 _MAX_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999: ISO 8601 has no more than four digits for a year
 _SAMPLE: Final = 200
+_LEAST_AMOUNT: Final = 0.01
 
 
 def print_json_line(value: JsonValue) -> None:
@@ -120,12 +120,12 @@ def counted(count: int, noun: str) -> str:
 
 
 def human_amount(amount: float | None) -> str:
-    """Return an amount of money for a person: ``1,234``, ``12.34``; below a hundredth, two significant digits."""
+    """Return an amount of money for a person, with two decimals: ``1,234.00``, ``12.34``, ``<0.01``."""
     if amount is None:
         return "-"
-    if abs(amount) >= 1000 or amount == 0:
-        return f"{amount:,.0f}"
-    return f"{amount:.{max(2, 1 - math.floor(math.log10(abs(amount))))}f}"
+    if amount and abs(amount) < _LEAST_AMOUNT:
+        return f"<{_LEAST_AMOUNT}" if amount > 0 else f">-{_LEAST_AMOUNT}"
+    return f"{amount:,.2f}"
 
 
 def human_time(timestamp_ms: int | None) -> str:
