@@ -100,16 +100,12 @@ class Store(Group):
 
     @contextlib.contextmanager
     def open(self, cluster: Cluster | None = None, *, is_all: bool = False) -> Generator[Bucket]:
-        """Open the bucket, and close it at the end of the block. ``is_all`` if the block is about all segments; see
-        :func:`naming_other_prefix`.
-        """
+        """Open the bucket, and close it at the end of the block. ``is_all``: see :func:`naming_other_prefix`."""
         from tieredstore.api.bucket import Bucket
 
         settings, named = self.resolve()
-        with (
-            Bucket(settings, None if cluster is None else cluster.client(), named) as bucket,
-            naming_other_prefix(bucket, is_all=is_all),
-        ):
+        client = None if cluster is None else cluster.client()
+        with Bucket(settings, client, named) as bucket, naming_other_prefix(bucket, is_all=is_all):
             yield bucket
 
 
@@ -117,13 +113,12 @@ class Store(Group):
 def naming_other_prefix(bucket: Bucket, *, is_all: bool) -> Generator[None]:
     """If the bucket's prefix has no segment, name on stderr another one that has some.
 
-    Look for it at the end of a block about all segments, and if the block does not find what it needs.
+    Look at the end of a block about all segments (``is_all``), and if the block does not find what it needs.
     """
     try:
         yield
     except ResourceNotFoundError as error:
-        hint = _other_prefix(bucket)
-        if hint and hint not in str(error):
+        if (hint := _other_prefix(bucket)) and hint not in str(error):
             error.add_note(f"{hint}: correct key.prefix")
         raise
     if is_all and (hint := _other_prefix(bucket)):
@@ -134,10 +129,8 @@ def _other_prefix(bucket: Bucket) -> str:
     from tieredstore.catalog.absence import prefix_hint
     from tieredstore.catalog.listing import Scope, list_in_scope
 
-    opened = bucket.opened()
-    if any(True for _ in list_in_scope(opened.store, opened.prefix, Scope())):
-        return ""
-    return prefix_hint(opened.store, opened.prefix)
+    store, prefix = bucket.opened().store, bucket.opened().prefix
+    return "" if any(True for _ in list_in_scope(store, prefix, Scope())) else prefix_hint(store, prefix)
 
 
 @dataclass(frozen=True, slots=True)
