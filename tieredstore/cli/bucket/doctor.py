@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from tieredstore.api.outcomes import Outcome
-from tieredstore.cli.app.options import Apply, Json, Store
+from tieredstore.cli.app.options import Apply, Json, MinAge, Store
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import print_json_line, print_lines
 from tieredstore.cli.terminal.progress import tell_if_stopped
@@ -29,10 +29,7 @@ def doctor(
         bool,
         typer.Option("--fix", help="Plan the rule that has the bucket abort unfinished uploads, and look no further."),
     ] = False,
-    min_age: Annotated[
-        str | None,
-        typer.Option("--min-age", metavar="AGE", help=f"With --fix: abort older ones, in whole days ({_MIN_AGE})."),
-    ] = None,
+    min_age: MinAge = "",
     release: Annotated[
         str | None,
         typer.Option(
@@ -48,15 +45,16 @@ def doctor(
     An uploader's settings have its broker, log directories and hold directories looked at too.
 
     Ends with the exit code of the first failed check; unreadable settings are an error as with every command.
-    --fix --yes adds a lifecycle rule to the bucket that aborts unfinished multipart uploads under the prefix. Existing
-    rules stay unchanged, and if one does this already, nothing is written. The rule is read back and compared.
+    --fix --yes adds a lifecycle rule to the bucket that aborts multipart uploads under the prefix that are unfinished
+    after --min-age, in whole days (7d without it). Existing rules stay unchanged, and if one does this already, nothing
+    is written. The rule is read back and compared.
 
     --for lists our own objects under the prefix that an earlier release could not read: look before you mix releases
     or go back to one. It reads the first bytes of each. Of a pipeline's output give its root, as --store s3://b/root/.
 
     Example: tieredstore doctor -c store.properties --write
     """
-    if not fix and (apply.yes or min_age is not None):
+    if not fix and (apply.yes or min_age):
         raise ConfigError(f"{'--yes' if apply.yes else '--min-age'} is for --fix: give that too")
     if fix + write + (release is not None) > 1:
         raise ConfigError("--fix, --write and --for exclude each other: give one of them")
