@@ -35,7 +35,7 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.mirror("x", dryrun=True), "mirror() has no argument 'dryrun'; did you mean dry_run?"),
     (
         lambda b: b.remove("txn", before="2026-01-03"),
-        "remove() has no argument 'before'; did you mean force?",
+        "remove() has no argument 'before'; it takes stop, segment, force, par",
     ),
     (lambda b: b.upload(5), "log_dir is of the type int; it must be a path"),
     (lambda b: b.export("txn", 5), "folder is of the type int; it must be a path"),

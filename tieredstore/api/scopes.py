@@ -35,7 +35,9 @@ def check_keywords(method: Callable[..., object], given: Mapping[str, object], a
     for name in given.keys() - known:
         parameters = inspect.signature(method).parameters.values()
         names = [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        hint = did_you_mean(name, [*names, *known], otherwise=f"it takes {', '.join([*names, *known])}")
+        # Nobody should try ``force`` because a name is like it.
+        meant = [one for one in (*names, *known) if one != "force"]
+        hint = did_you_mean(name, meant, otherwise=f"it takes {', '.join([*names, *known])}")
         raise ConfigError(f"{method.__name__}() has no argument {name!r:.60}{hint}")
     if given.get("parallel") is not None:
         check_count("parallel", given["parallel"])

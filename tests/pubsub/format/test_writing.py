@@ -38,6 +38,7 @@ def test_the_example_of_the_formats_page() -> None:
         ((b"", None, [("a", b""), ("a", b"")], None, 0), "two headers of the same name"),
         ((b"", None, [("a", None)], None, 0), "is not a name"),
         ((b"", None, [(b"a", b"")], None, 0), "is not a name"),
+        ((b"", None, {"a": b""}, None, 0), "is not a name"),
         ((b"", None, [("\ud800", b"")], None, 0), "lone surrogate"),
     ],
 )

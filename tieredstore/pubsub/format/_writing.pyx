@@ -238,7 +238,10 @@ cdef bytes _packed(headers):
     cdef list parts = []
     cdef set names = set()
     cdef Py_ssize_t size
-    for name, value in headers:
+    for header in headers:
+        if len(header) != 2:
+            raise InvalidRecordError("a record's header is not a name (str) with a value (bytes)")
+        name, value = header
         if type(name) is not str or type(value) is not bytes:
             raise InvalidRecordError("a record's header is not a name (str) with a value (bytes)")
         if name in names:

@@ -176,7 +176,7 @@ _RESTORED: Final = Words(
     doing="restoring",
     show=_restored_line,
     left={"there": "there already", "left_out": "outside of the window"},
-    also={"aborted": "transactions aborted by a marker"},
+    also={"aborted": "aborted by a marker"},
     none="no segments to restore for this broker",
     only_adds=True,
 )

@@ -187,7 +187,7 @@ _REGISTERED: Final = Words(
     doing="registering",
     show=_registered_line,
     left={"there": "there already"},
-    also={"deleted": "soft-deleted", "set": "compatibility levels set", "reset": "modes reset"},
+    also={"deleted": "soft-deleted", "set": "set in compatibility", "reset": "reset in mode"},
     none="no schemas in the snapshot",
     has_sizes=False,
 )

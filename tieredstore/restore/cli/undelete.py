@@ -80,7 +80,7 @@ _WORDS: Final = Words(
         "changed": "that changed meanwhile",
         "refused": "that the store refuses to bring back",
     },
-    also={"held": "topics held"},
+    also={"held": "held as whole topics"},
     stopping=frozenset({"gone", "superseded"}),
     none="no deleted segments",
 )
