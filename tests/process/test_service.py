@@ -71,7 +71,7 @@ ENDINGS: Final = {
     **{
         f"{signum.name} drains": Ending(
             TWO_LOOPS, 0, (("working", 2, signum),),
-            ("drained", f"tester: {signum.name}: stopping within 30 s; a second one ends it at once"),
+            ("drained", f"tester: {signum.name}: stopping within 30 s; a second ends it at once", "tester: stopped"),
         )
         for signum in (TERM, INT)
     },

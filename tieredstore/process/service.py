@@ -99,11 +99,14 @@ class Service:
             except Exception as error:  # noqa: BLE001  reported like a thread's failure
                 self._fail("start", error)
             self._supervise(signals)
-            if missing := self._still_running():
-                if self._is_without_work():
-                    os._exit(self._exit_code())
+            missing = self._still_running()
+            if missing and not self._is_without_work():
                 _say(partial(self._say_missing, missing))
                 os._exit(self._exit_code() or _LOST)
+            if self.failure is None:
+                _say(partial(_logger.info, "%s: stopped", self.name))
+            if missing:
+                os._exit(self._exit_code())
             self.join(_LAST_WORDS_S)
         return self._exit_code()
 
@@ -257,7 +260,7 @@ class Service:
 
     def _say_stopping(self, signum: signal.Signals) -> None:
         _logger.info(
-            "%s: %s: stopping within %g s; a second one ends it at once",
+            "%s: %s: stopping within %g s; a second ends it at once",
             self.name, signum.name, self.stopping.drain_s,
         )  # fmt: skip
 

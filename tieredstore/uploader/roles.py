@@ -85,15 +85,19 @@ class Roles:
         leaving = [partition for partition in leaving if partition.has_pins]
         self._missed = {one.where: self._missed[one.where] for one in leaving if one.where in self._missed}
         ids = self._topic_ids({partition.where.topic for partition in leaving})
+        dropped: dict[str, list[str]] = {}
         for partition in leaving:
             if self._is_deleted(partition.where, ids, made_id):
                 pinned = partition.abandon()
                 counts.abandoned_segments += len(pinned)
-                _logger.warning(
-                    "%s: its topic is deleted: dropped %d held segments (offsets %d to %d) without shipping them",
-                    partition.where, len(pinned), pinned[0].base_offset, pinned[-1].next_offset - 1,
-                )  # fmt: skip
+                offsets = f"{pinned[0].base_offset} to {pinned[-1].next_offset - 1}"
+                dropped.setdefault(partition.where.topic, []).append(f"{partition.where.partition} ({offsets})")
                 self._disk.remove(partition)
+        for topic, partitions in dropped.items():
+            _logger.warning(
+                "%s: the topic is deleted; held segments were dropped without shipping them: partition (offsets) %s",
+                topic, ", ".join(partitions),
+            )  # fmt: skip
 
     def _leads(self, partition: Partition) -> bool:
         is_led = partition.folder is not None and self._leadership.leads(partition.name)

@@ -25,7 +25,7 @@ from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
-from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics, refresh_known
+from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
@@ -126,7 +126,7 @@ class Member:
         self.coordinator = coordinator
         self.governor = coordinator.governor(own, self._seat, directory.all)
         self.running = RunningBroker(Broker(own, assignment=self.governor, directory=directory)).begin()
-        refresh_known(directory)
+        directory.try_refresh()
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._tick)
         self.thread.start()

@@ -23,7 +23,7 @@ from tieredstore.pubsub.format.packets import (
     TopicMetadata,
     response_bytes,
 )
-from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, refresh_known
+from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics
 from tieredstore.pubsub.governor.zookeeper_nodes import load_of, parse_broker_node, parse_object
 from tieredstore.pubsub.queue.queues import KAFKA
 from tieredstore.pubsub.queue.topics import Topic, Topics
@@ -112,7 +112,7 @@ def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_known(caplog: pyt
     topics.store.put(topics.folder.key("topics", "not a name.json"), b"{}")
     directory = Directory(StoreTopics(topics))
     for _ in range(3):
-        assert refresh_known(directory)
+        assert directory.try_refresh()
     assert [known.name for known in directory.all()] == ["clicks", "orders"]
     sentences = [record.message for record in caplog.records]
     assert len(sentences) == 2, "once each, though topics are read every ten seconds"

@@ -14,12 +14,13 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.health import Health
+from tieredstore.process.log_once import LogOnce
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop, nothing_under_way
 from tieredstore.pubsub.broker.authorization import authorizer_of
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.governor.assigning import BrokerSeat, strategy_of
-from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics, refresh_known, rest_s
+from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics, rest_s
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.governor.zookeeper_nodes import ZooKeeperTopics
@@ -70,7 +71,7 @@ def broker_service(
     """Return a service that runs the broker until it is stopped, then stores its Messages.
 
     ``on_start`` is called once the broker listens and ``broker.address`` has the port."""
-    health = Health({"listening": "not listening yet", _TOPICS: "topics not read yet"})
+    health = _health(governor)
     listens, handed_over, ended = threading.Event(), threading.Event(), threading.Event()
 
     def serve(stop: Stop) -> None:
@@ -88,7 +89,6 @@ def broker_service(
 
     def govern(stop: Stop) -> None:
         assert governor is not None
-        health.fails(_ASSIGNED, "no assignment of topics yet")
         listens.wait()
         has_part = _govern(governor, stop, health)
         try:
@@ -102,11 +102,11 @@ def broker_service(
     def read_topics(stop: Stop) -> None:
         while True:
             with nothing_under_way():
-                has_read = refresh_known(broker.directory)
+                has_read = broker.directory.try_refresh()
             if has_read:
                 health.holds(_TOPICS)
             else:
-                health.fails(_TOPICS, "the store did not list the topics")
+                health.fails(_TOPICS, "the topics could not be listed")
             if stop.wait(REFRESH_S):
                 return
 
@@ -121,9 +121,17 @@ def broker_service(
     )
 
 
+def _health(governor: Governor | None) -> Health:
+    server = "ZooKeeper" if isinstance(governor, ZooKeeperGovernor) else "store"
+    conditions = {"listening": "not listening yet", _TOPICS: "topics not read yet"}
+    if governor is not None:
+        conditions[_ASSIGNED] = "no assignment of topics yet"
+    return Health(conditions, servers={_TOPICS: server, _ASSIGNED: server})
+
+
 def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
     """Tick the governor until the service stops; return True if any tick has succeeded."""
-    has_part = False
+    has_part, once = False, LogOnce(_logger)
     while True:
         begin_s = time.monotonic()
         try:
@@ -134,7 +142,7 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
             has_part = True
         except TieredStoreError as error:
             # Keep the current assignment until a newer one is known.
-            _logger.warning("governor: %s", error)
+            once.warn(f"governor: {error}")
             health.fails(_ASSIGNED, f"assignments unknown: {type(error).__name__}")
         else:
             health.holds(_ASSIGNED)

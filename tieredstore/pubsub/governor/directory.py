@@ -11,6 +11,7 @@ from typing import Final
 
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, CorruptDataError, StoreError, TieredStoreError, TopicNotFoundError
+from tieredstore.process.log_once import LogOnce
 from tieredstore.pubsub.format.packets import BrokerAddress, TopicMetadata
 from tieredstore.pubsub.governor.assigning import TopicLoad
 from tieredstore.pubsub.queue.queues import KAFKA
@@ -143,12 +144,22 @@ class Directory:
         self._monotonic = monotonic
         self._known: dict[str, KnownTopic] = {}
         self._unknown: dict[str, float] = {}
+        self._once = LogOnce(_logger)
 
     def refresh(self) -> None:
         """Read all topics. A deleted topic stays known, as at MemQ's brokers, so that its Messages can still be
         stored."""
         for source in reversed(self._sources):
             self._known |= {known.name: known for known in source.all()}
+
+    def try_refresh(self) -> bool:
+        """Refresh the topics. If a source fails, log each error once, keep the known topics and return False."""
+        try:
+            self.refresh()
+        except TieredStoreError as error:
+            self._once.warn(f"cannot refresh the topics: {error}")
+            return False
+        return True
 
     def look(self, name: str) -> KnownTopic | None:
         """Look up a topic that may be new; return None if there is none. Any error becomes a TieredStoreError."""
@@ -207,16 +218,6 @@ def _handler(topic: Topic, settings: Settings) -> tuple[str, dict[str, str]]:
 def own_error(error: Exception) -> TieredStoreError:
     """Return the error that clients get in place of an unforeseen error."""
     return StoreError(f"internal error of the broker: {type(error).__name__}")
-
-
-def refresh_known(directory: Directory) -> bool:
-    """Refresh the topics. If the store fails, log the error, keep the known topics and return False."""
-    try:
-        directory.refresh()
-    except TieredStoreError as error:
-        _logger.warning("cannot refresh the topics: %s", error)
-        return False
-    return True
 
 
 TICK_S: Final = 1.5

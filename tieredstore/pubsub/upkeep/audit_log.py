@@ -113,7 +113,7 @@ def audit_service(
     """Return a service that keeps reading and calls ``tell`` with each finding. If the broker is unavailable, it
     waits.
     """
-    health = Health({_PAIRING: "audit topic not read to its end yet"})
+    health = Health({_PAIRING: "audit topic not read to its end yet"}, servers={_PAIRING: "audit topic"})
 
     def follow(stop: Stop) -> None:
         while True:
