@@ -89,6 +89,14 @@ def stored(topics: Bucket, topic: str, values: list[bytes]) -> ts.Bucket:
     return ts.open(topics.root)
 
 
+def test_partitions_are_numbers_in_a_pandas_frame(growing: Bucket) -> None:
+    with stored(growing, "orders", [b"a", b"b"]) as bucket:
+        frame = bucket.read("orders").to_pandas()
+        assert (str(frame["partition"].dtype), str(frame["topic"].dtype)) == ("int32", "category")
+        assert len(frame[frame["partition"] >= 0]) == 2
+        assert str(bucket.read("orders", columns=["offset"]).to_pandas()["offset"].dtype) == "int64"
+
+
 def test_json_of_any_form_is_its_text_to_frames_and_what_it_says_to_programs(growing: Bucket, tmp_path: Path) -> None:
     texts = ['{"id": 7, "of": {"name": "é"}}', "[1, 2.5]", "null", '"x"']
     with stored(growing, "orders", [text.encode() for text in texts]) as bucket:

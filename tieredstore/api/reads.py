@@ -105,8 +105,15 @@ class Read(Closing):
             return table
 
     def to_pandas(self) -> Any:
-        """Return all rows as a pandas frame."""
-        return self.to_arrow().to_pandas()
+        """Return all rows as a pandas frame, with partitions as integers."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        rows: Any = self.to_arrow()
+        for place, column in enumerate(rows.schema):
+            # Pandas' categories have no order: `partition > 0` would be an error.
+            if pa.types.is_dictionary(column.type) and pa.types.is_integer(column.type.value_type):
+                rows = rows.set_column(place, column.name, rows.column(place).cast(column.type.value_type))
+        return rows.to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a Polars frame, with JSON as text."""
