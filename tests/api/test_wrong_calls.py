@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tieredstore as ts
 from tieredstore.errors import ConfigError, ResourceNotFoundError, SegmentNotFoundError
+from tieredstore.types import Json
 
 NAIVE = datetime(2026, 1, 31)  # noqa: DTZ001  the test needs a time without a zone
 NO_STORE = {"storage.backend.class": "tests.api.test_opening:NoStore"}
@@ -61,6 +62,7 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.read("txn", last="5"), "last is '5'; give how many records"),
     (lambda b: b.read("txn", isolation="rc"), "isolation is 'rc'; it must be read_committed or read_uncommitted"),
     (lambda b: b.read("txn", on_loss="skip"), "on_loss is 'skip'; it must be fail or report"),
+    (lambda _: Json(cast("Any", {"n": "int64"})), "the schema of JSON is a dict; give a pyarrow schema: pa.schema({"),
     (lambda b: b.read("txn", value="jsn"), "value is 'jsn'; it must be bytes, text, json, avro, Json(…) or Avro(…)"),
     (lambda b: b.read("txn", key="avro"), "key is 'avro', and no schema is given: add registry=, or give Avro(…)"),
     (lambda b: b.query("FROM txn", value="avro"), "value is 'avro', and no schema is given: add registry="),

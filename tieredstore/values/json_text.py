@@ -58,6 +58,11 @@ class Json:
             _parse(_NO_FIELDS, self.schema)
         except (pa.ArrowException, NotImplementedError):
             raise _without_type(self.schema) from None
+        except TypeError:
+            raise ConfigError(
+                f"the schema of JSON is a {type(self.schema).__name__}; "
+                'give a pyarrow schema: pa.schema({"field": pa.int64()})'
+            ) from None
 
     @property
     def arrow_type(self) -> pa.DataType:
