@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ from typing import Any, cast
 import pyarrow.parquet
 import pytest
 
-from tests.support.cli.cli_process import Result, tieredstore
+from tests.support.cli.cli_process import Result, command, tieredstore
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
 from tests.support.network.key_services import serving
@@ -81,6 +82,28 @@ def test_rows_are_a_table_lines_of_json_or_csv(bucket: Bucket) -> None:
     rows = list(csv.reader(io.StringIO(query(bucket, sql, "--format", "csv").text)))
     assert rows[1] == ["0", "1970-01-01T00:00:00.000Z", "v0", '[{"key": "h", "value": "0"}]', ""]
     assert query(bucket, sql, "--format", "csv", "--json").code == 2
+
+
+def test_sql_is_read_from_standard_input_only_when_it_is_asked_for(bucket: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "count.sql").write_bytes(b"SELECT count(*) AS n FROM orders")
+    (tmp_path / "latin.sql").write_bytes(b"SELECT '\xe9'")
+    arguments = command("query", "--store", bucket.root.as_uri(), "--json")
+
+    def given(file: str, *words: str) -> subprocess.CompletedProcess[str]:
+        with (tmp_path / file).open("rb") as sql:
+            return subprocess.run(
+                [*arguments, *words], stdin=sql, check=False, capture_output=True, text=True, timeout=120
+            )
+
+    done = given("count.sql", "-")
+    assert (done.returncode, json.loads(done.stdout)) == (
+        0,
+        lines(query(bucket, "SELECT count(*) AS n FROM orders", "--json"))[0],
+    )
+    ignored = given("count.sql")
+    assert (ignored.returncode, ignored.stdout) == (2, "")
+    assert "tieredstore query - < FILE" in ignored.stderr
+    assert "is not UTF-8" in given("latin.sql", "-").stderr
 
 
 def test_rows_go_into_files_that_are_whole_or_not_there(bucket: Bucket, tmp_path: Path) -> None:

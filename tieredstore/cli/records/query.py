@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def query(
-    sql: Annotated[str | None, typer.Argument(metavar="SQL", help="The query; topics are its tables.")] = None,
+    sql: Annotated[
+        str | None,
+        typer.Argument(metavar="SQL", help="The query, or - to read it from standard input; topics are its tables."),
+    ] = None,
     *,
     store: Store,
     cluster: Cluster,
@@ -60,6 +66,7 @@ def query(
     """
     if plot is not None and (output.output is not None or output.as_json or output.row_format is not None):
         raise ConfigError("--plot draws the rows in place of writing them: leave out -o, --format and --json")
+    sql = _read_sql(sql)
     target = Target.parse(output)
     is_shown = plot is None and target.path is None and target.ending is None
     picture = None if plot is None else Picture(plot)
@@ -90,6 +97,21 @@ def query(
             else:
                 target.write(rows)
     types.tell_nulls()
+
+
+def _read_sql(sql: str | None) -> str | None:
+    """Return the SQL, from standard input if it is ``-``."""
+    if sql == "-":
+        try:
+            return sys.stdin.buffer.read().decode()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"the SQL on standard input is not UTF-8: {error}") from None
+    if sql is None:
+        with contextlib.suppress(OSError):  # no standard input
+            state = os.fstat(0)
+            if stat.S_ISREG(state.st_mode) and state.st_size:
+                raise ConfigError("a file on standard input is read with -: tieredstore query - < FILE")
+    return sql
 
 
 def _parse_ids(texts: Sequence[str]) -> dict[str, str]:
