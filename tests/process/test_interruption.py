@@ -14,7 +14,13 @@ import pytest
 from tests.support.fresh_python import run_fresh
 from tests.support.network.fault_proxy import wait_until
 from tieredstore.process import interruption
-from tieredstore.process.interruption import ENDING_SIGNALS, Interrupted, Interruption, at_sudden_end
+from tieredstore.process.interruption import (
+    ENDING_SIGNALS,
+    Interrupted,
+    Interruption,
+    at_sudden_end,
+    keyboard_interrupts,
+)
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -81,6 +87,15 @@ def test_a_way_out_that_is_short_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
     # The thread that would end the process has ended, so the process will not be ended.
     assert "tieredstore-signals" not in {thread.name for thread in threading.enumerate()}
     assert (end.codes, acts) == ([], [])
+
+
+def test_a_command_with_its_own_ctrl_c_is_ended_by_the_other_signals() -> None:
+    end = End()
+    with Interruption(end_process=end), pytest.raises(Interrupted), keyboard_interrupts():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise_and_stay(signal.SIGTERM, end.is_asked)
+    assert end.codes == [143]
 
 
 def test_one_act_that_hangs_or_fails_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,8 @@ class _LastAct:
 
 _LAST_ACTS: Final[dict[object, _LastAct]] = {}
 _WAKERS: Final[dict[object, Callable[[], None]]] = {}
+_NOT_ENDING: Final[set[int]] = set()
+"""Ending signals that the command now handles by itself."""
 
 
 @contextmanager
@@ -80,6 +82,18 @@ def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Gener
         yield
     finally:
         del _LAST_ACTS[name]
+
+
+@contextmanager
+def keyboard_interrupts() -> Generator[None]:
+    """Within the block, Ctrl-C raises KeyboardInterrupt as in plain Python; the other signals still end the process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    _NOT_ENDING.add(signal.SIGINT)
+    try:
+        yield
+    finally:
+        _NOT_ENDING.discard(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
 
 
 class Interruption:
@@ -168,7 +182,9 @@ class Interruption:
             rung = self._heard.recv(1)
             if not rung:
                 return None
-            if rung[0] in (*ENDING_SIGNALS, _SOON):  # the descriptor gets every signal with a Python handler
+            if (
+                rung[0] in {*ENDING_SIGNALS, _SOON} - _NOT_ENDING
+            ):  # the descriptor gets every signal with a Python handler
                 return rung[0]
         return 0
 

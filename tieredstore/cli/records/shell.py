@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import readline
-import signal
 import sqlite3
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.cli.records.row_output import GivenRows, print_rows
 from tieredstore.cli.terminal.output import complain, counted, print_lines
 from tieredstore.errors import TieredStoreError
+from tieredstore.process.interruption import keyboard_interrupts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ def run_shell(tables: QueryTables, most_rows: int | None) -> None:
     ``most_rows`` is the number of rows to show of each answer.
     """
     print_lines(_HELP)
-    with _line_editor(_completer(tables.words())), _ctrl_c_ends_the_query_alone():
+    with _line_editor(_completer(tables.words())), keyboard_interrupts():
         while (statement := _read_statement()) is not None:
             try:
                 _answer(tables, statement, most_rows or _MOST_ROWS)
@@ -128,15 +128,3 @@ def _completer(words: Iterable[str]) -> Callable[[str, int], str | None]:
         return found[state] if state < len(found) else None
 
     return complete
-
-
-@contextlib.contextmanager
-def _ctrl_c_ends_the_query_alone() -> Generator[None]:
-    """Within the block Ctrl-C raises KeyboardInterrupt, and does not end the process."""
-    before, wakeup_before = signal.getsignal(signal.SIGINT), signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        signal.set_wakeup_fd(wakeup_before)
