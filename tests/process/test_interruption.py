@@ -90,12 +90,13 @@ def test_a_way_out_that_is_short_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_command_with_its_own_ctrl_c_is_ended_by_the_other_signals() -> None:
-    end = End()
-    with Interruption(end_process=end), pytest.raises(Interrupted), keyboard_interrupts():
+    end, woken = End(), list[bool]()
+    with Interruption(end_process=end), keyboard_interrupts(lambda: woken.append(True)):
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-        raise_and_stay(signal.SIGTERM, end.is_asked)
-    assert end.codes == [143]
+        with pytest.raises(Interrupted):
+            raise_and_stay(signal.SIGTERM, end.is_asked)
+    assert (woken, end.codes) == ([True], [143])
 
 
 def test_one_act_that_hangs_or_fails_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

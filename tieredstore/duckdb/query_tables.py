@@ -199,6 +199,13 @@ class QueryTables(Closing):
             return ResourceNotFoundError(f"there is no table of that name{quotes}")
         return ConfigError(f"the query: {name} is a topic: read it as FROM {name}")
 
+    def interrupt(self) -> None:
+        """Interrupt the running query; any thread, and a signal's handler, may call it.
+
+        DuckDB notices an exception of a signal's handler by itself, but then it may wait for its threads, which go on.
+        """
+        self._connection.interrupt()
+
     def drop_failed(self) -> None:
         """After a query, forget the tables whose reading failed: the next query that names them reads anew."""
         tables: dict[str, Any]

@@ -85,9 +85,14 @@ def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Gener
 
 
 @contextmanager
-def keyboard_interrupts() -> Generator[None]:
-    """Within the block, Ctrl-C raises KeyboardInterrupt as in plain Python; the other signals still end the process."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def keyboard_interrupts(wake: Callable[[], None]) -> Generator[None]:
+    """Within the block, Ctrl-C calls ``wake`` and raises KeyboardInterrupt; the other signals still end the process."""
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        wake()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
     _NOT_ENDING.add(signal.SIGINT)
     try:
         yield

@@ -43,7 +43,7 @@ def run_shell(tables: QueryTables, most_rows: int | None) -> None:
     ``most_rows`` is the number of rows to show of each answer.
     """
     print_lines(_HELP)
-    with _line_editor(_completer(tables.words())), keyboard_interrupts():
+    with _line_editor(_completer(tables.words())), keyboard_interrupts(tables.interrupt):
         while (statement := _read_statement()) is not None:
             try:
                 _answer(tables, statement, most_rows or _MOST_ROWS)
