@@ -77,8 +77,8 @@ def test_pipelines_start_in_a_session(spark: SparkSession, tmp_path: Path) -> No
     shutil.copytree(REPOSITORY / "examples" / "sample", tmp_path / "sample")
     (tmp_path / "sample" / "files").mkdir()
     page = HOW_TO / "pipelines.md"
-    (settings,) = (text for text in blocks(page, "properties") if text.startswith("pipeline.name=by-hour"))
-    places = {"root=bucket": f"root={tmp_path}/sample/bucket", "root=files": f"root={tmp_path}/sample/files"}
+    (settings,) = (text for text in blocks(page, "properties") if text.startswith("pipeline.name=orders-by-hour"))
+    places = {"root=/tmp/sample/": f"root={tmp_path}/sample/"}
     (tmp_path / "by-hour.properties").write_text(with_places(settings, places))
     (code,) = (code for code in blocks(page, "python") if "start_pipelines" in code)
     # A run that ends: the page's does not.

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +46,8 @@ KEYS: Final = [
     _stray("of two suffixes", f"victim-{_ID}/0/{_OFFSET}-{_ID}.log.rsm-manifest"),
     _stray("of a suffix in capitals", f"victim-{_ID}/0/{_OFFSET}-{_ID}.RSM-MANIFEST"),
     _stray("a folder too deep", f"victim-{_ID}/0/0/{_OFFSET}-{_ID}.rsm-manifest"),
-    _stray("200 folders deep", "/".join(["d"] * 200) + "/x.rsm-manifest"),
+    # `ls` lists these folders twice: for the segments, and to see whether the prefix has any.
+    replace(_stray("200 folders deep", "/".join(["d"] * 200) + "/x.rsm-manifest"), calls_of_a_byte=12),
     _stray("of letters from right to left", f"\u202evictim-{_ID}.rsm-manifest"),
     _stray("that moves the cursor", "\x1b[2J\x07\n\r.rsm-manifest"),
     _stray("of 255 bytes", "k" * 242 + ".rsm-manifest"),
