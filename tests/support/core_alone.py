@@ -34,7 +34,9 @@ AROUND: Final = frozenset(
 
 NAMING_WINGS: Final = (
     "tests/cli/app/test_completion.py::test_names_of_the_bucket_commands_options_and_choices_are_offered",
+    "tests/cli/app/test_durations.py::test_commands_ask_for_them_in_the_same_words",
     "tests/cli/app/test_table.py",
+    "tests/cli/bucket/test_bad_nights.py::test_a_full_disk",
     "tests/cli/test_screens.py",
     "tests/kafka/test_arrow_values.py::test_what_a_task_of_spark_does_imports_no_pandas",
     "tests/process/test_forks.py::test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent_s",
