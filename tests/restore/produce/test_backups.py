@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.restore.produce.restores import Restore, committed, mapped, mixed_topics
+from tests.restore.produce.restores import Kept, Restore, SourceBucket, committed, mapped, mixed_topics
+from tests.restore.produce.test_produced_once import STEPS
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.kafka.kafka_topics import make_topic
 from tests.support.pipelines.secor_files import sequence_file
+from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import DataLossError
@@ -57,22 +59,25 @@ def test_files_of_a_pipeline_come_back_whole(kafka: KafkaServer, tmp_path: Path,
     restore.check()
 
 
+SECORS = {
+    f"dt=1/1_0_{100:020}": [100, 103, 105, 111, 112],
+    f"dt=2/1_0_{100:020}": [101, 103],
+    f"dt=2/1_0_{110:020}": [111, 110, 114],
+    **{f"dt=3/1_0_{start:020}": [start, start + 9, start + 11] for start in range(120, 190, 10)},
+}
+"""Secor's files with their offsets. Each upload has a record beyond the start of the next one; two are there twice."""
+SECOR_OFFSETS = sorted({offset for offsets in SECORS.values() for offset in offsets})
+
+
 @pytest.fixture
 def secor(tmp_path: Path) -> Path:
-    """Return the settings of Secor's files: of two uploads that overlap, of which each has records twice."""
+    """Return the settings of Secor's files."""
     settings = pipeline_file(tmp_path, tmp_path, secor__file__reader__writer__factory="sequencefile")
-    for name, offsets in {
-        f"dt=1/1_0_{100:020}": [100, 103, 105, 111, 112],
-        f"dt=2/1_0_{100:020}": [101, 103],
-        f"dt=2/1_0_{110:020}": [111, 110, 114],
-    }.items():
+    for name, offsets in SECORS.items():
         path = tmp_path / "files" / "out" / "orders" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(sequence_file({offset: b"value %d" % offset for offset in offsets}))
     return settings
-
-
-SECORS = [100, 101, 103, 105, 110, 111, 112, 114]
 
 
 def test_secors_files_come_back_once_and_what_they_lack_is_said_first(
@@ -84,17 +89,30 @@ def test_secors_files_come_back_once_and_what_they_lack_is_said_first(
     lacking = [check["detail"] for check in checks if check["check"] == "source"]
     assert [check["detail"] for check in checks[: len(lacking)]] == lacking
     assert lacking[-1] == "records have no headers, keys and times, and a null value is an empty one"
-    assert (plan.code, summary["records"]) == (0, len(SECORS))
+    assert (plan.code, summary["records"]) == (0, len(SECOR_OFFSETS))
     done = restore_by_command(secor, tmp_path, kafka, f"orders={target}", "--json")
-    assert (done.code, done.rows[1]["records"], done.rows[1]["repeats"]) == (0, len(SECORS), 2), done
+    assert (done.code, done.rows[1]["records"], done.rows[1]["repeats"]) == (0, len(SECOR_OFFSETS), 2), done
     assert f"source: {lacking[-1]}" in done.stderr
     found = committed(kafka, target, 0)
-    assert [record[1:] for record in found] == [(-1, None, b"value %d" % offset, None) for offset in SECORS]
+    assert [record[1:] for record in found] == [(-1, None, b"value %d" % offset, None) for offset in SECOR_OFFSETS]
     offsets = load_map(FilesystemObjectStore(tmp_path), "", f"orders={target}")
-    assert mapped(offsets, "orders", 0) == list(zip(SECORS, [record[0] for record in found], strict=True))
+    assert mapped(offsets, "orders", 0) == list(zip(SECOR_OFFSETS, [record[0] for record in found], strict=True))
     tieredstore(
         "restore", "verify", f"orders={target}", "--store", tmp_path, "--bootstrap-server", kafka.bootstrap_servers
     ).fails(2, "restored orders from a backup, and only buckets can be compared: pipeline kept, generation 1")
+
+
+def test_secors_files_come_back_once_whatever_kills_the_run(kafka: KafkaServer, secor: Path, tmp_path: Path) -> None:
+    records: list[Kept] = [(offset, -1, None, b"value %d" % offset, None) for offset in SECOR_OFFSETS]
+    source = SourceBucket(Bucket(tmp_path), {("orders", 0): records})
+    restore = Restore(source, kafka, {"orders": make_topic(kafka, FOREVER)}, secor)
+    # A transaction for each upload. Each also has a record that only a file of the upload before has.
+    for step in STEPS[:-2]:
+        assert restore.die(step, 2), step
+    assert restore.die("map")
+    assert restore.die("tombstone")
+    assert not restore.die("")
+    restore.check()
 
 
 def test_a_target_that_deletes_old_records_is_refused(kafka: KafkaServer, secor: Path, tmp_path: Path) -> None:
