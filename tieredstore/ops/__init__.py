@@ -1,1 +1,3 @@
-"""An operator's tools for a bucket. Each plans and acts; the command line shows results as sentences and tables."""
+"""An operator's tools for a bucket. Each tool plans its steps and carries them out; the command line shows the results
+as sentences and tables.
+"""

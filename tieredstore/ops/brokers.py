@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 METADATA_TOPIC: Final = "__remote_log_metadata"
 
 _AT_ONCE: Final = 500
-"""Read the topic again after this many listed segments. Smaller numbers would cost more round trips."""
+"""The number of listed segments after which the topic is read again. A smaller number would cost more round trips."""
 
 _TABLES: Final = """
 PRAGMA journal_mode = OFF;
@@ -45,7 +45,7 @@ SeenT = TypeVar("SeenT")
 
 
 class MetadataTopic:
-    """Reads the brokers' metadata topic to its end, and on each later call the new records. Close it."""
+    """Reads the brokers' metadata topic to its end; each later call reads the new records. The caller closes it."""
 
     def __init__(self, reader: LiveReader, topic: str = METADATA_TOPIC) -> None:
         self._reader = reader
@@ -74,9 +74,9 @@ class MetadataTopic:
 
 
 class BrokersSegments:
-    """The state of each segment by the records of the metadata topic. Not thread-safe.
+    """The state of each segment, from the records of the metadata topic. Not thread-safe.
 
-    There may be millions, so a temporary file holds them; :meth:`close` removes it.
+    A temporary file holds the segments, because there may be millions; :meth:`close` removes the file.
     """
 
     def __init__(self) -> None:
@@ -116,11 +116,12 @@ class BrokersSegments:
 
 
 class BrokersView(Closing):
-    """The brokers' records for tools that delete. Records are read after a segment was seen in the store. Close it.
+    """The brokers' metadata records, for tools that delete segments. A segment's record is looked up after the segment
+    was seen in the store. The caller closes the view.
 
-    A broker writes the record of a copy before it copies. If the topic has no record even after the manifest was seen,
-    no broker owns the segment; records read earlier prove nothing. Raise CorruptDataError for an unreadable record,
-    because then it is unknown which segments the brokers list.
+    A broker writes a segment's record before it uploads the segment. So if the topic has no record after the manifest
+    was seen, no broker owns the segment. Records read before that moment prove nothing. Raise CorruptDataError for an
+    unreadable record, because then it is unknown which segments the brokers list.
     """
 
     def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]]) -> None:

@@ -58,7 +58,7 @@ class StoredChunkSizes:
             return None
         average = index.stored_size // index.chunk_count
         if isinstance(index, FixedChunkIndex):
-            # Compute the sizes with one size for all chunks but the last.
+            # In a fixed index, all chunks but the last have the same size.
             last = index.final_transformed_chunk_size
             largest = max(last, index.transformed_chunk_size) if index.chunk_count > 1 else last
             return cls(last, average, largest)

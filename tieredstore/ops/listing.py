@@ -81,7 +81,8 @@ def load_stream(
     rules: ManifestRules = DEFAULT_RULES,
     parallel: int = READERS,
 ) -> Iterator[ListedSegment]:
-    """Yield the segments with their manifests, in the order of the listing. Memory holds neither.
+    """Yield the segments with their manifests, in the order of the listing. Memory holds neither the listing nor the
+    manifests.
 
     A segment deleted since the listing is left out.
     """
@@ -101,9 +102,9 @@ def within(
 ) -> Iterator[ListedSegment]:
     """Yield the listed segments that may have records from ``start`` up to ``stop``, in offset order.
 
-    As in Kafka, a time means the first record at or after it, which is in the first segment whose greatest timestamp is
-    not earlier. Segments with unknown ends are included if they may be within the window. At the end, raise ConfigError
-    if ``start`` is an offset beyond the ends of all partitions, unless ``check_start`` is False.
+    As in Kafka, a time stands for the first record at or after it. That record is in the first segment with a greatest
+    timestamp at or after the time. Segments with unknown ends are included if they may be within the window. At the
+    end, raise ConfigError if ``start`` is an offset beyond the ends of all partitions, unless ``check_start`` is False.
     """
     ends: dict[str, int] = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
@@ -124,7 +125,9 @@ def within(
 
 
 def _reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:
-    """Return True if the place is in the segment or before it; None if the manifest does not tell."""
+    """Return True if the place (an offset or a time) is in the segment or before it; None if the manifest does not
+    tell.
+    """
     if isinstance(place, AtTime):
         return None if one.max_timestamp_ms is None else one.max_timestamp_ms >= place.timestamp_ms
     last = None if one.stored is None else one.stored.last_offset
@@ -170,7 +173,7 @@ class HeldOffsets:
     def add(self, segment: RemoteLogSegmentMetadata) -> tuple[int, int] | None:
         """Add the next segment, in the order of base offsets. Return the gap before it, if any.
 
-        If a manifest lacks a segment's end, the segment is assumed to end where the next one begins.
+        If a manifest does not give the end offset, the segment is assumed to end where the next one begins.
         """
         start, end = segment.start_offset, segment.end_offset
         last = self.spans[-1][1] if self.spans else start - 1

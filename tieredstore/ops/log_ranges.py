@@ -27,7 +27,8 @@ def range_of_slice(bounds: slice, size: int) -> ByteRange:
 def read_sizes(inside: ByteRange, chunk_size: int) -> Iterator[int]:
     """Yield the size of each read. A read ends at a chunk boundary or at the end of the range.
 
-    So whole chunks are decoded in parallel, and none twice. A read has at most 64 MiB, or one larger chunk.
+    So whole chunks are decoded in parallel, and no chunk is decoded twice. A read has at most 64 MiB, or one larger
+    chunk.
     """
     step = _step(chunk_size)
     position = inside.start
@@ -45,7 +46,8 @@ def read_range(source: SegmentSource, segment: StoredSegment, inside: ByteRange)
     if not inside:
         return
     chunk_size = segment.manifest.chunk_index.original_chunk_size
-    # Map memory whose pages take none until they are written: a damaged manifest may claim 2 GiB that do not exist.
+    # Pages of this buffer take no memory until they are written, because a damaged manifest may claim 2 GiB that do not
+    # exist.
     buffer = fresh_memory(min(len(inside), _step(chunk_size)))
     with contextlib.closing(source.fetch_log_segment(segment.metadata, inside.start, inside.stop - 1)) as stream:
         for size in read_sizes(inside, chunk_size):

@@ -27,9 +27,9 @@ _SEGMENT_MS: Final = "segment.ms"
 class BrokerLog:
     """A broker's log of a partition. ``until`` is the first offset at or after a requested time, or the log's end.
 
-    In a listing of a window it is the log's part in the window, which may be empty.
-    With a requested time, ``segment_ms`` is the topic's ``segment.ms``, if the login may read it. ``is_idle`` is True
-    if the log has no record younger than that: its active segment then closes only when another record arrives.
+    If a window was requested, the offsets are those of the log's part in the window, which may be empty. With a
+    requested time, ``segment_ms`` is the topic's ``segment.ms``, if the login may read it. ``is_idle`` is True if the
+    log has no record younger than that: its active segment then closes only when another record arrives.
     """
 
     earliest_offset: int
@@ -44,7 +44,9 @@ class BrokerLog:
         return self.earliest_offset, self.end_offset
 
     def within(self, start: int, stop: int) -> BrokerLog:
-        """Return the log's part from offset ``start`` up to ``stop``; an empty one is at the nearer of both."""
+        """Return the log's part from offset ``start`` up to ``stop``. If the log has no offset there, the part is
+        empty.
+        """
         earliest, end = (min(max(offset, start), max(start, stop)) for offset in self.extent)
         return replace(self, earliest_offset=earliest, end_offset=end)
 
@@ -120,10 +122,10 @@ def ask_broker(
 ) -> dict[tuple[str, Uuid], dict[int, BrokerLog]]:
     """Return the brokers' logs of the bucket's topics, by topic name and bucket's topic id, then by partition.
 
-    ``others`` names topics that the bucket lacks; they are returned too if the brokers tier them. Topics that the
-    brokers lack are absent, and so are topic ids that differ from the brokers' ids. Each log is cut to the ``window``;
-    a time in it means the first record at or after that time. Raise ConfigError if the bucket has a topic only under
-    other ids than the brokers', or, with ``check_start``, if the window begins beyond the ends of all logs.
+    ``others`` names topics that the bucket lacks; they are returned too if the brokers tier them. The result lacks
+    topics that the brokers do not have, and topic ids that differ from the brokers' ids. Each log is cut to the
+    ``window``; a time in it means the first record at or after that time. Raise ConfigError if the bucket has a topic
+    only under other ids than the brokers', or, with ``check_start``, if the window begins beyond the ends of all logs.
     """
     names = dict.fromkeys(topic for topic, _ in lives)
     more = [topic for topic in others if topic not in names]
@@ -170,7 +172,9 @@ def ask_broker(
 def _offsets_of(
     cluster: LiveCluster, bound: int | AtTime | None, logs: Mapping[TopicPartition, BrokerLog]
 ) -> dict[TopicPartition, int]:
-    """Return the offset at which a window begins or stops in each log; none if it is open there."""
+    """Return, for each log, the offset of a window's start or stop. The result is empty if the window has no such
+    bound.
+    """
     if not isinstance(bound, AtTime):
         return {} if bound is None else dict.fromkeys(logs, bound)
     firsts = cluster.offsets_for_times(dict.fromkeys(logs, bound.timestamp_ms))

@@ -1,8 +1,8 @@
-"""Common to all tools that change a bucket: the outcomes of their steps.
+"""The steps of tools that change a bucket, and the outcomes of steps.
 
-A tool is a frozen dataclass with the store and the options of a run. Its ``run`` is a generator. It plans each item of
-a listing, acts unless it is a dry run, and yields a step for each finished item. The tool's docstring and the texts of
-its command list the possible outcomes.
+A tool is a frozen dataclass with the store and the options of a run. Its ``run`` is a generator. For each item of a
+listing, ``run`` plans what to do, does it unless the run is a dry run, and yields a step. The tool's docstring and the
+texts of its command list the possible outcomes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Outcome(enum.StrEnum):
 
     # Outcomes of items that needed no change.
     ACTIVE = "active"
-    """The active pair wrapped its data key before; or, for uploads, the broker may still append to the segment."""
+    """In a rotation, the active pair already wraps the data key. In an upload, the broker may still append to the
+    segment.
+    """
     GONE = "gone"
     """Another process has deleted the item or is working on it."""
     PLAIN = "plain"
@@ -48,7 +50,7 @@ class Outcome(enum.StrEnum):
     CHANGED = "changed"
     """Another process changed the item's manifest during each attempt."""
     COMMITTED = "committed"
-    """The file is committed but not published yet. The next run publishes it."""
+    """The file is committed, but not published yet. The next run publishes the file."""
     DAMAGED = "damaged"
     """The item is unreadable, or belongs to another item."""
     FAILED = "failed"

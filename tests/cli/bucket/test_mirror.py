@@ -174,7 +174,7 @@ def test_a_damaged_segment_is_repaired_from_the_copy(tmp_path: Path, target: Pat
         log.write_bytes(b"?" + log.read_bytes()[1:])
     refused = mirror(copy, target, "--repair", "--yes")
     assert refused.code == 4
-    assert "the source's copy is no good copy, nothing was replaced" in refused.text
+    assert "the source's copy is not sound, so nothing was replaced" in refused.text
 
 
 def test_options_of_a_repair_and_of_a_copy_exclude_each_other(source: Path, target: Path) -> None:

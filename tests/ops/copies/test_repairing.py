@@ -132,7 +132,7 @@ def test_a_good_copy_that_is_damaged_or_absent_changes_nothing() -> None:
     before = content(store)
     steps = repair(plain(good), plain(store))
     assert outcomes(steps) == {Outcome.FAILED: 2}
-    assert "the source's copy is no good copy, nothing was replaced" in errors(steps)[0]
+    assert "the source's copy is not sound, so nothing was replaced" in errors(steps)[0]
     assert "the source has no copy of it" in errors(steps)[1]
     assert content(store) == before
 

@@ -1,12 +1,13 @@
 """Copies segments to another store or prefix, without a broker. The source is only read.
 
 The three objects of an unchanged segment are copied under the same keys. All concurrent copies write the same bytes
-there, so a later copy can continue an earlier one. Such objects are not deleted after a failure, because another
-process may rely on them. A transcoded segment gets a new id: no two encryptions of a segment have the same bytes.
+under these keys, so a later copy can continue an earlier one. After a failure these objects are not deleted, because
+another process may rely on them. A transcoded segment gets a new id: no two encryptions of a segment have the same
+bytes.
 
-A garbage collection deletes old objects without a manifest. So objects that an earlier run left are completed only
-while they are young, and their age counts as the attempt's. A segment with older leftovers cannot be copied until a
-garbage collection has deleted them.
+A garbage collection deletes old objects without a manifest. So a copy continues from the objects of an earlier run only
+while they are young; the attempt's age is then counted from the oldest of them. A segment with older leftovers cannot
+be copied until a garbage collection has deleted the leftovers.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class LeftAloneError(StoreUnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class VerbatimSegment:
-    """A segment of the source. ``raw`` is its manifest's text. ``way`` says if the copy's manifest differs."""
+    """A segment of the source. ``raw`` is its manifest's text. ``way`` tells if the copy's manifest is unchanged or
+    rewrapped.
+    """
 
     stored: StoredSegment
     raw: bytes
@@ -102,8 +105,8 @@ class VerbatimCopies:
     def write(self, segment: VerbatimSegment, listed: SegmentObjects | None) -> int:
         """Write the missing objects; return the bytes sent, 0 if all existed.
 
-        ``listed`` are the target's objects of the segment id. Raise SegmentAlreadyExistsError if they have other bytes,
-        and LeftAloneError if they are too old to be completed.
+        ``listed`` are the target's objects of the segment id. Raise SegmentAlreadyExistsError if these objects have
+        other bytes, and LeftAloneError if they are too old to be completed.
         """
         standing = {} if listed is None else dict(listed.objects)
         for _ in range(_LOOKS):
@@ -144,8 +147,8 @@ class VerbatimCopies:
         try:
             _check(age)
         except LeftAloneError:
-            # During this long write, a garbage collection may have run without seeing the manifest. If it deleted
-            # nothing, the segment stays: another process may already rely on it.
+            # The write of the manifest took so long that a garbage collection may have deleted the log or the indexes
+            # meanwhile. If both still exist, keep the segment: another process may already rely on it.
             self._require_or_take_back(segment, key)
 
     def _require_or_take_back(self, segment: VerbatimSegment, manifest_key: str) -> None:
@@ -159,8 +162,8 @@ class VerbatimCopies:
     def _age_of_what_stands(
         self, segment: VerbatimSegment, standing: dict[Suffix, ObjectInfo], *, is_committed: bool
     ) -> float:
-        """Return the age of the oldest object to complete, 0 without one. Raise an error if an existing object
-        differs.
+        """Return the age of the oldest object that an unfinished copy left in the target; 0 without such objects. Raise
+        an error if an existing object differs from the source's.
         """
         before_s = 0.0
         for suffix in _DATA:
@@ -169,7 +172,8 @@ class VerbatimCopies:
                 continue
             if not is_committed:
                 before_s = max(before_s, self._leftover_age_s(info))
-            # Compare contents only if there is no manifest: the writer of a manifest compares the objects first.
+            # Compare contents only if there is no manifest: whichever process wrote the manifest has compared them
+            # already.
             if info.size != segment.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
                 raise SegmentAlreadyExistsError(
                     f"{self._shown(segment, suffix)} exists in the target with other bytes than in the source; "
@@ -278,7 +282,7 @@ class VerbatimCopies:
 
 
 def _check(age: AttemptAge) -> None:
-    """Raise LeftAloneError if the attempt, with the age of the objects it completes, is too old to commit."""
+    """Raise LeftAloneError if the attempt, counted from the oldest object that it completes, is too old to commit."""
     try:
         age.check()
     except StoreUnavailableError as error:
@@ -286,7 +290,7 @@ def _check(age: AttemptAge) -> None:
 
 
 SEGMENTS_AT_ONCE: Final = 4
-"""The default number of segments copied in parallel. Each has some parts of 8 MiB in memory."""
+"""The default number of segments copied in parallel. Each segment has several parts of 8 MiB in memory."""
 
 _ID_LENGTH: Final = 1 + 22
 """Length of a segment's id at the end of its path, with the dash before it."""
@@ -310,8 +314,8 @@ class CopyStep(Step[SegmentObjects]):
     """The result of one segment of a copy.
 
     ``item`` is the source's segment. ``last_offset`` is inclusive, None if unknown. ``segment_id`` is the copy's id,
-    None without a copy. ``sent`` is the number of bytes written. In a dry run it is the number to write; for a
-    transcoded segment, that is the source's size. ``error`` is the reason of a failure.
+    None without a copy. ``sent`` is the number of bytes written. In a dry run ``sent`` is the number of bytes to write;
+    for a transcoded segment, it is then the source's size. ``error`` is the reason of a failure.
     """
 
     way: CopyWay | None = None
@@ -380,7 +384,7 @@ def require_target(source: Bucket, target: Bucket, tool: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A segment of one bucket, and the other's segments of the same partition with the same offset."""
+    """A segment of one bucket, and the other bucket's segments of the same partition and base offset."""
 
     objects: SegmentObjects
     beside: tuple[SegmentObjects, ...] = ()
@@ -414,7 +418,7 @@ class _Copying:
     dry_run: bool
 
     def copy(self, pair: Pair) -> CopyStep:
-        """Copy one segment. An error that concerns this segment only becomes part of the step."""
+        """Copy one segment. If an error concerns only this segment, return it in the step."""
         if pair.objects.find(Suffix.MANIFEST) is None:
             return CopyStep(pair.objects, Outcome.LEFTOVER)
         try:
@@ -469,7 +473,7 @@ PART: Final = 8 << 20
 class ProvenStore(DelegatingStore):
     """Reads back and compares each object that it writes. If an object differs, deletes it and raises StoreError.
 
-    A manifest may differ in its data key's wrapping, because a key rotation may have changed it meanwhile.
+    A manifest may come back with its data key wrapped differently: a key rotation may have replaced it meanwhile.
     """
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
@@ -479,7 +483,7 @@ class ProvenStore(DelegatingStore):
         try:
             self.inner.put(key, sent.of(body), if_absent=if_absent)
         finally:
-            # Close the generator: a store that refused before it read the body did not.
+            # A store that refuses a write before it reads the body leaves the generator open, so close it here.
             if isinstance(body, Generator):
                 body.close()
         if not (self._holds(key, sent) or self._holds_manifest(key, whole)):
@@ -499,8 +503,8 @@ class ProvenStore(DelegatingStore):
         return (stored.size, stored.sha256) == (sent.size, sent.sha256) and ends_at(self.inner, key, sent.size)
 
     def _holds_manifest(self, key: str, sent: bytes | None) -> bool:
-        """Return True if the key has a manifest that a key rotation has rewrapped. Readers may have seen it, so keep
-        it.
+        """Return True if the object is a manifest that a key rotation has rewrapped. The caller keeps it, because
+        readers may have seen it.
         """
         if sent is None or not key.endswith(f".{Suffix.MANIFEST.value}"):
             return False
@@ -518,7 +522,9 @@ def parts_of(store: ObjectStore, key: str, size: int) -> Generator[bytes]:
 
 
 def ends_at(store: ObjectStore, key: str, size: int) -> bool:
-    """Return True if the object has no more than ``size`` bytes. In a folder, ``head`` would read the whole file."""
+    """Return True if the object has no more than ``size`` bytes. This requests one byte beyond ``size``, because
+    ``head`` reads the whole file if the store is a folder.
+    """
     try:
         store.get(key, size, size + 1)
     except RangeNotSatisfiableError:

@@ -1,8 +1,8 @@
 """What changes in segments that are copied between two buckets: everything in which the buckets' settings differ.
 
-Where the settings agree, a segment stays as it is, even if it was written with other settings. A ``Recoding`` decides
-about each segment, and a ``Transcoder`` writes those that change. Only ``copying`` imports this module, and it copies
-the unchanged segments. Together the two would be too long for one file.
+A property in which the two buckets' settings agree is not changed, even in segments that were written with other
+settings. A ``Recoding`` decides about each segment, and a ``Transcoder`` writes those that change. Only ``copying``
+imports this module, and it copies the unchanged segments. Together the two would be too long for one file.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class CopyWay(enum.StrEnum):
 class Recoding:
     """The differences between two buckets' settings, which decide what changes in copied segments.
 
-    ``options`` are the target's; only the changed ones apply. ``source_ring`` opens encrypted segments. It is None if
-    no key is needed, and so is the key ring of ``options``.
+    ``options`` are the target's; only the changed ones apply. ``source_ring`` opens encrypted segments. If no key is
+    needed, ``source_ring`` and the key ring of ``options`` are None.
     """
 
     options: WriteOptions
@@ -84,8 +84,8 @@ class Recoding:
     ) -> Recoding:
         """Compare the settings of source and target. Read key files only if something changes.
 
-        Raise ConfigError if the copies would be decrypted, unless ``decrypt`` allows it, and if no setting encrypts the
-        copies that should get ``new_data_keys``.
+        Raise ConfigError if the copies would be decrypted, unless ``decrypt`` allows that. Also raise ConfigError if
+        ``new_data_keys`` are wanted, but the target's settings do not encrypt.
         """
         if new_data_keys and target.encryption is None:
             raise ConfigError("new data keys need encryption: set encryption.enabled and keys for the target")
@@ -187,7 +187,7 @@ def _compression(settings: Settings) -> tuple[int, bool] | None:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Source and target of a copy, and what changes. ``store`` is the target's, perhaps one that verifies its
+    """Source and target of a copy, and what changes. ``store`` is the target's store, or a wrapper that verifies its
     writes.
     """
 
@@ -224,7 +224,7 @@ class Transcoder:
     def find_existing(self, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> Uuid | None:
         """Return the id of a complete copy among the target's segments at the same offset; None without one.
 
-        Raise SegmentAlreadyExistsError if the copy was not written as the settings want it now.
+        Raise SegmentAlreadyExistsError if the existing copy was written with other settings than the present ones.
         """
         for objects in beside:
             if objects.missing:
@@ -263,7 +263,7 @@ class Transcoder:
                 name,
                 metadata.segment_size_in_bytes,
                 InOrder(log.readinto, name).read_into,
-                lambda: False,  # never called: it answers only the compression heuristic, which is off
+                lambda: False,  # never called: only the compression heuristic asks this, and it is off
                 lambda: _indexes(manager, segment),
             )
             return new_id.id, writer.copy_content(copy, content).total

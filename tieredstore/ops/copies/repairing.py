@@ -1,9 +1,9 @@
-"""Repairs damaged segments of a bucket from a good copy, under the same keys: a broker knows only those.
+"""Repairs damaged segments of a bucket from a good copy. The keys stay the same, because brokers know no others.
 
-Separate from ``copying``, which never overwrites an object. Both copies of a segment are verified first, every byte of
-them. Then each object of the target that differs from the good copy is replaced, on the condition of its etag; the
-manifest comes last. A replacement is atomic, so a killed run leaves each object either damaged or repaired, and the
-next run does the rest.
+This module is separate from ``copying``, which never overwrites an object. First every byte of both copies of a segment
+is verified. Then each object of the target that differs from the good copy is replaced, if its etag is unchanged; the
+manifest is replaced last. A replacement is atomic, so a killed run leaves each object either damaged or repaired, and
+the next run does the rest.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _DATA: Final = (Suffix.INDEXES, Suffix.LOG)
 class Repair:
     """Replaces the damaged objects of segments in ``target`` by those of the same segments in ``source``.
 
-    Both need their private keys, to verify encrypted segments. With ``dry_run``, verifies and writes nothing. The
+    Both buckets need their private keys, to verify encrypted segments. With ``dry_run``, nothing is written. The
     outcomes: REPAIRED; THERE if the target's segment is sound; LEFTOVER if it has no manifest; GONE if it was deleted
     meanwhile; CHANGED if another process changed it during each attempt; FAILED with the error.
     """
@@ -162,7 +162,7 @@ class _Repairing:
     dry_run: bool
 
     def repair(self, pair: Pair) -> CopyStep:
-        """Repair one segment. An error that concerns this segment only becomes part of the step."""
+        """Repair one segment. If an error concerns only this segment, return it in the step."""
         if pair.objects.find(Suffix.MANIFEST) is None:
             return CopyStep(pair.objects, Outcome.LEFTOVER)
         try:
@@ -190,7 +190,7 @@ class _Repairing:
         changes = self._changes(objects, good)
         if not changes:
             raise SegmentCorruptError(
-                f"{objects.main_path} has the bytes of the good copy, but not by the target's settings: {damage.detail}"
+                f"{objects.main_path} equals the good copy, but does not fit the target's settings: {damage.detail}"
             )
         if not self.dry_run:
             for change in changes:
@@ -213,7 +213,7 @@ class _Repairing:
         checked = self.source.verify(copy)
         if not checked.is_sound or checked.stored is None:
             reason = "deleted or damaged" if checked.is_gone or not checked.findings else _worst(checked).detail
-            raise SegmentCorruptError(f"{path}: the source's copy is no good copy, nothing was replaced: {reason}")
+            raise SegmentCorruptError(f"{path}: the source's copy is not sound, so nothing was replaced: {reason}")
         try:
             raw = read_manifest_text(self.source.bucket.store, self.source.key(copy, Suffix.MANIFEST), path)
             segment = VerbatimSegment(StoredSegment(copy, checked.stored.manifest), raw, CopyWay.VERBATIM)
@@ -253,9 +253,11 @@ class _Repairing:
         return changes
 
     def _is_good_manifest(self, raw: bytes, good: _GoodCopy) -> bool:
-        """Return True if the manifest differs from the good copy's at most in a right wrapping of the data key.
+        """Return True if the manifest equals the good copy's. The data key may be wrapped by another pair that opens
+        it.
 
-        Raise UnknownKeyError or WrongKeyError if it is unknown whether the manifest or the target's key ring is wrong.
+        Raise UnknownKeyError or WrongKeyError if the data key does not open, and the cause may be the manifest or the
+        target's key ring.
         """
         if raw == good.segment.raw:
             return True
@@ -268,7 +270,8 @@ class _Repairing:
         try:
             return self.target.ring.unwrap(ours.key_id, ours.wrapped) == data_key
         except WrongKeyError:
-            # If the target's pair of this id opens the good copy, the pair is right, and the manifest damaged.
+            # If the target's key pair of this id opens the good copy's data key, the pair is right, so the target's
+            # manifest is damaged.
             if ours.key_id == good.wrapped.key_id and self._recoding().opens(good.wrapped):
                 return False
             raise
@@ -283,8 +286,8 @@ class _Repairing:
             store.replace(key, self._body(good, change), change.etag)
 
     def _body(self, good: _GoodCopy, change: _Change) -> Generator[bytes]:
-        """Yield the good copy's bytes. Raise SegmentCorruptError at their end, so that the store keeps the old object,
-        if they are not those that were verified.
+        """Yield the good copy's bytes. If they turn out to differ from the verified bytes, raise SegmentCorruptError at
+        the end: this aborts the write, so the store keeps the old object.
         """
         objects, digest = good.segment.stored.objects, Digest()
         try:

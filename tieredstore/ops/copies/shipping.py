@@ -1,4 +1,4 @@
-"""Copies closed segments from a broker's disk into a store, each once."""
+"""Copies closed segments from a broker's disk into a store, each segment once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ShipStep(Step[FoundSegment]):
 
 
 def concerns_one_segment(error: TieredStoreError) -> bool:
-    """Return True if the error affects only this segment, and the next ones may succeed."""
+    """Return True if the error affects only one segment, so that the next segments may succeed."""
     return isinstance(error, _OF_ONE_SEGMENT)
 
 
@@ -71,11 +71,13 @@ def size_on_disk(segment: FoundSegment) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shipper:
-    """Copies closed segments that have no copy among ``committed``. Without a manager it only plans and needs no keys.
+    """Copies closed segments that have no copy among ``committed``. Without a manager, the shipper only plans and needs
+    no keys.
 
     Topic id and broker id come from ``partition.metadata`` and ``meta.properties`` unless given. ``on_progress`` gets
-    the number of log bytes just finished. ``around_upload`` is a context entered before the store holds anything of the
-    copy, and left when it holds all or nothing. Several threads may use it, each for other segments.
+    the number of log bytes just finished. ``around_upload`` returns a context manager: it is entered before the first
+    object of a copy is written, and left after the copy is complete or undone. Several threads may use one shipper for
+    different segments.
     """
 
     committed: CommittedSegments
@@ -111,7 +113,8 @@ class Shipper:
         COPIED, or THERE if the store has a complete copy; ACTIVE if the broker may still append to it; GONE if the
         broker has deleted its records; or FAILED with the error.
 
-        Repeat it after any outcome, also after a kill: a segment counts as copied once its manifest exists.
+        The caller may repeat the call after any outcome, and after a kill: a segment counts as copied once its manifest
+        exists.
         """
         try:
             return self._ship(segment)
@@ -150,7 +153,8 @@ class Shipper:
             with self.around_upload(metadata):
                 copy = self.manager.copy_segment(metadata, log.files, on_progress=self._count_chunks(self.manager, log))
         finally:
-            # Note a change even after a failure: the manifest may be written although the answer was lost.
+            # Also after a failure, the segment may have changed in the store: the manifest may be written although the
+            # store's answer was lost.
             self.committed.changed(identity)
         return copied(
             segment_id=metadata.remote_log_segment_id.id,

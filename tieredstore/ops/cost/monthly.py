@@ -30,7 +30,7 @@ LISTING_PAGE: Final = 1000
 _DAY_MS: Final = 86_400_000
 _MONTH_MS: Final = MONTH_DAYS * _DAY_MS
 _SMALL_READS: Final = 2
-"""Requests for manifest and indexes of a segment that is read."""
+"""The number of requests that read the manifest and the indexes of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class CostSums:
     """Facts about a topic or partition from which its cost is calculated.
 
     ``new`` are the segments added within 30 days. ``oldest_ms`` is the time of the oldest segment of all. ``undated``
-    segments have no time, or one in the future. If a manifest is damaged, only the segment's stored bytes count.
+    segments have no timestamp, or a future timestamp. If a manifest is damaged, only the segment's stored bytes count.
     """
 
     all: Usage = field(default_factory=Usage)
@@ -180,7 +180,7 @@ def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
     growth_stored, growth_size = sums.new.stored_size * factor, sums.new.size * factor
     writes = sums.new_writes * factor
     reads = sums.direct_reads * use.direct_reads_per_month + sums.broker_reads * use.broker_reads_per_month
-    # Take the upper limit of listings: in one of the whole bucket, a page may cover several topics.
+    # This is an upper limit: when the whole bucket is listed, one page of the listing may cover several topics.
     lists = sums.all.objects / LISTING_PAGE * use.listings_per_month
     reads_of_all = use.direct_reads_per_month + use.broker_reads_per_month
     kafka = None if prices.kafka is None else _kafka_cost(sums, growth_size, prices.kafka, use.direct_reads_per_month)
@@ -204,7 +204,7 @@ def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_
     # Leave out the newest part of the log, which the brokers hold anyway.
     replaced = max(0.0, sums.all.size - growth_size / MONTH_DAYS * prices.local_days)
     replicas = replaced * prices.replication_factor / GIB
-    # Estimate the probability that sender and receiver are in different zones.
+    # The probability that sender and receiver are in different zones, if replicas are spread evenly.
     crossing = (prices.zones - 1) / prices.zones
     moved = replicas * prices.moved_per_month
     read = sums.all.size / GIB * direct_reads

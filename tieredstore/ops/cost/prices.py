@@ -1,6 +1,6 @@
 """The price file: what storage, requests and traffic cost, in TOML or JSON. The user writes it.
 
-No price is built in. A file has these tables, each number with its unit in its name::
+No price is built in. A price file has these tables; each number's name contains its unit::
 
     name, currency, as_of, assumptions     whose prices, and their date
     [store]    the object store            always
@@ -82,13 +82,15 @@ class Use(PriceGroup):
 
 @dataclass(frozen=True, slots=True)
 class PubsubUse(PriceGroup):
-    """``[pubsub]``: the use of topics of batches. Some 0 values mean: derive it from the topic's own batches."""
+    """``[pubsub]``: the use of topics of batches. In some fields, 0 means that the number is derived from the topic's
+    batches.
+    """
 
     throughput_mib_s: float = number("stored MiB that are published a second; 0: as in the last 30 days", default=0.0)
-    retention_days: float = number("days that batches are kept; 0: what is stored stays as much", default=0.0)
+    retention_days: float = number("days that batches are kept; 0: the stored size stays constant", default=0.0)
     readers: float = number("how often each record is read: groups and queries", default=1.0)
     group_members: float = number("members of groups, each with a beat every five seconds", default=1.0)
-    busy_share: float = number("share of time in which readers look five times a second", most=1.0, default=1.0)
+    busy_share: float = number("share of time in which readers poll five times a second", most=1.0, default=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class PriceFile:
 
 
 def read_prices(path: Path) -> PriceFile:
-    """Read a price file: JSON if its name ends in ``.json``, else TOML. Raise ConfigError that names all faults."""
+    """Read a price file: JSON if its name ends in ``.json``, else TOML. Raise one ConfigError that names all faults."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)

@@ -28,7 +28,9 @@ class UsageBy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageKey:
-    """The subject of a sum. Fields that the grouping does not use are None; so is an unknown ``day``."""
+    """The topic, partition or day that a sum covers. Fields that the grouping does not use are None; so is an unknown
+    ``day``.
+    """
 
     topic: str | None = None
     topic_id: Uuid | None = None
@@ -84,5 +86,5 @@ def usage_of(listed: Iterable[ListedSegment], by: UsageBy) -> Mapping[UsageKey, 
 
 def _day(timestamp_ms: int | None) -> date | None:
     days = None if timestamp_ms is None else timestamp_ms // _DAY_MS
-    # Return None for a time beyond the calendar: a record may claim any.
+    # Return None for a time beyond the calendar, because a record's timestamp may be any number.
     return None if days is None or days > _LAST_DAY else _EPOCH + timedelta(days=days)

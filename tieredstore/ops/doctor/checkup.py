@@ -144,8 +144,9 @@ def checked(
 ) -> Iterator[Check]:
     """Make the checks and yield each result. A check waits no longer than the store's own timeouts.
 
-    With ``named``, the origin of the settings, make those of optional parts too: entry points of ``tieredstore.checks``
-    name functions from a :class:`NamedStore` to results. With ``release``, make the checks of :func:`checked_for`.
+    ``named`` tells where the settings come from. With it, also make the checks of installed optional parts: an entry
+    point of ``tieredstore.checks`` names a function that takes a :class:`NamedStore` and yields results. With
+    ``release``, make only the checks of :func:`checked_for`.
     """
     if release is not None:
         yield from checked_for(settings, release)
@@ -160,10 +161,12 @@ def checked(
 
 
 def checked_for(settings: Settings, release: str, kinds: Sequence[StateKind] = KINDS) -> Iterator[Check]:
-    """Yield a check for each object of ours in the bucket that an earlier ``release`` could not read.
+    """Yield a check for each of tieredstore's own objects in the bucket, such as holds and watermarks, that an earlier
+    ``release`` could not read.
 
-    Lists everything under the prefix, and reads the first bytes of our own objects. First names the kinds that this
-    release writes and ``release`` does not read. Raise ConfigError for a release that is not known.
+    The first results name the kinds of object that this release writes and ``release`` does not read. Then everything
+    under the prefix is listed, and the first bytes of tieredstore's own objects are read. Raise ConfigError for an
+    unknown release.
     """
     asked = parse_release(release, kinds)
     for kind in kinds:
@@ -214,7 +217,7 @@ def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, 
 
 
 def guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
-    """Yield the results of ``checks``; if it raises an error of ours, yield that as the last."""
+    """Yield the results of ``checks``; if it raises a TieredStoreError, yield the error as the last result."""
     try:
         yield from checks()
     except TieredStoreError as error:
@@ -276,7 +279,7 @@ def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
         for place in others:
             named = f"{place.prefix!r} of {place.store.identity}"
             for check in guarded("store", partial(_of_place, place, write=write)):
-                # Name the place in the sentence if the check has not done so.
+                # With several buckets, the sentence must say which bucket it is about.
                 is_named = place.store.identity in check.detail
                 yield check if is_named else replace(check, detail=f"{named}: {check.detail}")
 
@@ -384,7 +387,7 @@ def _of_undeleting(versions: BucketVersions) -> Check:
 
 
 def _of_undeleted(store: ObjectStore, key: str) -> Iterator[Check]:
-    """Bring back a deleted object, if the store can list its versions."""
+    """Test that a deleted object can be brought back, if the store can list versions of objects."""
     versions = admin_of(store).versions()
     if isinstance(versions, str) or versions.obstacle() is not None:
         return
@@ -453,7 +456,7 @@ def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
         yield Check("conditions", Verdict.WARN, f"the store declares no conditional writes: {faults[0]}")
     for fault in faults if store.conditional_writes else ():
         yield Check(
-            "conditions", Verdict.BAD, f"{fault}: processes that share this bucket may undo each other", exit_code=6
+            "conditions", Verdict.BAD, f"{fault}: processes that share this bucket may overwrite each other's changes", exit_code=6
         )
 
 

@@ -1,1 +1,1 @@
-"""Deletes segments and what broken copies left, and keeps the legal holds that prevent it."""
+"""Deletion of segments and of the remains of broken copies, and the legal holds that prevent deletion."""

@@ -1,11 +1,11 @@
-"""Garbage collection: deletes what broken copies and deletions left, and what readers will never need.
+"""Garbage collection: deletes the remains of broken copies and deletions, and segments that no reader will ever need.
 
-There are two kinds: objects of a segment without a manifest, and unfinished writes. Both look like a running copy, and
-only age distinguishes them. An attempt older than ``upload.max.age.ms`` never writes its manifest. So objects twice as
-old, by the store's clock, belong to no running attempt.
+There are two kinds of garbage: objects of a segment without a manifest, and unfinished writes. Both look like a running
+copy; only their age distinguishes them from one. An attempt older than ``upload.max.age.ms`` never writes its manifest.
+So objects that are twice as old by the store's clock belong to no running attempt.
 
-If brokers can be asked, there is a third kind: segments with a manifest that the brokers deleted, or whose copy they
-never finished.
+If brokers can be asked, there is a third kind: segments that have a manifest, but that the brokers deleted or never
+finished copying.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import delete_manifest_first
 
 AGES_APART: Final = 2
-"""The least age of garbage, as a multiple of the longest attempt. The difference is a safety margin."""
+"""Garbage must be this many times as old as the longest upload may take (``upload.max.age.ms``). The difference is a
+safety margin.
+"""
 
 
 class Forgotten(enum.StrEnum):
@@ -208,7 +210,7 @@ def find_garbage(
 def _forgotten(state: SegmentState | None) -> Forgotten | None:
     """Return why the brokers no longer need the segment.
 
-    None if they list it or are deleting it: they restart an interrupted deletion themselves.
+    Return None if they list the segment or are deleting it: brokers restart an interrupted deletion themselves.
     """
     if state is None:
         return Forgotten.NEVER_NAMED
@@ -220,8 +222,8 @@ def _hours(duration_ms: int) -> str:
 
 
 def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
-    """Return the write's key in the layout of segments. For a draft (unfinished file) in a folder, which has another
-    name, return a key beside it.
+    """Return the write's key in the layout of segments. A draft (unfinished file) of a folder has a name outside this
+    layout; for a draft, return the key of a segment in the same folder.
     """
     folder, slash, name = write.key.rpartition("/")
     if name.startswith(DRAFT_PREFIX):

@@ -78,7 +78,7 @@ def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
 
 
 def check_free(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
-    """Raise the same error for a name that is taken now, and place nothing."""
+    """Raise PreconditionFailedError if the hold's name is taken. Write nothing."""
     try:
         store.head(_key(prefix, hold.name))
     except ObjectNotFoundError:

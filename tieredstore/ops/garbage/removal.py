@@ -55,12 +55,13 @@ class Before:
 class Removal:
     """Deletes listed segments, the manifest first. With ``dry_run``, deletes nothing.
 
-    With ``brokers``, a segment stays if they list it. It also stays if they do not list it and it is younger than twice
+    With ``brokers``, a segment stays if they list it. An unlisted segment also stays while it is younger than twice
     ``upload_max_age_ms`` by the store's clock. With ``force``, neither rule protects a segment. Legal holds are read
     repeatedly. Segments written after ``as_of_ms``, by the store's clock, stay.
 
-    If a run is stopped or killed, readers never see half a segment, and the next run continues. A segment that has only
-    lost its manifest by then counts as a leftover, and is removed only with ``leftovers_too``.
+    If a run is stopped or killed, readers never see half a segment, and the next run continues. If the stopped run has
+    deleted only a segment's manifest, the rest counts as a leftover: the next run removes it only with
+    ``leftovers_too``.
     """
 
     store: ObjectStore
@@ -79,9 +80,9 @@ class Removal:
         """Yield a step for each segment within the limit ``before``.
 
         Memory does not hold manifests, and holds the listing only if the limit is an offset. An offset beyond the end
-        of all listed segments would remove everything, and may be meant as a time. So it raises ConfigError before any
-        deletion. If the store refuses a deletion, that is a step; its other errors end the run. Raise ConfigError for
-        ``brokers`` with a store that has no clock.
+        of all listed segments would remove everything, and may be meant as a time. So such an offset raises ConfigError
+        before any deletion. A deletion that the store refuses becomes a step; the store's other errors end the run.
+        Raise ConfigError for ``brokers`` with a store that has no clock.
         """
         if before.offset is not None:
             listed = list(listed)
@@ -171,7 +172,7 @@ class Removal:
         for segment in load_stream(self.store, (one for last in latest.values() for one in last), rules=self.rules):
             if not isinstance(segment.loaded, StoredSegment) or segment.loaded.metadata.end_offset < 0:
                 ends.clear()
-                break  # the end of the log is unknown, and the plan stops there by itself
+                break  # the log's end is unknown; the plan keeps this segment, and so all later ones
             name = f"{segment.partition.topic}-{segment.partition.partition}"
             ends[name] = max(ends.get(name, 0), segment.loaded.metadata.end_offset + 1)
         check_offset(offset, ends)

@@ -152,7 +152,7 @@ def _pem_pair(bits: int, passphrase: bytes | None) -> tuple[bytes, bytes]:
 def write_new(path: Path, content: bytes, *, mode: int) -> None:
     """Write a new file with ``mode`` from the start. Raise ConfigError if that fails."""
     try:
-        # Create the file with its mode: one that gets the mode later could be read by others for a moment.
+        # Create the file with its final mode: if the mode were set later, other users could read the file for a moment.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with contextlib.ExitStack() as undone:
             undone.callback(path.unlink, missing_ok=True)  # half a key is useless

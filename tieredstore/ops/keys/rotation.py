@@ -41,12 +41,14 @@ class RotationStep(Step[SegmentObjects | StoredSnapshot]):
 
 
 _Change: TypeAlias = Callable[[str, bytes], bytes]
-"""Returns an object's bytes with a data key that the pair of this id has wrapped."""
+"""A function that takes a key pair's id and the data key wrapped by it, and returns the object's new bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wrapped:
-    """An object with a data key, and its name in messages. ``read`` returns the data key, and how to change that."""
+    """An object with a data key, and its name in messages. ``read`` returns the wrapped data key, and a function that
+    replaces it.
+    """
 
     item: SegmentObjects | StoredSnapshot
     key: str
@@ -62,10 +64,10 @@ _LOOKS: Final = 2
 class Rotation:
     """Wraps data keys by the active pair of a key ring.
 
-    Data keys that the active pair wraps already cost no RSA. Each new wrapping is opened and compared before it is
-    written. The write is conditional, so an object that was deleted meanwhile never returns. If a run is stopped or
-    killed, each object is unchanged or rotated, and the next run does the rest. A ``dry_run`` does everything but
-    write.
+    A data key that the active pair already wraps costs no RSA operation. Each new wrapping is opened and compared
+    before it is written. The write is conditional, so an object that was deleted meanwhile never returns. If a run is
+    stopped or killed, each object is unchanged or rotated, and the next run does the rest. A ``dry_run`` does
+    everything but write.
     """
 
     store: ObjectStore
@@ -76,7 +78,7 @@ class Rotation:
     parallel: int = READERS
 
     def run(self, listed: Iterable[SegmentObjects]) -> Iterator[RotationStep]:
-        """Yield a step for each listed segment that has a manifest, in their order.
+        """Yield a step for each listed segment that has a manifest, in the order of the listing.
 
         Memory does not grow with the listing. Raise ConfigError for a store without atomic conditional writes. Errors
         of the store end the run.
@@ -95,7 +97,7 @@ class Rotation:
             )
 
     def run_snapshots(self, snapshots: Snapshots) -> Iterator[RotationStep]:
-        """Yield a step for each snapshot; raise as :meth:`run`, and NewerVersionError."""
+        """Yield a step for each snapshot. Raise the errors of :meth:`run`, and NewerVersionError."""
         require_conditional_writes(self.store, "key rotation")
         for stored in snapshots.find_all():
             yield self._rotate(_Wrapped(stored, stored.key, stored.key, partial(snapshots.data_key, stored)), None)

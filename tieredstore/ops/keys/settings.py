@@ -68,7 +68,7 @@ def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> 
 
 @contextlib.contextmanager
 def _held(path: Path, content: bytes) -> Generator[Path]:
-    """Lock the file, unless its content has changed; yield its real path."""
+    """Lock the file and yield its real path. Raise ConfigError if its content has changed."""
     target = path.resolve()
     changing = f"{path} is being changed by another process; run the command again"
     try:

@@ -37,12 +37,10 @@ class NeedReason(enum.StrEnum):
     """The segment's manifest is unreadable, so its pair is unknown."""
 
     UNCOMMITTED = "uncommitted"
-    """The segment has objects, of a running or broken copy, but no manifest. It may still be committed with the
-    pair.
-    """
+    """The segment has no manifest. If a copy is still running, it may commit the segment with this pair."""
 
     UNFINISHED = "unfinished"
-    """A write is unfinished. The segment may still be committed with the pair."""
+    """A write is unfinished. Its segment may still be committed with this pair."""
 
     SNAPSHOT = "snapshots"
     """The pair wraps the data key of a cluster's snapshot, or the snapshot is damaged."""
@@ -91,10 +89,10 @@ def _rotated_key(prefix: str, key_id: str) -> str:
 def needs_of(
     store: ObjectStore, prefix: str, listed: Iterable[ListedSegment], key_id: str, *, cached_ms: int = -1
 ) -> Iterator[KeyNeed]:
-    """Yield everything that needs, or may need, the pair ``key_id``. If there is nothing, the pair can be retired.
+    """Yield everything that needs, or may need, the pair ``key_id``. If nothing is yielded, the pair can be retired.
 
-    Unfinished writes are looked up before the first segment is taken from ``listed``. A write that is committed in
-    between is then in the listing.
+    Unfinished writes are looked up before the first segment is taken from ``listed``, so that a write that is committed
+    in between appears in the listing.
     """
     until_ms = cached_until_ms(store, prefix, key_id, cached_ms)
     if until_ms is not None:

@@ -1,6 +1,6 @@
-"""The contents of a schema registry, as a snapshot holds them: all versions of all subjects, soft-deleted ones too.
+"""The contents of a schema registry in a snapshot: all versions of all subjects, including soft-deleted ones.
 
-Messages refer to ids of soft-deleted schemas as well, and the registry still serves these.
+Messages may refer to ids of soft-deleted schemas, and the registry still serves these schemas.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StoredVersion:
 def read_schemas(registry: SchemaRegistry) -> tuple[RegistrySchemas, list[NotHeld]]:
     """Return all schemas of the registry's default context, and the versions whose metadata and rules are left out.
 
-    One request per version, and three per subject. Raise RegistryError.
+    The call makes three requests per subject and one per version. Raise RegistryError.
     """
     held: list[SchemaVersion] = []
     levels: dict[str, str] = {}
@@ -52,7 +52,7 @@ def read_schemas(registry: SchemaRegistry) -> tuple[RegistrySchemas, list[NotHel
 
 
 def subjects_of(registry: SchemaRegistry) -> tuple[str, ...]:
-    """Return the names of all subjects, soft-deleted ones too."""
+    """Return the names of all subjects, including soft-deleted ones."""
     names = _parsed(_NAMES, registry.ask("/subjects?deleted=true", "its subjects"), "its subjects")
     return tuple(sorted(names))
 

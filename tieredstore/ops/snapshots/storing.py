@@ -1,6 +1,6 @@
 """Cluster snapshots in the bucket: ``<prefix>!tieredstore/snapshots/<cluster id>/<moment>.json``, written if absent.
 
-The moment is the hour for the hourly ones, and the second for others.
+``<moment>`` is the hour of an hourly snapshot, and the second of any other snapshot.
 
 The object is JSON: the snapshot itself is compressed, encrypted like a segment if the settings have key pairs, and
 encoded as base64. A checksum covers it.
@@ -80,7 +80,7 @@ class Snapshots:
         return cls(manager.store, manager.layout.prefix, manager.key_ring)
 
     def key(self, cluster_id: str, moment_ms: int, form: str = _HOUR) -> str:
-        """Return the key of a cluster's snapshot of the hour, or of the second, of ``moment_ms``."""
+        """Return the key of the cluster's snapshot for the hour, or the second, in which ``moment_ms`` lies."""
         return f"{self.prefix}{_FOLDER}{quote(cluster_id, safe='')}/{_text(moment_ms, form)}.json"
 
     def has(self, cluster_id: str, moment_ms: int) -> bool:
@@ -92,9 +92,9 @@ class Snapshots:
         return True
 
     def write(self, snapshot: ClusterSnapshot, *, is_hourly: bool) -> bool:
-        """Write a snapshot under its hour or its second; return False and write nothing if there is one.
+        """Write a snapshot under the key of its hour or its second. If the key exists, write nothing and return False.
 
-        Raise ConfigError if it is larger than a snapshot may be.
+        Raise ConfigError if the snapshot is too large.
         """
         body = _sealed(snapshot, self.key_ring)
         key = self.key(snapshot.cluster_id, snapshot.taken_ms, _HOUR if is_hourly else _SECOND)
@@ -111,8 +111,8 @@ class Snapshots:
     def read(self, stored: StoredSnapshot) -> ClusterSnapshot:
         """Read one snapshot.
 
-        Raise CorruptDataError if it is damaged, NewerVersionError if a later release wrote it, EncryptionError without
-        its key, and ObjectNotFoundError if it has expired.
+        Raise CorruptDataError if the snapshot is damaged, NewerVersionError if a later release wrote it,
+        EncryptionError if its key is missing, and ObjectNotFoundError if it has expired.
         """
         where = f"the snapshot {stored.cluster_id} {stored.name}"
         snapshot = _opened(self.store.get_small(stored.key, _MAX_STORED_BYTES), self.key_ring, where)
@@ -135,7 +135,8 @@ class Snapshots:
             raise ConfigError(f"the bucket has snapshots of {len(clusters)} clusters; name one: {', '.join(clusters)}")
         newest: ClusterSnapshot | None = None
         for stored in reversed(listed):
-            # An hourly one may be newer than one of a second of that hour.
+            # The list is sorted by names: an hourly snapshot sorts first in its hour, but may have been taken last. So
+            # go on to the start of the hour.
             if newest is not None and stored.moment_ms < newest.taken_ms - newest.taken_ms % _HOUR_MS:
                 break
             if cluster_id in (None, stored.cluster_id) and (at_ms is None or stored.moment_ms <= at_ms):
@@ -154,10 +155,11 @@ class Snapshots:
         raise ResourceNotFoundError(f"the bucket has no {what}{of}{until}: `tieredstore restore snapshot` writes one")
 
     def find_topic(self, topic: str, topic_id: str) -> TopicSettings | None:
-        """Return a topic as the newest snapshot of it has it; None if no snapshot has one of this name.
+        """Return a topic's settings from the newest snapshot that has this topic id; None if no snapshot has a topic of
+        this name.
 
-        Without a snapshot of this id, it is the newest topic of the name: topics of the raw layout have no ids of
-        Kafka's, and a restored topic got a new one. See also :meth:`read`.
+        If no snapshot has the id, the newest topic of the same name is returned: topics of the raw layout do not have
+        Kafka's ids, and a restored topic got a new id. See also :meth:`read`.
         """
         of_name: TopicSettings | None = None
         for stored in sorted(self.find_all(), key=lambda each: each.moment_ms, reverse=True):
@@ -168,7 +170,8 @@ class Snapshots:
         return of_name
 
     def data_key(self, stored: StoredSnapshot) -> tuple[WrappedDataKey | None, Callable[[str, bytes], bytes]]:
-        """Return a snapshot's wrapped data key, and a function that returns the object with one of another pair.
+        """Return a snapshot's wrapped data key, and a function that returns the object with the data key wrapped by
+        another pair.
 
         Raise CorruptDataError, NewerVersionError and ObjectNotFoundError.
         """
@@ -196,7 +199,7 @@ class Snapshots:
         return wrapped is not None and wrapped.key_id == key_id
 
     def expire(self, max_age_ms: int) -> list[StoredSnapshot]:
-        """Delete the snapshots older than this, but never a cluster's newest; return those deleted.
+        """Delete snapshots older than ``max_age_ms``, but never a cluster's newest; return the deleted ones.
 
         The store's clock decides. If the store has none, or does not list times, nothing is deleted.
         """
@@ -243,7 +246,7 @@ class _Encryption:
     aad: str
 
     def wrapped(self) -> WrappedDataKey:
-        """Return the key; raise CorruptDataError for another text than base64."""
+        """Return the key. Raise CorruptDataError if the text is not base64."""
         data_key, aad = (decode_base64(getattr(self, name), name, padded=True) for name in ("data_key", "aad"))
         return WrappedDataKey(self.key_id, data_key, aad)
 

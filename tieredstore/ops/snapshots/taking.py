@@ -19,9 +19,10 @@ _NO_CLUSTER_RIGHT = "the login may not describe the cluster"
 
 
 def take_snapshot(store: ObjectStore, cluster: ClusterState, registry: SchemaRegistry | None) -> ClusterSnapshot:
-    """Read everything that a snapshot holds; ``store`` only tells the time. What cannot be read is named in it.
+    """Read the cluster and the registry, and return a new snapshot. It names everything that could not be read.
+    ``store`` only tells the time.
 
-    Raise BrokerError if the brokers do not answer. A registry that fails is named.
+    Raise BrokerError if the brokers do not answer. A registry that fails raises no error, but is named in the snapshot.
     """
     taken_ms = _now_ms(store)
     cluster_id = cluster.cluster_id()
@@ -56,6 +57,8 @@ def _schemas_of(registry: SchemaRegistry | None) -> tuple[RegistrySchemas | None
 
 
 def _now_ms(store: ObjectStore) -> int:
-    """Return the store's time: it is the same for all uploaders. A store without a clock is on this machine."""
+    """Return the store's time, which is the same for all uploaders. A store without a clock is on this machine, so use
+    this machine's clock.
+    """
     now_ms = admin_of(store).now_ms()
     return int(time.time() * 1000) if now_ms is None else now_ms

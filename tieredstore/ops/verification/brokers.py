@@ -35,9 +35,9 @@ _WORDS: Final = {
 class BrokersBelief(Closing):
     """The segments that the brokers list by their metadata topic. Not thread-safe.
 
-    There may be millions, so a temporary file holds them; :meth:`close` removes it. Use it in this order: take all
-    records, :meth:`compare` each segment of a run, take the new records, and ask for the :meth:`rest`. Then segments
-    copied or deleted during the run are no findings.
+    A temporary file holds the segments, because there may be millions; :meth:`close` removes the file. Call the methods
+    in this order: :meth:`take` all records, :meth:`compare` each segment of a run, take the new records, and ask for
+    the :meth:`rest`. In this order, segments that are copied or deleted during the run cause no findings.
     """
 
     def __init__(self, topic: str = METADATA_TOPIC) -> None:
@@ -47,7 +47,9 @@ class BrokersBelief(Closing):
         self._database.execute(_DOUBTFUL)
 
     def take(self, records: Iterable[tuple[int, int, bytes]]) -> Iterator[Finding]:
-        """Take records (partition, offset, value). Yield a finding for each record that is not Kafka's."""
+        """Take records (partition, offset, value) of the topic. Yield a finding for each record that Kafka cannot have
+        written.
+        """
         for partition, offset, value in records:
             try:
                 self._segments.take(value)

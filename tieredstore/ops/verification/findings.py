@@ -21,10 +21,10 @@ class Severity(enum.StrEnum):
     """Wrong bytes, or half a segment."""
 
     MISSING = "missing"
-    """A segment that is listed or expected somewhere but absent."""
+    """A segment or object that is absent, although the brokers or other objects refer to it."""
 
     GAP = "gap"
-    """Offsets that no segment has, although later ones exist."""
+    """Offsets that are in no segment, although later offsets are."""
 
     NOTICE = "notice"
     """Something that does not affect readers."""

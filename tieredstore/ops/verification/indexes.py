@@ -47,8 +47,8 @@ _Parsed = TypeVar("_Parsed")
 class KnownTransactions:
     """A segment's transactions by its indexes.
 
-    ``aborted`` are those that end in it. ``opened`` has the first offsets of transactions open at its end, by producer
-    id.
+    ``aborted`` are the aborted transactions that end in the segment. ``opened`` maps producer ids to the first offsets
+    of transactions that are open at the segment's end.
     """
 
     aborted: tuple[AbortedTransaction, ...]
@@ -104,7 +104,7 @@ class _IndexCheck:
         self.result = CheckedIndexes()
 
     def open_one_by_one(self, manager: RemoteStorageManager, why: CorruptDataError) -> dict[IndexType, bytes]:
-        """Return the indexes that open. Report each of the others."""
+        """Return the indexes that open. Report each index that does not."""
         encryption, ring = self._stored.manifest.encryption, manager.key_ring
         info = self._subject.objects.find(Suffix.INDEXES)
         total = self._stored.manifest.segment_indexes.total_size
@@ -207,7 +207,8 @@ class _IndexCheck:
 
 
 def end_findings(subject: Subject, said: int, last: int) -> Iterator[Finding]:
-    """Yield a finding if the manifest's end offset ``said`` is not ``last``, that of the log's last record.
+    """Yield a finding if ``said``, the manifest's end offset, differs from ``last``, the offset of the log's last
+    record.
 
     ``last`` is -1 for a log without batches.
     """

@@ -39,7 +39,8 @@ _VIEW_SIZE: Final = HEADER_SIZE + MARKER_BYTES
 class LogWalk:
     """Reads the bytes of a log forward. Only :meth:`jump` may go back. Not thread-safe.
 
-    The stream's errors pass through: SegmentCorruptError for a chunk that does not open, which begins at :attr:`end`.
+    The methods raise the stream's errors. A SegmentCorruptError means that the chunk which begins at :attr:`end` does
+    not open.
     """
 
     def __init__(self, stream: SegmentStream, size: int) -> None:
@@ -130,9 +131,9 @@ class LogWalk:
 class BatchChecks:
     """Checks the batches of a log in order, each while its bytes are still available. Not thread-safe.
 
-    One cause is reported once: a faulty batch is not compared any further. Eight of the fields change: findings, the
-    batch before, the run and the open transactions. The others are what the log is compared with; they are looked up
-    once for millions of batches.
+    Each cause is reported once: after a fault, the batch is not compared any further. Most fields are the expected
+    values, looked up once for millions of batches. The others hold the progress: the findings, the previous batch, and
+    the open transactions.
     """
 
     def __init__(self, subject: Subject, stored: StoredSegment, indexes: CheckedIndexes) -> None:
@@ -153,8 +154,8 @@ class BatchChecks:
         start = self._metadata.start_offset
         self._offsets = indexes.offsets or read_offset_index(b"", start)
         self._times = indexes.times or read_time_index(b"", start)
-        # The run checks many batches at once, nearly all of the log, and holds the progress in the log and its
-        # indexes.
+        # A ``BatchRun`` is native code that checks nearly all batches, many in one call. It also counts how far the log
+        # and the indexes have been compared.
         self._run = BatchRun(start, *self._offsets.columns, *self._times.columns)
         aborted = indexes.aborted or ()
         self._aborted = {(entry.producer_id, entry.last_offset): entry for entry in aborted}
@@ -315,7 +316,7 @@ class BatchChecks:
             self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
 
     def _settle(self) -> None:
-        """Check the latest batch, whose offsets are confirmed now, against the leader epochs and the indexes."""
+        """Compare the latest batch with the leader epochs and the indexes. Its offsets are confirmed by now."""
         if self._pending is None:
             return
         header, run = self._pending, self._run
@@ -325,13 +326,15 @@ class BatchChecks:
             run.next_entry += 1
         while run.next_time < len(self._times) and (time := self._times[run.next_time]).offset <= header.last_offset:
             run.next_time += 1
-            # Check that an entry's offset is in the batch with the greatest timestamp so far.
+            # The entry's offset must be in the batch with the greatest timestamp so far.
             if not time.timestamp == run.max_timestamp == header.max_timestamp:
                 detail = f"it has timestamp {time.timestamp} at offset {time.offset}, not {run.max_timestamp}"
                 self._time_finding(detail)
 
     def _hold_against(self, header: BatchHeader, entry: OffsetIndexEntry) -> bool:
-        """Return True if the entry is this batch's own. An entry has the last offset and the position of one append."""
+        """Return True if the entry belongs to this batch. An entry has the position of an append to the log, and its
+        last offset.
+        """
         if header.position + header.size_in_bytes <= entry.position:
             return False
         if entry.position > header.position:
@@ -360,12 +363,14 @@ class BatchChecks:
         # Ignore differences that result from other producers' records or from compaction: they do not matter to
         # readers.
         elif first is not None and first < entry.first_offset:
-            self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, after its records at {first}")
+            self._txn_finding(f"by it, {what} aborts begins at {entry.first_offset}, after its first record at {first}")
         elif before is not None and entry.first_offset <= before:
-            self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, before the one that {before} ends")
+            self._txn_finding(f"by it, {what} aborts begins at {entry.first_offset}, but the one before ends at {before}")
 
     def _check_stable(self) -> None:
-        """Check the index's greatest last stable offset: readers trust it, and look no further for outcomes."""
+        """Check the greatest last stable offset of the transaction index: readers look for no aborted transactions
+        beyond it.
+        """
         opened = min(self._opened.values(), default=self.last_offset + 1)
         limit = min([opened, *self._known_open.values()])
         if self._stable > limit:
@@ -460,7 +465,7 @@ class _PointerLook:
             _chunk_finding(self._checks, self._log, error)
 
     def check_end(self) -> None:
-        """Check the log from the last entry on. Without entries, check all of it: it is then short."""
+        """Check the log from the index's last entry on. If the index is empty, the log is short: check all of it."""
         number = len(self._index) - 1
         start = position = self._index[number].position if number >= 0 else 0
         last = -1
@@ -483,7 +488,7 @@ class _PointerLook:
                 self._checks.add(finding)
 
     def _check_first(self, number: int, header: BatchHeader | None) -> bool:
-        """Return True if the batch at an entry may be the right one; else report it."""
+        """Return True if the batch at an entry's position may contain the entry's offset; else report the entry."""
         entry = self._index[number]
         least = self._index[number - 1].offset + 1 if number else self._index.base_offset
         if header is not None and least <= header.base_offset <= entry.offset:
@@ -525,7 +530,7 @@ class _DataWalk:
                 return
 
     def _take_from(self, position: int, *, is_out_of_order: bool) -> None:
-        """Check all batches from ``position`` on: many at once, and singly where that stops."""
+        """Check all batches from ``position`` on: many per call where possible, the others one by one."""
         self._reached, last_offset = position, -1
         while True:
             if not is_out_of_order:
@@ -540,7 +545,9 @@ class _DataWalk:
             self._reached, last_offset = header.position + header.size_in_bytes, header.last_offset
 
     def _pass_chunk(self, error: SegmentCorruptError) -> int:
-        """Report the chunk that does not open, and others up to the next batch; return that batch's position."""
+        """Report this chunk, and any further ones up to the next batch, as chunks that do not open; return the batch's
+        position.
+        """
         while True:
             behind = _chunk_finding(self._checks, self._log, error).stop
             try:

@@ -1,7 +1,7 @@
 """Checks between segments: gaps, overlaps, leader epochs, repeated copies, re-created topics.
 
-It takes segments in key order. Memory holds a few numbers and the latest leader epochs of one partition, and the
-topics' names.
+The checks take segments in key order. Memory holds the topics' names, and of one partition a few numbers and the latest
+leader epochs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EPOCHS_KEPT: Final = 1000
 
 
 class Neighbours:
-    """Compares each segment with those before it. Takes segments in key order; for one thread."""
+    """Compares each segment with those before it. Takes segments in key order. Not thread-safe."""
 
     def __init__(self) -> None:
         self._topic_ids: dict[str, Uuid] = {}
@@ -36,7 +36,8 @@ class Neighbours:
         """
         where = subject.objects.segment_id.topic_id_partition
         start = subject.objects.start_offset
-        # Begin a second sequence: keys with another locale's digits come after all others.
+        # Keys with non-ASCII digits are listed after all others, so the same partition's offsets may begin a second
+        # time.
         if where != self._partition or start < self._log.start:
             yield from self.finish()
             self._log = _LogSoFar()
@@ -186,7 +187,7 @@ class _LogSoFar:
         reach = extent.end if self._reach is None else max(self._reach, extent.end)
         for epoch, begins in extent.epochs:
             if epoch > newest:
-                # Cut the reach of the previous epoch: it ended where this one began, even if its segments have more.
+                # The previous epoch ended where this one began, even if its segments have later offsets.
                 reach = extent.end if begins <= reach else reach
                 self._epochs.append((epoch, max(begins, start)))
         del self._epochs[:-_EPOCHS_KEPT]

@@ -53,7 +53,7 @@ def verify_part(
     if part.is_between:
         selection = Selection(Level.LISTING, since_ms=selection.since_ms)
     for checked in verify(bucket, scope, selection, parallel=parallel, stop_offset=part.stop_offset):
-        # Skip keys with other digits, which the plan has reported: a range of offsets does not find them.
+        # Skip keys with non-ASCII digits: the plan has reported them, and a range of offsets does not contain them.
         yield from (
             finding
             for finding in checked.findings

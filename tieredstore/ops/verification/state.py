@@ -68,8 +68,8 @@ class VerifyState(Closing):
             raise
 
     def known(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
-        """Return the result of an earlier check of a segment, if that check at this level was recent and sound and
-        the segment has not changed; else None.
+        """Return the result of an earlier check of a segment; None if there is none that still counts. The check must
+        be recent and at this level or deeper, it must have found no fault, and the segment must be unchanged.
         """
         with self._explained():
             row = self._database.execute(

@@ -18,7 +18,7 @@ MOST_FINDINGS: Final = 100
 
 
 class Level(enum.StrEnum):
-    """How deep a check goes. Each level includes those before it."""
+    """The depth of a check. Each level includes the levels before it."""
 
     LISTING = "listing"
     """Check the listing and the manifests."""

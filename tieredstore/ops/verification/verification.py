@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager
 
 _LOGS_AT_ONCE: Final = 4
-"""The default number of logs read in parallel. All processors decode each log, which has 32 MiB or more in flight."""
+"""The default number of logs read in parallel. Each log has 32 MiB or more in memory, and is decoded by all processors.
+"""
 
 Narrow: TypeAlias = Callable[[Iterator[SegmentObjects]], Iterator[SegmentObjects]]
 """Selects some of the listed segments."""
@@ -234,7 +235,8 @@ class OpenTransactions:
                 if entry.first_offset != (first := opened.get(producer)):
                     began = "none is open" if first is None else f"it began at {first}"
                     yield _finding(subject, producer, entry.last_offset, f"begins at {entry.first_offset}", began)
-            # Leave out transactions that this segment's snapshot has as still open: they have no marker in it.
+            # Leave out transactions that are still open in this segment's producer snapshot: the segment has no marker
+            # for them.
             pending = {
                 producer: first
                 for producer, first in opened.items()
@@ -341,7 +343,7 @@ class SegmentCheck:
         self._manager = manager
 
     def check(self, subject: Subject) -> SegmentResult:
-        """Check a segment as deep as ``subject.level`` says."""
+        """Check a segment at the level ``subject.level``."""
         try:
             return self._check(subject)
         # Retention may delete a segment after the listing, so its absence is no damage.
@@ -395,7 +397,7 @@ class SegmentCheck:
         """Check at the levels index and data. Do not read objects that are missing or have a wrong size."""
         manager = self._manager
         assert manager is not None
-        # Check no deeper: the manager would look for another key, or for missing bytes.
+        # Check no deeper: the manager would ask for keys or bytes that do not exist.
         if known & {FindingKind.FOREIGN_DIGITS, FindingKind.INDEXES_MISSING, FindingKind.INDEXES_SIZE}:
             return SegmentResult(subject, (), stored)
         indexes = check_indexes(manager, subject, stored)
