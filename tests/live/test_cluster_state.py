@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition, admin
+from confluent_kafka import Consumer, Producer, TopicPartition, admin
 
+from tests.support.kafka.other_groups import OTHER_GROUPS, make_other_groups
 from tests.support.servers.kafka import PASSWORD, USER, start_kafka
 from tests.support.servers.kafka_cluster import KAFKA_39, start_kafka_cluster
 from tieredstore.errors import BrokerUnavailableError
@@ -21,12 +22,7 @@ _admin: Any = admin
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
-    "group.coordinator.rebalance.protocols": "classic,consumer,share",
-    "group.share.enable": "true",
-    "unstable.api.versions.enable": "true",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-    "share.coordinator.state.topic.num.partitions": "1",
+    **OTHER_GROUPS,
 }
 ACL = AclEntry("TOPIC", "ord", "PREFIXED", f"User:{USER}", "*", "DESCRIBE", "ALLOW")
 
@@ -48,7 +44,7 @@ def newest() -> Iterator[Filled]:
         fill(server.bootstrap_servers)
         create_acl(server.bootstrap_servers)
         consume(server.bootstrap_servers, "fresh", "consumer")
-        share(server.bootstrap_servers)
+        make_other_groups(server.bootstrap_servers, "orders")
         login = {
             "bootstrap.servers": server.sasl_servers, "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": PASSWORD,
@@ -94,15 +90,6 @@ def create_acl(servers: str) -> None:
         future.result(60)
 
 
-def share(servers: str) -> None:
-    consumer: Any = ShareConsumer({"bootstrap.servers": servers, "group.id": "shared"})
-    consumer.subscribe(["orders"])
-    with ClusterState({"bootstrap.servers": servers}) as state:
-        while not state.groups([])[1]:
-            consumer.poll(0.1)
-    consumer.close()
-
-
 def offsets_of(group: str, protocol: Any) -> GroupOffsets:
     return GroupOffsets(group, protocol, (CommittedOffset("orders", 0, 10), CommittedOffset("orders", 1, 7, "a note")))
 
@@ -118,8 +105,8 @@ def test_everything_is_read_that_the_login_may_read(newest: Filled) -> None:
     ]
     assert not not_held
     assert groups == [offsets_of("billing", "classic"), offsets_of("fresh", "consumer")]
-    assert [(each.kind, each.name) for each in groups_not_held] == [("group", "shared")]
-    assert "share and streams" in groups_not_held[0].reason
+    assert [(each.kind, each.name) for each in groups_not_held] == [("group", "shared"), ("group", "streaming")]
+    assert all("share and streams" in each.reason for each in groups_not_held)
 
 
 def test_what_a_login_may_not_read_is_named(newest: Filled) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ShareConsumer
+from confluent_kafka import Consumer
 
 import tieredstore as ts
 from tests.restore.groups.restored_topics import (
@@ -22,22 +22,12 @@ from tests.restore.groups.restored_topics import (
 )
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.kafka.kafka_topics import TIMEOUT_S, delete_topic, make_topic
+from tests.support.kafka.other_groups import OTHER_GROUPS, make_other_groups
 from tests.support.records.hourly_topics import NOON_MS
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, start_kafka_cluster
 from tieredstore.format.cluster_snapshot import ClusterSnapshot, CommittedOffset, GroupOffsets, NotHeld
-from tieredstore.live.cluster_state import ClusterState
 from tieredstore.ops.snapshots.storing import Snapshots
-
-SHARING = {
-    "group.coordinator.rebalance.protocols": "classic,consumer,share",
-    "group.share.enable": "true",
-    "unstable.api.versions.enable": "true",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-    "share.coordinator.state.topic.num.partitions": "1",
-}
-"""Settings of a broker of Kafka 4.1 that has share groups."""
 
 Commits = dict[str, dict[int, tuple[int, str]]]
 
@@ -190,25 +180,19 @@ def test_groups_of_a_snapshot_move(kafka: KafkaServer, tmp_path: Path) -> None:
     assert check_all_moved(topic, {topic.target: {0: (offset, "text")}}) == 1
 
 
-def test_share_groups_are_named_on_both_sides(tmp_path: Path) -> None:
-    with start_kafka(**SHARING) as server:
+def test_share_and_streams_groups_are_named_on_both_sides(tmp_path: Path) -> None:
+    with start_kafka(**OTHER_GROUPS) as server:
         topic = restore_topic(server, tmp_path, random.Random(60), partitions=1, records=5)
-        consumer: Any = ShareConsumer({
-            "bootstrap.servers": server.bootstrap_servers, "group.id": "shared", "log_level": 0,
-        })  # fmt: skip
-        consumer.subscribe([topic.source])
-        with ClusterState({"bootstrap.servers": server.bootstrap_servers}) as cluster:
-            while "shared" not in cluster.listed_groups():
-                consumer.poll(0.1)
-        consumer.close()
+        make_other_groups(server.bootstrap_servers, topic.source)
         properties = tmp_path / "old.properties"
         properties.write_text(f"bootstrap.servers={server.bootstrap_servers}\n")
         left = groups(topic, tmp_path, "--from-cluster", properties, "--yes").clean()
-        assert "not movable  shared (neither a classic nor a consumer group, " in left.text
-        file = write_file(tmp_path / "groups.json", topic.source, {"shared": {0: (1, "")}})
+        file = write_file(tmp_path / "groups.json", topic.source, {"shared": {0: (1, "")}, "streaming": {0: (1, "")}})
         refused = groups(topic, tmp_path, "--from-file", file, "--yes")
         assert refused.code == 6
-        assert "refused  shared (neither a classic nor a consumer group, " in refused.text
+        for name in ("shared", "streaming"):
+            assert f"not movable  {name} (neither a classic nor a consumer group, " in left.text
+            assert f"refused  {name} (neither a classic nor a consumer group, " in refused.text
 
 
 @pytest.fixture(params=[KAFKA, KAFKA_39], ids=["newest", "3.9"])
