@@ -1,4 +1,6 @@
-"""The segments in a store, found by listing, without a broker. The broker's metadata topic can be a source too."""
+"""The segments in a store, found by listing it, without a broker. They can also be read from the brokers' metadata
+topic.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a name's module on first use: a command that only lists needs no planning, and reads no log."""
+    """Import a name's module on first use, because a command that only lists does not need the modules that read
+    manifests and logs.
+    """
     match name:
         case "Catalog" | "Incarnation" | "PartitionSegments":
             from tieredstore.catalog import catalog  # noqa: PLC0415  see above

@@ -1,4 +1,4 @@
-"""The error for a topic or partition that does not exist, with similar names, and the hint at another prefix."""
+"""The error for a topic or partition that does not exist. It suggests similar names, or another key prefix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.model import Uuid
 from tieredstore.places.record import layout_hint
 
 _LOOK_S: Final = 2.0
-"""Seconds for the search for similar names: an error should come soon."""
+"""The longest search for similar names, in seconds, so that the error comes soon."""
 
 _LIKE: Final = 3
 """Number of similar names to show."""
@@ -24,10 +24,10 @@ _LIKE: Final = 3
 _SHOWN: Final = 10
 
 _PAGE: Final = 1000
-"""Keys to look at in each listing for another prefix, as many as one request lists."""
+"""The number of keys that the search for another prefix reads from each listing: one request returns as many."""
 
 _BEGINNINGS: Final = 8
-"""Most beginnings of the prefix to list, in a bucket whose first page has no segment."""
+"""If the bucket's first page has no segment, list at most this many shortened forms of the prefix."""
 
 _IN_BUCKET: Final = "in the bucket"
 
@@ -77,8 +77,8 @@ def prefix_hint(store: ObjectStore, prefix: str) -> str:
     """Return a sentence that names another prefix with segments, for a ``key.prefix`` without any; empty if none is
     found.
 
-    Make at most nine requests: one for the first page of the bucket and, if the bucket is larger than that, one for
-    each of the longest beginnings of the prefix. A store that refuses to list them gives no hint.
+    This takes at most nine requests: one for the first page of the bucket and, if the bucket has more pages, one for
+    each of the longest shortened forms of the prefix. If the store refuses to list, return no hint.
     """
     longest = [prefix[:length] for length in range(len(prefix) - 1, 0, -1)][:_BEGINNINGS]
     try:

@@ -1,4 +1,4 @@
-"""Contents of a store: topics, their incarnations, partitions and logs. A value that makes no requests."""
+"""The contents of a store as a value: topics, their incarnations, partitions and logs. Its methods make no requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One incarnation of a topic. Kafka gives a re-created topic another id, so it is another incarnation.
+    """One incarnation of a topic: a topic that was deleted and re-created has another id in Kafka, and is another
+    incarnation.
 
-    ``first_copied_ms`` and ``last_copied_ms`` are the times of its earliest and latest copy, -1 if a segment has none.
+    ``first_copied_ms`` and ``last_copied_ms`` are the times at which its first and last segments were copied, -1 if a
+    segment's time is unknown.
     """
 
     topic: str
@@ -44,8 +46,8 @@ class PartitionSegments:
 
     @classmethod
     def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage | TieredStoreError) -> PartitionSegments:
-        """Combine the lineage (the valid segments of one log) with the times of all segments, including segments
-        outside of it.
+        """Combine the lineage (the valid segments of one log) with the times of all segments, including those outside
+        the lineage.
         """
         times = [segment.event_timestamp_ms for segment in segments]
         return cls(lineage, min(times), max(times) if min(times) >= 0 else -1)
@@ -106,9 +108,8 @@ class Catalog:
     def incarnation(self, topic: str, topic_id: Uuid | None = None) -> Incarnation:
         """Return one incarnation of the topic, by default the current one.
 
-        If there are several, the current incarnation is the one whose segments were all copied after those of the
-        others. If there is no such incarnation, raise ConfigError, which lists all of them for a choice by
-        ``topic_id``.
+        The current incarnation is the one with segments that were all copied after those of the others. If the times
+        overlap, raise ConfigError, which lists all incarnations so that the caller can choose a ``topic_id``.
         """
         lives = self.incarnations(topic)
         candidates = [life for life in lives if topic_id in (None, life.topic_id)]
@@ -157,7 +158,7 @@ class Catalog:
 def _with_problems(
     segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem]
 ) -> Iterator[PartitionSegments]:
-    """Yield each partition with its problems, which its log does not contain."""
+    """Yield each partition with its problems: segments that cannot be used, and are not part of its log."""
     by_partition: defaultdict[TopicIdPartition, list[Problem]] = defaultdict(list)
     for problem in problems:
         by_partition[problem.segment_id.topic_id_partition].append(problem)

@@ -1,11 +1,12 @@
-"""The catalog file: facts from manifests that earlier plannings read, so that the next planning reads only new ones.
+"""The catalog file: a cache of the facts in manifests, so that the next run reads only new manifests.
 
-It is an Arrow IPC stream of record batches, sorted by path, uncompressed. After its end follow 32 bytes, the SHA-256 of
-all bytes before them (readers of Arrow streams ignore bytes after the end). The schema's metadata has the version of
-this layout, and the store and key prefix of the rows. If any check fails, the file is ignored: everything in it can be
-read from the store again. The file of a later release is not used, and stays as it is.
+The file is an Arrow IPC stream of uncompressed record batches, sorted by path. The last 32 bytes, after the end of the
+stream, are the SHA-256 of all bytes before them (readers of Arrow streams ignore bytes after the end). The schema's
+metadata has the version of this layout, and the store and key prefix of the rows. If any check fails, the file is
+ignored, because everything in it can be read from the store again. A file that a later release wrote is neither used
+nor replaced.
 
-pyarrow is imported on first use; it has no types, so its values are ``Any`` here.
+pyarrow is imported on first use. It has no type hints, so its values are ``Any`` here.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _ATTEMPTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """An object that keeps a catalog's rows, in the same store or in any other, such as a local folder.
+    """The object that contains a catalog's rows. It may be in the same store, or in another one such as a local folder.
 
     It is only a cache. A row counts only if the listing shows its manifest with the same etag (or size and time). A
-    file that is damaged, of another version, or of another store is rebuilt. Several planners may share it.
+    file that is damaged, of another version, or of another store is rebuilt. Several processes may share one file.
     """
 
     store: ObjectStore
@@ -48,11 +49,13 @@ class CatalogFile:
 
     @classmethod
     def beside(cls, store: ObjectStore, prefix: str) -> CatalogFile:
-        """Return the usual place, in the store itself. Its key contains ``!``, so no topic's listing contains it."""
+        """Return the catalog file at its usual key in the store itself. The key contains ``!``, so no topic's listing
+        includes it.
+        """
         return cls(store, prefix + _KEY)
 
     def load(self, origin: Origin) -> LoadedRows:
-        """Load the rows of this origin, if any, by two requests; by one if there is no file."""
+        """Load the rows of this origin, if any. The call takes two requests, or one if there is no file."""
         try:
             # Get the etag first: if the file is then replaced, the conditional save fails.
             info = self.store.head(self.key)
@@ -73,8 +76,8 @@ class CatalogFile:
     def save(self, loaded: LoadedRows, origin: Origin, rows: Iterable[SegmentRow], gone: set[str]) -> bool:
         """Merge ``rows`` into the file and remove the paths in ``gone``; return True on success.
 
-        The write requires that the loaded version is unchanged. If another planner was faster, load its file and merge
-        again. Give up after several lost races, because the rows can be read again.
+        The file is replaced only if it is still the loaded version. If another process replaced it first, load that
+        file and merge again. Give up after several attempts, because the rows can be read from the store again.
         """
         fresh = list(rows)
         for _ in range(_ATTEMPTS):
@@ -86,7 +89,7 @@ class CatalogFile:
                     self.store.put(self.key, body, if_absent=True)
                 else:
                     self.store.replace(self.key, body, loaded.etag)
-            # Another planner was faster: merge with its rows, which are as good as ours, and retry.
+            # Another process has saved the file first: merge with its rows, which are as good as ours, and retry.
             except PreconditionFailedError:
                 loaded = self.load(origin)
             else:
@@ -97,7 +100,9 @@ class CatalogFile:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows:
-    """Rows of a catalog file, and its etag, None without a file. No rows of a later release's file are read."""
+    """The rows of a catalog file, and its etag (None without a file). If a later release wrote the file, there are no
+    rows.
+    """
 
     rows: StoredRows
     etag: str | None
@@ -123,7 +128,7 @@ class Stamp:
         return cls(info.size, info.etag, info.modified_ms)
 
     def matches(self, listed: Stamp) -> bool:
-        """Return True if ``listed`` is certainly this version; never without an etag or a time."""
+        """Return True if ``listed`` is certainly this version. Without an etag or a time this is never certain."""
         if self.etag is not None and listed.etag is not None:
             return self.etag == listed.etag and self.size == listed.size
         return self.modified_ms is not None and (self.modified_ms, self.size) == (listed.modified_ms, listed.size)
@@ -181,7 +186,7 @@ class StoredRows:
         return RowCursor(self._batches)
 
     def merge(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
-        """Return a new catalog file: these rows without ``gone``, updated by ``rows``."""
+        """Return the bytes of a new catalog file: these rows, without the paths in ``gone``, updated by ``rows``."""
         pa, pc = _arrow(), importlib.import_module("pyarrow.compute")
         columns = _columns(rows)
         new = pa.Table.from_arrays([array_of(columns[field.name], field.type) for field in _schema()], schema=_schema())

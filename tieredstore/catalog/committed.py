@@ -36,7 +36,7 @@ _MAX_SEGMENTS: Final = 20_000  # about 1 KB each
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """Properties by which a segment on disk and its copy are the same. ``end_offset`` is inclusive."""
+    """The properties that a segment on disk and its copy have in common. ``end_offset`` is inclusive."""
 
     partition: TopicIdPartition
     base_offset: int
@@ -58,7 +58,8 @@ class SegmentIdentity:
     def without_log(cls, segment: FoundSegment, topic_id: Uuid | None) -> SegmentIdentity | None:
         """Return the identity of a segment from its successor, without its log; None if that is not possible.
 
-        So a second run does not read a terabyte that was already copied. If ``topic_id`` is None, read it from disk.
+        Without this, a second run would read every log again that was already copied. If ``topic_id`` is None, read it
+        from disk.
         """
         if segment.next_base_offset is None:
             return None
@@ -76,10 +77,11 @@ class SegmentIdentity:
 class CommittedSegments:
     """Finds the committed copy of a segment, while other processes commit and delete. Safe from several threads.
 
-    It keeps a listing of each partition, from the first requested offset on: a broker's disk holds the latest segments,
-    so earlier copies do not matter. A listing older than ``max_age_s`` is replaced on the next request, so a commit or
-    deletion by another process may be noticed that much later. A partition costs at most one listing per ``max_age_s``,
-    however many segments are requested, and nothing while unused. The manifest of each candidate is read once.
+    The object keeps a listing of each partition, from the first requested offset on: a broker's disk has the latest
+    segments, so earlier copies do not matter. A listing older than ``max_age_s`` is replaced on the next request, so a
+    commit or deletion by another process may be noticed that much later. A partition costs at most one listing per
+    ``max_age_s``, however many segments are requested, and none while it is not used. The manifest of each possible
+    copy is read once.
 
     ``max_segments`` limits memory: the least recently used partitions are dropped.
     """
@@ -121,8 +123,8 @@ class CommittedSegments:
     def changed(self, identity: SegmentIdentity) -> None:
         """Make the next ``find`` of this segment ask the store, whatever the listing's age.
 
-        Call it after each attempt to copy the segment. A failed attempt may have committed, if only its answer was
-        lost.
+        The caller does this after each attempt to copy the segment: a failed attempt may have committed the segment, if
+        only the store's answer was lost.
         """
         with self._lock:
             known = self._partitions.get(identity.partition)
@@ -159,7 +161,8 @@ class CommittedSegments:
     def _make_room(self, partition: TopicIdPartition, known: _Partition) -> None:
         """Drop the least recently used partitions, but never the latest one, however large it is."""
         with self._lock:
-            # Adjust the sum by differences: adding up thousands of partitions each time would dominate the work.
+            # Only add the difference to the sum: adding up thousands of partitions each time would take most of the
+            # time.
             if self._partitions.get(partition) is known:
                 self._size += known.size - known.counted
                 known.counted = known.size
@@ -169,7 +172,7 @@ class CommittedSegments:
 
 
 class _Partition:
-    """Results of one listing of a partition, and of reading its manifests. Hold ``lock``."""
+    """The results of one listing of a partition, and of reading its manifests. The caller holds ``lock``."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

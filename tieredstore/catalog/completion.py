@@ -33,8 +33,8 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
     elif not epochs_fit(metadata):
         epochs = segment_leader_epochs(read_history(source, metadata), metadata.start_offset, metadata.end_offset)
         metadata = dataclasses.replace(metadata, segment_leader_epochs=epochs)
-    # Set the field about empty indexes by the manifest's entry, by which readers find the transaction index. Where
-    # the field was missing, each read_committed now saves a request.
+    # Set ``txn_idx_empty`` from the size in the manifest, because some writers leave the field out. If it is True, a
+    # read_committed read saves the request for the transaction index.
     entry = stored.manifest.segment_indexes.transaction
     is_empty = entry is None or entry.size == 0
     if source.layout.tells_transactions and metadata.txn_idx_empty is not is_empty:
@@ -46,7 +46,7 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
 def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
     """Read the segment's leader-epoch index, with the partition's epochs up to its end, by two requests.
 
-    () if it is empty; raise IndexesCorruptError if it is damaged.
+    Return () if the index is empty. Raise IndexesCorruptError if it is damaged.
     """
     with source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
         return _parse_epochs(segment, stream.read())
@@ -55,7 +55,7 @@ def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Le
 def last_batch(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> BatchHeader | None:
     """Return the header of the log's last batch, or None, by three requests: manifest, indexes and the log's end.
 
-    Without a usable offset index, walk over all of the log. Raise CorruptDataError for a damaged log.
+    Without a usable offset index, read the whole log. Raise CorruptDataError for a damaged log.
     """
     try:
         index = offset_index_of(source, segment)
@@ -73,8 +73,8 @@ def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, positio
 def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """Complete ``known`` with end offset, greatest timestamp and leader epochs.
 
-    The end is the last record's offset, because the next segment is unknown. It reads the indexes, and the log from the
-    last entry of the offset index on: a few KiB, or the whole log if the index is empty.
+    The end offset is that of the last record, because the next segment is unknown. The call reads the indexes, and the
+    log from the last entry of the offset index on: a few KiB, or the whole log if the index is empty.
     """
     indexes = {kind: stream.read() for kind, stream in source.fetch_indexes(known, _NEEDED).items()}
     try:

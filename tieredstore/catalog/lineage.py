@@ -1,4 +1,5 @@
-"""Finds the segment for each offset of a partition; leader epochs resolve overlaps. Pure: values in, values out.
+"""Finds the segment for each offset of a partition; leader epochs resolve overlaps. The functions take and return
+values, and make no requests.
 
 Leaders copy segments independently, so copies of one partition may overlap, and contradict each other after an unclean
 election. As in Kafka, leader epoch and offset identify a record. The ruling segment is the one with the highest ``(last
@@ -55,9 +56,10 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The offsets ``start`` to ``stop`` (half-open) of ``partition`` that no segment holds, although later ones exist.
+    """The offsets ``start`` to ``stop`` (half-open) of ``partition`` that are in no segment, although later offsets
+    are.
 
-    A lineage has gaps between two spans; for a read, a gap may also precede the log's beginning.
+    In a lineage, gaps lie between two spans. In a read, a gap may also lie before the log's first offset.
     """
 
     partition: TopicIdPartition
@@ -73,9 +75,9 @@ class Lineage:
     """The log of one partition, as spans of its segments.
 
     ``spans`` are in the order of offsets and do not overlap, but may have gaps between them. ``superseded`` are parts
-    of segments outside the log, ``covered`` segments whose offsets other segments provide. ``epochs`` are the leader
-    epochs of the log, as far back as needed; the first may have begun earlier. ``problems`` are segments that do not
-    count.
+    of segments outside the log, ``covered`` are segments with offsets that all come from other segments. ``epochs`` are
+    the leader epochs of the log, as far back as needed; the first may have begun earlier. ``problems`` are segments
+    that do not count.
     """
 
     partition: TopicIdPartition
@@ -197,7 +199,7 @@ def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSeg
 
 def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
     epochs = segment.segment_leader_epochs
-    # Take the last epoch, which always has a record in the segment.
+    # The last epoch of a segment always has a record in it; the first may have none.
     return epochs[-1][0] if epochs else NO_EPOCH, *_rank(segment.end_offset, segment)
 
 
@@ -208,8 +210,8 @@ def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogS
     The ruling segment's metadata have only the epochs from its own start on.
     """
     first = _epochs_of(ruler)[0][0]
-    # Compare epochs that have records: if the first epoch has none in a segment, the segment really begins in a later
-    # one.
+    # Compare only epochs with records: if the first listed epoch has no record in a segment, the segment begins in a
+    # later epoch.
     older = (segment for segment in segments if (segment.segment_leader_epochs or _NO_EPOCHS)[0][0] < first)
     return any(_epochs_of(segment)[0][0] < first for segment in older)
 
@@ -249,10 +251,10 @@ def last_before(
 ) -> tuple[RemoteLogSegmentMetadata, LeaderEpochs] | None:
     """Return the last segment that begins before ``history`` does, with its epochs from before that; or None.
 
-    Use it if no single copy covers the time before and after the beginning of ``history``. Then the new leader began
-    exactly with a segment, or retention deleted the records in between before they were copied. No later leader removes
-    committed records, so the records of that last segment are still part of the log, unless an unclean election removed
-    them, which no copy shows.
+    This is for logs in which no segment lies across the beginning of ``history``. Then a segment began exactly with the
+    new leader, or retention deleted the records in between before they were copied. Later leaders do not remove
+    committed records, so the records of the returned segment are still part of the log. The exception is an unclean
+    election, which no copy shows.
     """
     epoch, start = history[0]
     named = [
@@ -279,7 +281,8 @@ def trace_lineage(
     if spans is not None:
         return Lineage(ruler.topic_id_partition, epochs, spans)
     kept = {segment: _keep(segment, reigns) for segment in segments}
-    # Check the index: it can only belong to the ruling segment if that segment lies wholly in its epochs.
+    # The leader-epoch index is damaged if the ruling segment, which it belongs to, does not lie wholly in the index's
+    # epochs.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
         raise IndexesCorruptError(f"the leader-epoch index of {ruler} lacks the epochs in its metadata")
     spans = tuple(_cover(kept))
@@ -296,7 +299,9 @@ def trace_lineage(
 def _side_by_side(
     segments: Iterable[RemoteLogSegmentMetadata], reigns: Mapping[int, OffsetSpan]
 ) -> tuple[Span, ...] | None:
-    """Return the spans in the usual case, else None: no segments overlap, and all lie wholly in the log's epochs."""
+    """Return the spans if no segments overlap and all lie wholly in the log's epochs, which is the usual case; else
+    None.
+    """
     spans: list[Span] = []
     position = 0
     for segment in sorted(segments, key=attrgetter("start_offset")):
@@ -326,14 +331,17 @@ def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
 def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
     """Return the offsets of each epoch.
 
-    The first epoch has no lower bound: Kafka moves its start up when retention deletes the records before it.
+    The first epoch counts from offset 0: when retention deletes records, Kafka moves the start of the first epoch up,
+    so its real start is unknown.
     """
     starts = [0, *(start for _, start in epochs[1:])][: len(epochs)]
     return {epoch: extent for (epoch, _), extent in zip(epochs, itertools.pairwise([*starts, _END]), strict=True)}
 
 
 def _keep(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, OffsetSpan]) -> list[OffsetSpan]:
-    """Return the offsets at which the log has the segment's leader epoch, with adjacent ranges joined."""
+    """Return the offsets of the segment at which the log has the same leader epoch as the segment, with adjacent ranges
+    joined.
+    """
     own = _epochs_of(segment)
     if len(own) == 1:  # the usual case
         start, stop = reigns.get(own[0][0], (0, 0))
@@ -365,7 +373,7 @@ def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Ite
     furthest.
     """
     pieces = [(start, stop, segment) for segment, extents in kept.items() for start, stop in extents]
-    # Sort in reverse, so that popping the next piece off the list takes constant time.
+    # Sort in reverse, because removing the last item of a list takes constant time.
     pieces.sort(key=lambda piece: piece[0], reverse=True)
     position = 0
     while pieces:
@@ -382,5 +390,5 @@ def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Ite
 
 
 def _rank(stop: int, segment: RemoteLogSegmentMetadata) -> tuple[int, int, bytes]:
-    """Return a sort key: the copy that reaches furthest wins, then the latest copy, then the greatest id."""
+    """Return a sort key for copies: by the end offset, then by the time of the copy, then by the id."""
     return stop, segment.event_timestamp_ms, segment.remote_log_segment_id.id.bytes

@@ -36,12 +36,13 @@ class Scope:
     def listing_prefix(self, prefix: str) -> str:
         """Return the longest common prefix of all keys in scope; other keys may have it too."""
         if self.topics is not None:
-            # Compare only the first and the last of the sorted texts: they share exactly the prefix that all share.
+            # The common prefix of the first and the last of sorted texts is the common prefix of all.
             return prefix + _common(min(self.topics, default=""), max(self.topics, default=""))
         return listing_prefix(prefix, self.topic, self.topic_id, self.partition)
 
     def start_after(self, prefix: str) -> str | None:
-        """Return a text right before the keys of ``first_offset``, so that the store does not list earlier keys.
+        """Return a text that sorts right before the keys of ``first_offset``, so that the store does not list earlier
+        keys.
 
         Only the keys of a single partition are sorted by offset. A JVM may write offsets in other than ASCII digits;
         such keys sort after all others.
@@ -73,8 +74,8 @@ def list_segments(
 ) -> Iterator[SegmentObjects]:
     """Yield the segments under ``key.prefix``, in key order, including incomplete ones; ignore other objects.
 
-    It makes one listing, page by page. ``first_offset`` excludes segments that begin earlier; within one partition
-    (topic, id and number given) these cost no requests.
+    The call makes one listing, page by page. ``first_offset`` excludes segments that begin earlier; in a scope of one
+    partition (topic, id and number), the earlier segments cost no requests.
     """
     return list_in_scope(store, prefix, Scope(topic, topic_id, partition, first_offset=first_offset))
 
@@ -106,9 +107,9 @@ def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[Seg
 def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:
     """Yield the objects in scope and some of their neighbours, in key order.
 
-    Several topics are listed together: one request returns a thousand keys, where one request per topic would cost
-    more. If many keys of other topics lie between two of them, halve the remaining topics and list each half
-    separately. So a few topics of a large store cost a few pages each.
+    Several topics are listed together, because one request returns a thousand keys, which may cover many topics. If
+    many keys of other topics lie between two wanted topics, halve the remaining topics and list each half separately.
+    So a few topics of a large store cost a few pages each.
     """
     if scope.topics is None:
         return store.list(scope.listing_prefix(prefix), scope.start_after(prefix))
@@ -118,7 +119,7 @@ def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]
 def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
     """Yield the keys with one of ``prefixes``, in order; skip less than a page of other keys between two prefixes.
 
-    Use only prefixes: if a listing starts after a key, some services still read all pages before it.
+    The listings are limited by prefixes, not by a start key: some services read all pages before a start key.
     """
     groups: list[list[str]] = [_without_nested(prefixes)]
     crowded: set[str] = set()
@@ -127,7 +128,7 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
         if not ahead:
             continue
         common = _common(ahead[0], ahead[-1])
-        # Do not list by this prefix again: the listing would again read many other keys.
+        # A listing by this prefix has already read a page of other topics' keys: do not repeat it.
         is_given_up = common in crowded
         passed = 0
         for info in () if is_given_up else store.list(common):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SectionEnd:
-    """A border between two batches of a log, or one of its ends.
+    """A border between two batches of a log, or an end of the log.
 
     The batches before byte ``position`` end before offset ``high`` and include offset ``low - 1``. The next batch
     begins at an offset from ``low`` to ``high``.
@@ -55,7 +55,7 @@ class LogSection:
 
     @property
     def is_read_to_its_end(self) -> bool:
-        """True if every batch of the section may have wanted records."""
+        """True if every batch of the section may have records that the caller wants."""
         return self.stop_offset >= self.end.high
 
     @contextmanager
@@ -69,9 +69,9 @@ class LogSection:
     ) -> Generator[SectionBytes]:
         """Yield the section's bytes, in buffers of at most ``buffer_bytes``, each valid until the next is requested.
 
-        The stream requests the manifest, then each chunk as the caller reads it or shortly before. After the section it
-        requests only the first eight bytes of the next batch. See ``fetch_log_segment`` for ``next_segment``, and the
-        stream's ``chunks`` for ``decode_ahead``.
+        The stream requests the manifest, then each chunk when the caller reaches it, or shortly before. After the
+        section, the stream requests only the first eight bytes of the next batch. See ``fetch_log_segment`` for
+        ``next_segment``, and the stream's ``chunks`` for ``decode_ahead``.
         """
         if not len(self.byte_range):
             yield SectionBytes(self, iter(()))
@@ -94,8 +94,8 @@ class LogSection:
     def check_first(self, base_offset: int) -> None:
         """Raise IndexesCorruptError if the first batch does not fit the section's start.
 
-        A read that begins too late would miss records, and nothing later would show it. Raise BatchCorruptError if the
-        batch begins before the segment does.
+        If the read began too late, it would miss records, and no later check would notice. Raise BatchCorruptError if
+        the batch begins before the segment does.
         """
         if base_offset < self.segment.start_offset:
             raise BatchCorruptError(f"the record batch at byte {self.begin.position} begins at offset {base_offset}")
@@ -119,24 +119,24 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
     if later < len(times) and times[later].offset >= span.start:
         stop = min(stop, times[later].offset + 1)
     index, size = offset_index_of(source, segment), segment.segment_size_in_bytes
-    # Take the second entry from `stop` on. An entry has the last offset of an append that begins at its position, so
-    # the first such entry may point to a position before `stop`.
+    # The section ends at the second entry from `stop` on. An entry has the position of an append and the last offset of
+    # that append, so the first entry's position may come before `stop`.
     following = bisect_left(index, max(start + 1, stop), key=lambda entry: entry.offset) + 1
     end = index[following].position if following < len(index) else size
-    # Begin the section of the log one batch early, to check that the next batch may hold `start`.
+    # Begin the section one batch early: this shows that no batch before the section can have `start`.
     begin = min(index.position_for_offset(start - 1), size)
     ends = SectionEnd(begin, 0, start), SectionEnd(end, 0, segment.end_offset + 1)
     return LogSection(segment, *ends, span.start, span.stop)
 
 
 def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
-    """Return an offset before which all records of the segment are earlier than ``timestamp_ms``, by the time index.
+    """Return an offset such that, by the time index, all records before it are earlier than ``timestamp_ms``.
 
     At most two requests; raise IndexesCorruptError for a damaged index.
     """
     times = time_index_of(source, segment)
     earlier = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
-    # Search from the log's beginning if no entry of the time index is earlier: any record may be late enough.
+    # If no entry of the time index is earlier than the requested time, even the first record may match.
     if not earlier:
         return segment.start_offset
     if times[-1].offset > segment.end_offset:
@@ -178,8 +178,8 @@ BASE_OFFSET_SIZE: Final = 8
 """Size of the base offset at the start of each batch."""
 
 _LONGEST_CUT_HEAD: Final = 16
-"""Bytes to keep of the end of a buffer: a decoder may have seen the first bytes of a batch there without learning
-its base offset.
+"""The number of bytes to keep from a buffer's end: a batch header may begin there, with its base offset in the next
+buffer.
 """
 
 
@@ -202,15 +202,15 @@ class SectionBytes:
         return self
 
     def __next__(self) -> memoryview:
-        # Copy the end of this buffer now: requesting the next buffer invalidates this one.
+        # Copy the end of this buffer now, because the request for the next buffer invalidates this one.
         self._before = (self._before + bytes(self._buffer[-_LONGEST_CUT_HEAD:]))[-_LONGEST_CUT_HEAD:]
         self._position += len(self._buffer)
         self._buffer = memoryview(b"")
         left = self._stop - self._position
         if not left:
             if self._ends_log:
-                # Tell the source that its last buffer was used up. Otherwise it would drop its read-ahead of the next
-                # segment. This fetches nothing.
+                # Take the source to its end, which fetches nothing. Otherwise the source would drop the data that it
+                # has read ahead of the next segment.
                 next(self._source, None)
             raise StopIteration
         buffer = next(self._source)
@@ -243,7 +243,7 @@ class SectionBytes:
         reached, position = decoder.offset_reached, decoder.stopped_at
         is_zeros = decoder.ended_in_zeros
         if position is not None:
-            # Look for the next batch header in the bytes read last, or right before them.
+            # The next batch header begins in the latest buffer, or in the bytes kept from the one before.
             latest = self._before + bytes(self._buffer)
             self._kept = latest[position - self._position + len(self._before) :]
             for header in LogBatches(self, position, self._stop, self._segment).headers():
@@ -279,7 +279,7 @@ class SectionBytes:
         """Return the base offset of the batch after the section; None at the log's end."""
         if self._ends_log:
             return None
-        # Use up buffers of the last batch that the walk has left unread.
+        # Read the remaining buffers of the last batch, which the walk over the headers leaves unread.
         for _ in self:
             pass
         while len(self._behind) < BASE_OFFSET_SIZE:

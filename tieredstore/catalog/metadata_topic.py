@@ -1,7 +1,8 @@
 """The records of ``__remote_log_metadata``, Kafka's topic about all remote segments, and the state that they describe.
 
 A value is a frame and one message of Kafka's flexible encoding. Integers are big-endian. Lengths and counts are
-unsigned LEB128, stored plus one with 0 for null, except those of tagged fields::
+unsigned LEB128. They are stored as the number plus one, and 0 for null; only those of tagged fields are stored
+unchanged::
 
     uvarint frame version 1 | uvarint kind | uvarint version 0 | the message
 
@@ -118,7 +119,7 @@ class _Reader:
         return self._raw[self._position - size : self._position]
 
     def integer(self, size: int, *, at_least: int = 0) -> int:
-        """Return a signed integer of ``size`` bytes. Kafka's -1 for "unknown" needs ``at_least=-1``."""
+        """Return a signed integer of ``size`` bytes. Pass ``at_least=-1`` if Kafka writes -1 for "unknown"."""
         value = int.from_bytes(self.take(size), "big", signed=True)
         if value < at_least:
             raise CorruptDataError(f"a record of the metadata topic holds {value}, below {at_least}")
@@ -281,7 +282,8 @@ class SegmentStates:
         elif isinstance(record, SegmentUpdate):
             self._update(record)
         else:
-            # Drop the partition's segments: from now on it must not be read, and its topic id never returns.
+            # Drop the partition's segments: the partition must not be read any more, and its topic id is never used
+            # again.
             self._segments.pop(record.partition, None)
 
     def readable_segments(self) -> Iterator[RemoteLogSegmentMetadata]:
@@ -294,7 +296,7 @@ class SegmentStates:
         )
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the segments that are not readable yet, or no longer."""
+        """Yield the segments that are not yet readable, and those that are no longer readable."""
         for segment_id, record in itertools.chain(*(known.items() for known in self._segments.values())):
             if (kind := _PROBLEMS.get(record.state)) is not None:
                 yield Problem(kind, segment_id, record.metadata.start_offset, f"{kind.value}, says the metadata topic")

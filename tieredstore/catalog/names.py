@@ -1,4 +1,4 @@
-"""Lists the names of topics and partitions in a store by few requests, for callers that need nothing else."""
+"""Lists the names of topics and partitions in a store by few requests, for callers that need only names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.format.keys import ObjectKey, listing_prefix, parse_key
 from tieredstore.model import Uuid
 
 _PAGE: Final = 1000
-"""After this many keys of one folder, as many as one request lists, skip the rest of the folder."""
+"""The number of keys of one folder after which the rest of the folder is skipped: one request lists as many."""
 
 
 def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> list[str]:
@@ -37,7 +37,7 @@ def partition_numbers(store: ObjectStore, prefix: str, topic: str, *, until: flo
 
 
 def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
-    """Return the ids under which a topic has objects, by fewer requests than its partitions take."""
+    """Return the ids under which a topic has objects. This takes fewer requests than listing its partitions."""
     partitions = (
         key.segment_id.topic_id_partition for key in _first_keys(store, prefix, listing_prefix(prefix, topic), 1)
     )

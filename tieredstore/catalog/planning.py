@@ -51,13 +51,14 @@ def load_catalog(
 ) -> Catalog:
     """Make the catalog of a store, or of a part of it, from one listing.
 
-    ``topics`` are several topics, listed together, in place of ``topic`` and its partitions. Each manifest takes one
-    request, with ``readers`` in parallel. With a catalog ``file``, only manifests that the file lacks are read, and the
-    file is updated unless ``update_file`` is False.
+    ``topics`` are several topics, listed together; they replace ``topic``, ``topic_id`` and ``partition``. Each
+    manifest takes one request, with ``readers`` in parallel. With a catalog ``file``, only manifests that the file
+    lacks are read, and the file is updated unless ``update_file`` is False.
 
-    A manifest without segment metadata takes a few more requests. So does a partition with older leader epochs than its
-    newest segment (two), and an overlapping segment (three); only these need keys. Segments that cannot be used are in
-    the catalog's ``problems``. Raise StoreError if the store fails; if it refuses the new catalog file, only log that.
+    Some cases take more requests: a few for a manifest without segment metadata, two for a partition with older leader
+    epochs than its newest segment, three for an overlapping segment. Only these requests need keys. Segments that
+    cannot be used are in the catalog's ``problems``. Raise StoreError if the store fails. If the store only refuses the
+    new catalog file, log that and go on.
     """
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
     origin = Origin(source.store.identity, source.layout.prefix)
@@ -157,12 +158,14 @@ def _unknown(
 def _read(
     source: SegmentSource, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
 ) -> SegmentRow | Problem | None:
-    """Return the row that a segment's manifest gives, or its problem; None if the segment was deleted since."""
+    """Return the catalog's row for a segment, from its manifest, or the segment's problem; None if it was deleted
+    meanwhile.
+    """
     try:
         if isinstance(loaded, TieredStoreError):
             raise loaded
         return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), describe_segment(source, loaded))
-    # Skip the segment: a deletion between listing and reading is usual with retention, and no damage.
+    # Retention may delete a segment between the listing and the read of its manifest, so this is no damage.
     except SegmentNotFoundError:
         return None
     except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:

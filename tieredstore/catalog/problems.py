@@ -58,13 +58,13 @@ def unreadable_between(
 ) -> Iterator[Problem]:
     """Yield the problems that may hide records of the window from ``start`` to ``stop`` (half-open).
 
-    ``readable`` are the readable offsets (half-open), ascending. A segment whose start alone is known may extend to the
-    next readable offset.
+    ``readable`` are the readable offsets (half-open), ascending. If only a segment's start is known, it may extend to
+    the next readable offset.
 
     A segment right before or after the window is included too, unless the caller named that end of the window as an
-    offset (``starts_there``, ``stops_there``). If the end was looked up (the log's beginning or end, or a time), the
-    segment's records would belong to the window. A segment that lost objects is included only at the log's end:
-    elsewhere retention may be deleting it, or it leaves a gap.
+    offset (``starts_there``, ``stops_there``). If that end was looked up (as the log's beginning or end, or by a time),
+    the segment's records would have been in the window. A segment that lost objects is included only at the log's end.
+    Elsewhere retention may be deleting it, or the read reports a gap.
     """
     for problem in problems:
         first = problem.start_offset

@@ -32,10 +32,12 @@ _MAX_BATCH: Final = 1 << 20
 """Maximum bytes of manifests read in one batch."""
 
 _FIRST_BATCH: Final = 32
-"""Segments per batch at first, if the store prefers larger batches."""
+"""The number of segments in the first batches, which are smaller than the store prefers."""
 
 _AHEAD: Final = 4
-"""Requests that callers allow per reader: one runs, the others are done or queued. One batch per reader is enough."""
+"""The number of requests per reader that callers allow: one runs, the others are done or queued. For batches, one per
+reader is enough.
+"""
 
 _Result = TypeVar("_Result")
 _Manifest: TypeAlias = bytes | TieredStoreError | None
@@ -72,8 +74,8 @@ def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRul
     """Load the segment with its manifest, by one request.
 
     Raise SegmentNotFoundError if the manifest is absent, ManifestCorruptError if it is damaged, and SegmentCorruptError
-    if it is another segment's or breaks the ``rules``; errors name its path. A manifest listed with more than the
-    maximum size is not fetched.
+    if it belongs to another segment or breaks the ``rules``. Errors name the manifest's path. A manifest listed with
+    more than the maximum size is not fetched.
     """
     (loaded,) = load_batch(store, [objects], rules)
     if isinstance(loaded, TieredStoreError):
@@ -141,7 +143,8 @@ def load_each(
     """Call ``job`` with each segment and its loaded form; yield the results in the order listed.
 
     ``at_once`` requests (or batches, if the store reads several objects together) run in the pool while the listing
-    continues. Bytes in flight are bounded too. The caller owns the pool, and may use it for more.
+    continues. The total size of the manifests in flight is bounded too. The caller owns the pool, and may also use it
+    for other work.
     """
 
     def run(batch: _Batch) -> list[_Result]:
@@ -193,8 +196,8 @@ def load_segments(
 ) -> Iterator[StoredSegment | SegmentNotFoundError | CorruptDataError]:
     """Read many manifests in parallel; yield them in the order listed.
 
-    ``at_once`` limits the requests in flight; their bytes are bounded too. An error takes the place of a segment that
-    cannot be loaded.
+    ``at_once`` limits the requests in flight; the total size of their manifests is bounded too. An error takes the
+    place of a segment that cannot be loaded.
     """
     return load_each(store, listed, rules, pool, _report, at_once=at_once)
 

@@ -1,7 +1,7 @@
 """Finds offsets by time as Kafka does: by the time index, then the offset index, then the batches.
 
-It reads only the part of a log that the indexes leave open: from the batch of one time index entry up to the next
-entry, which proves that the record comes before it.
+Of a log, only the part is read that the time index leaves open: from the batch of one entry up to the next entry, which
+proves that the record comes before it.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def offset_for_time(
 
     As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts.
 
-    A segment that may have the record takes two requests for manifest and indexes, then those for the few batches that
-    the indexes leave open. Segments whose greatest timestamp is earlier are skipped. If no record is found, or if it is
-    the first one after a skipped segment, two requests check that segment's time index.
+    A segment that may have the record takes two requests for manifest and indexes, and one or more for the few batches
+    that the indexes leave open. Segments whose greatest timestamp is earlier are skipped. If no record is found, or if
+    it is the first one after a skipped segment, two requests check that segment's time index.
 
     Without ``tieredstore[arrow]``, batches are not decoded and CRCs not checked; raise ConfigError if the batch headers
     are not enough.
@@ -73,8 +73,8 @@ def offset_for_time(
             continue
         record = _search(source, span, timestamp_ms, decoding)
         if record is not None:
-            # Check the skipped segment, unless earlier records precede this one in its segment: those of the skipped
-            # segment are then earlier too.
+            # The manifest of a skipped segment may be wrong, so check that segment too. This is not needed if the found
+            # record is not the first of its span: then the records before it, back to the skipped segment, are earlier.
             doubtful = passed if record.offset == span.start else None
             return _search_doubtful(source, doubtful, timestamp_ms, decoding) or record
         passed = None
@@ -94,11 +94,12 @@ def offsets_for_times(
 
 
 def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> int | None:
-    """Return the timestamp (ms) of the segment's first record; None if it has no record, or that has no timestamp.
+    """Return the timestamp (ms) of the segment's first record; None if the segment has no record, or the record has no
+    timestamp.
 
-    Two requests: for the manifest, and for the log's first chunk. The rest of the log is read only if that chunk does
-    not have the first record. The record is decoded and its CRC checked, because a batch header may tell another time:
-    if compaction has set a delete horizon, for example. Markers of transactions are no records.
+    The call takes two requests: for the manifest, and for the log's first chunk. The rest of the log is read only if
+    that chunk does not have the first record. The batch is decoded and its CRC checked, because a batch header's time
+    may differ, for example if compaction has set a delete horizon. Markers of transactions do not count as records.
 
     Raise ConfigError without ``tieredstore[arrow]``, EncryptionError without the key, BatchCorruptError for a damaged
     batch.
@@ -130,8 +131,8 @@ def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, 
     """Return the offsets (half-open) from the first record at ``start_ms`` or later to the first at ``stop_ms`` or
     later.
 
-    A consumer that seeks by time gets the same offsets. None means the earliest offset or the end. A time after all
-    records means the end. The range is empty if the second offset would come before the first.
+    These are the offsets that a Kafka consumer gets when it seeks by time. None means the earliest offset or the end. A
+    time after all records means the end. The range is empty if the second offset would come before the first.
     """
     bounds = [lineage.earliest_offset, lineage.end_offset]
     for at, time in enumerate((start_ms, stop_ms)):
@@ -147,13 +148,12 @@ def _search_doubtful(
     """Search a span that was skipped by its manifest's greatest timestamp, if its time index shows a late enough
     record.
 
-    The manifest has no checksum: one wrong digit would hide all records.
+    A manifest has no checksum, and one wrong digit of that timestamp would hide all records of the segment.
     """
     if span is None:
         return None
     times = time_index_of(source, span.segment)
-    # Compare the requested time with the index's last entry, which in a broker's time index has the greatest timestamp
-    # of the segment.
+    # The last entry of a broker's time index has the segment's greatest timestamp.
     is_hidden = len(times) > 0 and times[-1].timestamp >= timestamp_ms
     return _search(source, span, timestamp_ms, decoding) if is_hidden else None
 

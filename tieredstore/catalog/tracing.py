@@ -1,8 +1,9 @@
-"""Traces the lineages of many partitions: decides what to read besides manifests, and reads it.
+"""Traces the lineages (the valid segments of each log) of many partitions: decides what to read besides manifests, and
+reads it.
 
 Before a segment displaces another one, its manifest is compared with its contents. A manifest has no checksum: one
-wrong digit could extend a segment over the following ones, or put it into a leader epoch that it never had. The offsets
-of other segments would then count as covered, or its own as superseded.
+wrong digit could extend a segment over the following ones, or put it into a leader epoch that it never had. Then other
+segments would wrongly count as covered, or the segment itself as superseded.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _INDEXES_OF_AN_EPOCH: Final = 3
-"""Number of indexes to try per epoch: if its earliest copies do not span its beginning, later ones do not either."""
+"""The number of indexes to try per leader epoch: if the epoch's earliest segments do not cover its beginning, later
+segments do not either.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +96,9 @@ def trace_partitions(
     """Trace the lineage (the valid segments of one log) of each partition of ``segments``.
 
     Reading a leader-epoch index that is not ``known`` takes two requests. If retention had truncated that index, each
-    further index that completes it takes two more. A segment that claims to overlap others, or to be of a superseded
-    leader epoch, is first compared with its own objects, by three requests. An error in one partition's index takes the
-    place of its lineage; an error of the store is raised.
+    further index that completes it takes two more requests. A segment is first compared with its own log and indexes,
+    by three requests, if its manifest says that it overlaps others or that its leader epoch is superseded. An error in
+    a partition's index is returned in place of the partition's lineage. An error of the store is raised.
     """
     grouped: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
     group: list[RemoteLogSegmentMetadata] = []
@@ -153,7 +156,7 @@ class _Tracing:
                 SegmentNotFoundError,
             ) as error:
                 lineage, doubtful = _explain(ruler, error), [ruler]
-            # End the loop if there is nothing more to prove: each segment is proven at most once.
+            # The loop ends, because each segment is compared with its contents at most once.
             if not self._prove(doubtful):
                 segments = PartitionSegments.of(self._segments.values(), lineage)
                 known = history if isinstance(lineage, Lineage) else None
@@ -173,13 +176,14 @@ class _Tracing:
             segment, own = before
             asked.add(segment.remote_log_segment_id)
             earlier = own
-            # Read the segment's index: its metadata have only its own epochs, the index also earlier ones.
+            # Read the segment's leader-epoch index: the metadata have only the segment's own epochs, but the index also
+            # has earlier ones.
             with self._ignore_unreadable(own[-1], segment):
                 earlier = join_epochs(self._index(segment), own)
             history = join_epochs(earlier, history)
 
     def _bridge(self, history: LeaderEpochs, asked: set[RemoteLogSegmentId]) -> LeaderEpochs:
-        """Restore the truncated beginning of the history, as far as other segments' indexes have it."""
+        """Restore the truncated beginning of the leader-epoch history, as far as it is in other segments' indexes."""
         tries = 0
         while tries < _INDEXES_OF_AN_EPOCH:
             older = earliest_of_first_epoch(self._segments.values(), history, asked)
@@ -234,7 +238,7 @@ class _Tracing:
 
 
 def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> TieredStoreError:
-    """Return an error of the same class, with a text that adds the consequence for the partition."""
+    """Return an error of the same class. Its text adds what the error means for the partition."""
     return type(error)(f"the segments of the log of {ruler.topic_id_partition} cannot be determined: {error}")
 
 
@@ -254,8 +258,9 @@ def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[R
 def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """Return the segment with the end of its last batch and with its own leader epochs, by three requests.
 
-    If compaction removed its last batches, it ends earlier than it claimed, and is still valid: it has no record after
-    that. Raise CorruptDataError for a damaged log, UnknownKeyError if it cannot be decrypted.
+    If compaction removed the segment's last batches, the returned end is earlier than the manifest's. The segment is
+    still valid, because it has no records after that end. Raise CorruptDataError for a damaged log, UnknownKeyError if
+    it cannot be decrypted.
     """
     last = last_batch(source, segment)
     if last is None or last.last_offset < segment.start_offset:

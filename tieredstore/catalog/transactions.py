@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
     """Return the producers with open transactions at the segment's end, and the transactions' first offsets.
 
-    The call reads the producer snapshot by two requests, or by none if another index was read before. Raise
-    IndexesCorruptError if it is damaged.
+    The call reads the producer snapshot by two requests, or by none if another index of the segment was read before.
+    Raise IndexesCorruptError if it is damaged.
     """
     try:
         with source.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT) as stream:
@@ -37,7 +37,7 @@ def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Se
     The call takes two requests, or none if the segment is known to have no entries. Raise IndexesCorruptError if the
     index is damaged.
     """
-    # Read the index also if the field is None, which means unknown.
+    # If the field is None, it is unknown whether the index is empty, so read the index.
     if segment.txn_idx_empty:
         return ()
     try:

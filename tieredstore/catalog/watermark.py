@@ -1,7 +1,8 @@
 """Progress of a partition's upload: a small object that is replaced after each segment.
 
-Its key is ``<prefix>!tieredstore/watermarks/<topic>-<topic id>/<partition>.json``. A lost or damaged watermark is
-rebuilt from the segments in the bucket. Only the offsets that could not be uploaded are recorded nowhere else.
+The object's key is ``<prefix>!tieredstore/watermarks/<topic>-<topic id>/<partition>.json``. A lost or damaged watermark
+is rebuilt from the segments in the bucket. But the offsets that could not be uploaded are recorded only in the
+watermark.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ _UuidText: TypeAlias = Annotated[str, AfterValidator(lambda text: str(Uuid.parse
 class Hole:
     """Offsets (both ends inclusive) that were not uploaded, with reason, time, and broker.
 
-    ``quarantine`` is the key prefix of the bytes saved from them; None if none were left. ``leader_epochs`` are those
-    of the records, as far back as known (see :func:`epochs_within`); empty without records.
+    ``quarantine`` is the key prefix under which their remaining bytes were saved; None if no bytes remained.
+    ``leader_epochs`` are the epochs of the records, as far back as known (see :func:`epochs_within`); empty without
+    records.
     """
 
     first_offset: _Offset
@@ -63,7 +65,7 @@ class Hole:
     leader_epochs: _Epochs = ()
 
     def without(self, first: int, last: int) -> Iterator[Hole]:
-        """Yield the parts that remain without the offsets from ``first`` to ``last`` (inclusive)."""
+        """Yield the hole without the offsets from ``first`` to ``last`` (inclusive): no part, one part or two."""
         if last < self.first_offset or self.last_offset < first:
             yield self
             return
@@ -210,7 +212,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The JSON object as written. Strict types and bounds make pydantic refuse anything else."""
+    """The watermark's JSON object. Its strict types and bounds make pydantic refuse anything else."""
 
     topic: str
     topic_id: _UuidText
@@ -249,7 +251,9 @@ def read_watermark(
 
 
 class StoredMoves:
-    """Moves back of a bucket's watermarks; reads a watermark again if its object has changed. Not thread-safe."""
+    """Finds out how a bucket's watermarks were moved back. Reads a watermark again if its object has changed. Not
+    thread-safe.
+    """
 
     def __init__(self, source: SegmentSource) -> None:
         self._source = source
@@ -285,11 +289,12 @@ class StoredMoves:
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
     def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-        """Return how a partition's upload watermark was moved back, as of the last ``look``; empty without any."""
+        """Return a partition's moves back of the watermark, as of the last ``look``; empty if there were none."""
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
-        # Compare times and sizes where a folder's listing has no etag: a watermark with another move is longer.
+        # A folder's listing has no etags, so the times and sizes are compared. A watermark that was moved back again is
+        # longer than before.
         is_told = info.etag is not None or info.modified_ms is not None
         return is_told and where in self._known and self._known[where][0] == info
 
@@ -339,7 +344,7 @@ def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
 def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
     """Return the epochs in force from ``first`` to ``last``, as far back as they are known.
 
-    If no epoch in force there is known any more, return the first known one, although it begins later: a replica with
+    If none of these epochs is known any more, return the first known epoch, although it begins later: a replica with
     that epoch has the same records before it.
     """
     if epochs and epochs[0][1] <= first:
@@ -348,7 +353,9 @@ def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
 
 
 def watermark_key(prefix: str, where: TopicIdPartition, *, is_derived: bool = False) -> str:
-    """Return the key of a partition's watermark; with ``is_derived``, as a listing without topic ids shows it."""
+    """Return the key of a partition's watermark. With ``is_derived``, leave out the topic id, which is derived from the
+    topic's name.
+    """
     return f"{prefix}{_FOLDER}{where.topic}{'' if is_derived else f'-{where.topic_id}'}/{where.partition}.json"
 
 

@@ -456,7 +456,7 @@ def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
         yield Check("conditions", Verdict.WARN, f"the store declares no conditional writes: {faults[0]}")
     for fault in faults if store.conditional_writes else ():
         yield Check(
-            "conditions", Verdict.BAD, f"{fault}: processes that share this bucket may overwrite each other's changes", exit_code=6
+            "conditions", Verdict.BAD, f"{fault}: processes with this bucket may undo each other's changes", exit_code=6
         )
 
 

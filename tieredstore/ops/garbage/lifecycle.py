@@ -37,8 +37,7 @@ class LifecycleReport:
 
 
 def abort_rule_name(prefix: str) -> str:
-    """Return the rule's name. It depends on the prefix, because several prefixes of a bucket may each have such a rule.
-    """
+    """Return the rule's name. It depends on the prefix, so that several prefixes of a bucket can each have a rule."""
     return f"{_NAME}-{hashlib.sha256(prefix.encode()).hexdigest()[:8]}" if prefix else _NAME
 
 

@@ -365,7 +365,9 @@ class BatchChecks:
         elif first is not None and first < entry.first_offset:
             self._txn_finding(f"by it, {what} aborts begins at {entry.first_offset}, after its first record at {first}")
         elif before is not None and entry.first_offset <= before:
-            self._txn_finding(f"by it, {what} aborts begins at {entry.first_offset}, but the one before ends at {before}")
+            self._txn_finding(
+                f"by it, {what} aborts begins at {entry.first_offset}, but the one before ends at {before}"
+            )
 
     def _check_stable(self) -> None:
         """Check the greatest last stable offset of the transaction index: readers look for no aborted transactions
