@@ -13,7 +13,7 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = REPOSITORY / "CONTRIBUTING.md"
-HEADER: Final = "| layer | package | contents | its tests |\n|---|---|---|---|"
+HEADER: Final = "layer | package | contents | its tests\n---|---|---|---"
 
 
 def layers() -> list[list[str]]:
@@ -26,7 +26,7 @@ def room_map() -> str:
     """Return the table: a row a room, layers numbered from the ground."""
     rows = [HEADER]
     for height, rooms in zip(range(len(layers()), 0, -1), layers(), strict=True):
-        rows += [f"| {height} | `{room}` | {_description(room)} | {_tests(room)} |" for room in rooms]
+        rows += [f"{height} | `{room}` | {_description(room)} | {_tests(room)}" for room in rooms]
     return "\n".join(rows)
 
 

@@ -154,13 +154,13 @@ def test_the_document_names_every_metric_and_no_other() -> None:
         "tieredstore_pubsub_audit_",
     ):
         of_these = {name for name in names if name.startswith(beginning)}
-        row = next(line for line in listed.splitlines() if line.startswith(f"| `{beginning}…`"))
+        row = next(line for line in listed.splitlines() if line.startswith(f"`{beginning}…`"))
         assert {name for name in of_these if f"`{name.removeprefix(beginning)}`" not in row} == set()
         seldom |= of_these
     assert {name for name in names - fetch - cache - seldom if f"`{name}`" not in listed} == set()
     rows = {"tieredstore_fetch_": FetchStats, "tieredstore_chunk_cache_": CacheStats}
     for beginning, counted in rows.items():
-        row = next(line for line in listed.splitlines() if line.startswith(f"| `{beginning}…`"))
+        row = next(line for line in listed.splitlines() if line.startswith(f"`{beginning}…`"))
         assert {field.name for field in fields(counted)} == set(re.findall(r"`([a-z_]+)`", row))
     for name in re.findall(r"`(tieredstore_\w+?)(?:_total)?[`{]", listed):
         assert name in names | fetch | cache

@@ -60,9 +60,9 @@ def test_the_uploaders_page(tmp_path: Path, disk: Path) -> None:
 @pytest.mark.skipif(find_spec("tieredstore.uploader") is None, reason="the core alone")
 def test_the_uploaders_page_has_each_metric() -> None:
     metrics = import_module("tieredstore.uploader.metrics")
-    table = (PAGES / "uploader.md").read_text().partition("| metric `tieredstore_uploader_…` |")[2]
+    table = (PAGES / "uploader.md").read_text().partition("metric `tieredstore_uploader_…` |")[2]
     shown = [
-        name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")
+        name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[0] if "|" in row else "")
     ]
     by_topic = [f"topic_{name}" for name in metrics.LAG]
     assert sorted(shown) == sorted([*(f"{name}_total" for name in metrics.COUNTERS), *metrics.GAUGES, *by_topic])

@@ -170,7 +170,7 @@ def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, fetche
 
 def test_the_page_of_metrics_names_each_of_a_consumers() -> None:
     page = (REPOSITORY / "docs" / "reference" / "metrics.md").read_text()
-    (line,) = [line for line in page.splitlines() if line.startswith("| `tieredstore_consumer_")]
+    (line,) = [line for line in page.splitlines() if line.startswith("`tieredstore_consumer_")]
     levels = ("queued_bytes", "refreshes", "lag_records", "lag_records_max", "lag_seconds", "lag_seconds_max")
     names = {*Measures(lambda: dict.fromkeys(levels, 0.0)).snapshot()}
     assert {name for name in names if f"`{name}`" not in line} == set()

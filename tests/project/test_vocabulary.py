@@ -60,8 +60,8 @@ NOT_YET: Final = frozenset(
 def glossary() -> dict[str, tuple[list[str], list[str]]]:
     """Return each word with the classes named by it, and with the words that it replaces."""
     page = (REPOSITORY / "docs" / "design" / "core.md").read_text()
-    table = page.partition("| word | means |")[2].partition("\n\n")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    table = page.partition("word | means |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines()[2:]]
     return {word: (re.findall(r"`(\w+)`", named), re.findall(r"\w+", replaced)) for word, _, named, replaced in rows}
 
 

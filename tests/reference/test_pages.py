@@ -78,4 +78,4 @@ def test_versions_of_the_matrix_are_those_of_the_tests() -> None:
     ((kafka, plugin),) = {(case["kafka_version"], case["plugin_commit"]) for case in cases}
     versions["Kafka, records and indexes"] = kafka
     versions["Aiven's plugin"] = f"commit `{plugin[:8]}`"
-    assert {what: version for what, version in versions.items() if f"| {what} | {version}" not in page} == {}
+    assert {what: version for what, version in versions.items() if f"\n{what} | {version}" not in page} == {}

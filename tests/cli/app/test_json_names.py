@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.support.cli.screens import commands_below, demo_bucket
 from tests.support.damage.planted_messages import store_messages
 from tests.support.paths import REPOSITORY
 from tests.support.pubsub.pubsub_brokers import message_of
+from tests.support.reference.json_page import ROW, is_date
 from tieredstore.cli.app.entry import JSON_VERSION
 from tieredstore.cli.app.main import program
 from tieredstore.ops.snapshots.storing import Snapshots
@@ -27,7 +27,7 @@ from tieredstore.restore.produce.offset_map import OffsetMapFile
 from tieredstore.restore.produce.runs import OffsetRun
 
 PAGE = (REPOSITORY / "docs" / "reference" / "json.md").read_text()
-DOCUMENTED = re.findall(r"^`(\w+)` \|", PAGE, re.MULTILINE)
+DOCUMENTED = [name for name, *_ in ROW.findall(PAGE)]
 GOLDEN = REPOSITORY / "tests" / "cli" / "golden" / "json.txt"
 """Each command, and the names that it prints with their types; the source of docs/reference/json.md.
 
@@ -174,7 +174,7 @@ def test_every_name_stands_on_the_page_and_on_the_page_alone_those_that_are_prin
     printed: Printed,
 ) -> None:
     names = {name for named in printed.values() for name in named}
-    assert names - set(DOCUMENTED) == set()
+    assert {name for name in names - set(DOCUMENTED) if not is_date(name, names)} == set()
     assert set(DOCUMENTED) - names <= SELDOM
     assert sorted(set(DOCUMENTED)) == DOCUMENTED
 

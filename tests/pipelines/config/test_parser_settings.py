@@ -124,7 +124,7 @@ def test_a_row_is_all_that_a_parser_with_a_setting_needs() -> None:
             own(**more)
         except ConfigError as error:
             print(error)
-    print("`round.to` | int | `7` | 1..64 | Steps." in settings_table(), "round.to" in honoured_names())
+    print("`round.to` | int `7`, 1..64 | Steps." in settings_table(), "round.to" in honoured_names())
     """)
     assert printed.splitlines() == [
         "pipeline: round.to is missing; the parser round needs it",

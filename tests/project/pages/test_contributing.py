@@ -29,8 +29,8 @@ PATH: Final = re.compile(r"[\w.-]+(/[\w.-]+)*/?")
 
 def changes() -> list[list[str]]:
     """Return the rows of "To change X, go to Y": subject, files to edit, tests."""
-    table = TEXT.partition("| to change or add |")[2].partition("\n\n")[0]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
+    table = TEXT.partition("to change or add |")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.split(" | ")] for line in table.splitlines()[2:]]
 
 
 def places(text: str) -> Iterator[Path]:

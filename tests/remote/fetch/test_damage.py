@@ -198,4 +198,4 @@ def test_the_documentation_has_this_table() -> None:
     for row in DAMAGE:
         cells = (row.plain, row.zstd, row.encrypted)
         written = [" or ".join(sorted(cell)) or "not there" for cell in cells]
-        assert f"| {row.place} | {' | '.join(written)} |" in document
+        assert f"\n{row.place} | {' | '.join(written)}\n" in document

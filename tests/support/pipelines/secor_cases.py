@@ -56,20 +56,18 @@ def load_cases() -> list[SecorCase]:
 
 
 def render_table(cases: list[SecorCase]) -> str:
-    """Return a row for each message that Secor files elsewhere, below the reason."""
-    by_reason: dict[str, list[SecorCase]] = {}
+    """Return a row for each reason why Secor files a message elsewhere, with its first message."""
+    by_reason: dict[str, SecorCase] = {}
     for case in cases:
-        by_reason.setdefault(case.why, []).append(case)
+        by_reason.setdefault(case.why, case)
     by_reason.pop("")
-    lines = ["parser | message | Secor | here", "---|---|---|---"]
-    for why, those in by_reason.items():
-        lines.append(f"**{why}** | | |")
-        for case in those:
-            more = [f"{label}`{case.properties[name]}`" for name, label in _SHOWN.items() if name in case.properties]
-            shown = repr(case.value)[2:-1].replace("\\'", "'").replace("|", "\\|")
-            shown = shown if len(shown) < 70 else f"{shown[:60]}…"
-            cells = [" ".join([case.parser, *more]), f"`{shown}`", _cell(case.secor), _cell(case.ours)]
-            lines.append(" | ".join(cells))
+    lines = ["reason | parser and message | Secor | here", "---|---|---|---"]
+    for why, case in by_reason.items():
+        more = [f"{label}`{case.properties[name]}`" for name, label in _SHOWN.items() if name in case.properties]
+        shown = repr(case.value)[2:-1].replace("\\'", "'").replace("|", "\\|")
+        shown = shown if len(shown) < 70 else f"{shown[:60]}…"
+        cells = [why, " ".join([case.parser, *more, f"`{shown}`"]), _cell(case.secor), _cell(case.ours)]
+        lines.append(" | ".join(cells))
     return "\n".join(lines)
 
 

@@ -26,6 +26,8 @@ $ tieredstore ls -c store.properties
 ```
 
 - `tieredstore COMMAND --help` has examples. `TIEREDSTORE_SETTINGS` may name the settings file instead of `-c`.
+- *Store*, *Cluster*, *Window* and *Values* in the lists below stand for all [shared options](#shared-options) of these
+  groups.
 - **These only add**, and act at once (`upload`, `mirror`, `holds place` and `uploader` have `--dry-run`):
   {adds}.
 - **These delete or rewrite**, and so does `mirror --repair`. They print their plan and exit with 0; `--yes` applies it.
@@ -33,27 +35,31 @@ $ tieredstore ls -c store.properties
   {rewrites}.
 - All others only read.
 - Results go to stdout, all else to stderr. For scripts use [`--json`](json.md) and the [exit codes](#exit-codes).
-- `[TOPIC]...` are names or globs (`'orders-*'`). A time is `2026-01-31T08:00Z`, `10:00`, `yesterday`, `-1h` or `@` with
-  milliseconds since 1970; without a zone it is UTC.
-- `-v` adds details on stderr. `tieredstore --version --json` also has the version of the JSON.
+- `[TOPIC]...` are names or globs (`'orders-*'`). `-v` adds details on stderr.
 - `tieredstore --install-completion` completes commands, options, topics, partitions and offsets in your shell.
-- Restores, uploader, pipelines and publish and subscribe have [their own page](wing-commands.md).
+- The [commands of the wings](wing-commands.md) have their own page.
 """
 
 _WINGS_INTRO: Final = """# Commands of the wings
 
-For users of the command line who restore, upload, run pipelines, or publish and subscribe. `make docs` generates this
-page from the help of the commands.
+For users of the command line who restore, upload, run pipelines, or publish and subscribe.
 
 ```console
 $ tieredstore restore --help
 ```
 
-[Commands](commands.md) has what holds for all of them, the [shared options](commands.md#shared-options), and the
-[exit codes](commands.md#exit-codes)."""
+[Commands](commands.md) has what holds for all of them, the [shared options](commands.md#shared-options) with their
+groups, and the [exit codes](commands.md#exit-codes)."""
 
 _EVERYWHERE: Final = {"--help", "-v, --verbose"}
 _NO_PANEL: Final = "Options"
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Store": ("-c", "--store"),
+    "Cluster": ("--bootstrap-server", "--kafka-config", "-X"),
+    "Window": ("--from", "--to"),
+    "Values": ("--key", "--value", "--registry", "--registry-config", "--invalid"),
+}
+"""Shared options that most commands have together."""
 
 _MEANINGS: Final[Mapping[int, str]] = {
     1: "output could not be written, or any other error of the library",
@@ -174,7 +180,13 @@ def _command(one: Help, summary: str, shared: set[Option]) -> Iterator[str]:
     named = [
         name for title, options in one.panels.items() if title != "Arguments" for name in options if name in shared
     ]
-    yield f"- shared: `{' '.join(_short(name) for name, _ in named)}`"
+    names = [_short(name) for name, _ in named]
+    for title, group in _GROUPS.items():
+        if set(group) <= set(names):
+            names = [name for name in names if name not in group]
+            names.append(f"*{title}*")
+    if names:
+        yield f"- shared: {' '.join(name if name.startswith('*') else f'`{name}`' for name in names)}"
 
 
 def _short(name: str) -> str:

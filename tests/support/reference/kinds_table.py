@@ -1,17 +1,26 @@
-"""Table of finding kinds in ``docs/how-to/verify.md``."""
+"""Table of severities and finding kinds in ``docs/how-to/verify.md``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from tieredstore.ops.verification import FindingKind
-from tieredstore.ops.verification.findings import COPY_AGAIN
+from tieredstore.ops.verification.findings import Severity
+
+_MEANINGS: Final[Mapping[Severity, str]] = {
+    Severity.DAMAGE: "Bytes are there and wrong, or half a segment is there.",
+    Severity.MISSING: "A segment is not where a reader looks for it.",
+    Severity.GAP: "No segment has these offsets, though later ones exist.",
+    Severity.NOTICE: "Readers notice nothing.",
+}
 
 
 def kinds_table() -> str:
-    """Return the advice that most kinds share, and a row for each kind."""
+    """Return a row for each severity, with its kinds."""
     rows = [
-        f"| `{kind.value}` | {kind.facts.severity.value} | {kind.facts.meaning} |"
-        f" {kind.facts.advice.replace(COPY_AGAIN, '*copy again*')} |"
-        for kind in FindingKind
+        f"`{severity.value}` | {meaning} | {severity.exit_code} | "
+        + ", ".join(f"`{kind.value}`" for kind in FindingKind if kind.facts.severity is severity)
+        for severity, meaning in _MEANINGS.items()
     ]
-    head = ["| kind | severity | meaning for readers | advice |", "|---|---|---|---|"]
-    return "\n".join([f"*Copy again* means: {COPY_AGAIN}.", "", *head, *rows])
+    return "\n".join(["severity | meaning | exit code | kinds", "---|---|---|---", *rows])

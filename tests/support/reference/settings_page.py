@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -22,7 +23,7 @@ from tieredstore.config.uploader import KAFKA, UploaderSettings
 
 _INTRO: Final = r"""# Settings
 
-For authors of settings files. `make docs` generates this page: change the settings, not the page.
+For authors of settings files. `make docs` generates this page.
 
 ```properties
 # store.properties
@@ -45,21 +46,24 @@ The names are those of Aiven's Tiered Storage plugin for Apache Kafka. Names mar
 - **Paths** are relative to the folder of the settings file.
 - **Unknown names** are errors that name the nearest known one. So are old names, and the plugin ignores both:
   {old_names}.
-- **Trust.** `storage.backend.class` may name a Python class, which then runs with your rights. Read only files whose
-  authors you trust.
+- **Trust.** A Python class that a file names runs with your rights. Read only files whose authors you trust.
 - **Secrets** (type password) never appear in messages or in the text of a settings object.
 
-Default "required" means that the store or cache that you choose needs the property; "–" means that it is unset.
-*(No effect.)* marks properties that are accepted so that a broker's file works, and *(Refused.)* those that are errors,
-because ignoring them would change an identity or a meaning. Properties of other stores than yours are not checked.
+The second column has the type, the default (nothing if it is unset or empty), and the allowed values. "Required" means
+that the store or cache that you choose needs the property. *(No effect.)* marks properties that are accepted so that a
+broker's file works, and *(Refused.)* errors, because ignoring them would change an identity or a meaning. Properties of
+other stores are not checked.
 
 `storage.backend.class` takes a short name, a Python class as `package.module:Class`, which gets every `storage.*`
 property as `Settings.storage_options`, or the plugin's Java class: `io.aiven.kafka.tieredstorage.storage.` and one of
 {java}.
 """
 
-HEADER: Final = "name | type | default | allowed | meaning\n---|---|---|---|---"
+HEADER: Final = "name | value | meaning\n---|---|---"
 _NOT_THE_PLUGINS: Final = "Not of the plugin"
+_AT_LEAST: Final = re.compile(r"(-?\d+) or more\b")
+_MANY: Final = re.compile(r",? separated by commas")
+"""What the page's introduction says of every list."""
 _SAYS_NOTHING: Final = {"true or false", "not empty"}
 _EFFECTS: Final = {
     Effect.IN_EFFECT: "", Effect.WITHOUT_EFFECT: " *(No effect.)*", Effect.REFUSED: " *(Refused.)*"
@@ -144,10 +148,11 @@ def _rows(section: Section) -> Iterator[str]:
 
 def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -> str:
     """Return a property's row, without facts known to every reader, such as true or false for a bool."""
-    shown = "" if allowed in _SAYS_NOTHING else allowed
+    shown = "" if allowed in _SAYS_NOTHING else _MANY.sub("", _AT_LEAST.sub(r"≥\1", allowed))
     star = " *" if _NOT_THE_PLUGINS in meaning else ""
     words = meaning.replace(f" {_NOT_THE_PLUGINS}.", "").replace(f"{_NOT_THE_PLUGINS}, which", "The plugin")
-    return f"`{name}`{star} | {kind} | {default} | {shown} | {words}".replace("|  |", "| |").replace("|  |", "| |")
+    value = ", ".join(part for part in (f"{kind} {default}".strip(), shown) if part)
+    return f"`{name}`{star} | {value} | {words}"
 
 
 def shown_default(info: FieldInfo) -> str:
@@ -155,11 +160,11 @@ def shown_default(info: FieldInfo) -> str:
     if info.is_required():
         return "required"
     if info.default is None:
-        return "–"
+        return ""
     if isinstance(info.default, tuple) and [type(part) for part in info.default] == [str, int]:
         return f"`{info.default[0]}:{info.default[1]}`"
     if info.default in ("", ()):
-        return "empty"
+        return ""
     if isinstance(info.default, tuple):
         return f"`{','.join(map(str, info.default))}`"
     return f"`{str(info.default).lower() if isinstance(info.default, bool) else info.default}`"

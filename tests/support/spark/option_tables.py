@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -23,7 +24,7 @@ def renew_tables(page: str, tables: Tables) -> str:
     """Return the page with these tables in place of the first option table below each heading."""
     for heading, options in tables.items():
         before, title, rest = page.partition(f"\n{heading}\n")
-        text, begin, table = rest.partition("\n| option |")
+        text, begin, table = rest.partition("\noption |")
         _, end, after = table.partition("\n\n")
         assert title
         assert begin
@@ -33,13 +34,14 @@ def renew_tables(page: str, tables: Tables) -> str:
 
 def _rows(options: Sequence[Option[object]]) -> Iterator[str]:
     if not any(option.kafka for option in options):
-        yield from ("| option | meaning |", "|---|---|")
-        yield from (f"| `{option.name}` | {option.doc} |" for option in options)
+        yield from ("option | meaning", "---|---")
+        yield from (f"`{option.name}` | {option.doc}" for option in options)
         return
-    yield from ("| option | | default | meaning | different from Spark's Kafka source |", "|---|---|---|---|---|")
+    yield from ("option | default | meaning | different from Spark's Kafka source", "---|---|---|---")
     for option in options:
-        cells = f"`{option.name}`", option.query, option.shown, option.doc, option.kafka
-        yield f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"
+        kind = "" if option.query == "both" else f" ({option.query})"
+        cells = f"`{option.name}`{kind}", option.shown, option.doc, option.kafka
+        yield re.sub(r"[ |]*$", "", "|".join(f" {cell} " if cell else " " for cell in cells)).lstrip()
 
 
 if __name__ == "__main__":
