@@ -1,7 +1,7 @@
-"""Interface of stores: verbs for data, and administrative questions about a bucket.
+"""Interface of stores: methods for data, and administrative questions about a bucket.
 
-A store implements all of ``ObjectStore``. It may implement all or some verbs of ``StoreAdmin``; ``admin_of`` answers
-"unknown" for the others.
+A store implements all of ``ObjectStore``. It may implement all, some or none of the methods of ``StoreAdmin``; for
+missing methods ``admin_of`` answers "unknown".
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ __all__ = [
 _logger: Final = logging.getLogger(__name__)
 
 DRAFT_PREFIX: Final = ".~tieredstore-"
-"""Start of the file name under which a store hides an unfinished write; no component of a key may start with it."""
+"""Start of a draft's name. A draft is the hidden file of an unfinished write, so no component of a key may start with
+this text.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,9 @@ class BucketLifecycle(ABC):
     """True if the service refuses a change after a concurrent change of the rules."""
 
     note: ClassVar[str] = ""
-    """A sentence about unfinished uploads that no rule covers in this service; empty if rules cover all."""
+    """A sentence about the unfinished uploads that no lifecycle rule of this service can abort; empty if rules can
+    abort all.
+    """
 
     @abstractmethod
     def read(self) -> LifecycleState:
@@ -111,22 +115,20 @@ class BucketVersions(ABC):
     def list(self, prefix: str) -> Iterator[ObjectVersion]:
         """Yield all versions and delete markers of the keys that start with ``prefix``.
 
-        Of one key, the versions come newest first, and so do the markers; otherwise the order is undefined.
+        The versions of one key come newest first, and so do its delete markers. The order is otherwise undefined.
         """
 
     @abstractmethod
     def remove_marker(self, marker: ObjectVersion) -> None:
-        """Remove a delete marker. The newest version below it appears again, if no other marker and no newer object
-        hides it. Removing an absent marker is no error.
+        """Remove a delete marker. The newest version below it becomes visible again, unless another marker or a newer
+        object hides it. If the marker is absent, do nothing.
 
-        Raise StoreError for a marker that cannot be named reliably.
+        Raise StoreError if the marker's id could later be the id of an object.
         """
 
     @abstractmethod
     def obstacle(self) -> str | None:
-        """Return a sentence why an object that is deleted now could not be brought back; None if nothing is known
-        against it.
-        """
+        """Return a sentence that says why an object deleted now could not be restored; None if no reason is known."""
 
 
 class ObjectStore(ABC):
@@ -152,13 +154,13 @@ class ObjectStore(ABC):
         """True if ``if_absent`` and ``replace`` are atomic among all processes: exactly one of several racing writers
         wins.
 
-        Tools that change shared state, such as key rotation, refuse a store without them.
+        Key rotation and other tools that change shared state refuse a store without such writes.
         """
         return True
 
     @abstractmethod
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write the whole object atomically: readers see the old object (or none) until the new one is durable.
+        """Write the whole object atomically. Until the new object is durable, readers see the old object, or none.
 
         If ``body`` raises or the store fails, the key is unchanged and the attempt leaves nothing behind: parts are
         aborted. An error of ``body`` passes through. If ``body`` is a generator, the call closes it in any case.
@@ -170,9 +172,10 @@ class ObjectStore(ABC):
     def put_once(self, key: str, body: Buffer, mark: str) -> None:  # noqa: ARG002  most stores keep no marks
         """Write the object if its key is free. ``mark`` (32 hexadecimal digits) names the write.
 
-        Any process may repeat the call with the same body, in sequence or in parallel. After one attempt has written
-        the object, all others succeed and change nothing. Raise ``PreconditionFailedError`` if the key has the object
-        of another write. This default keeps no marks: it recognizes its object by the content.
+        Any process may repeat the call with the same body, in sequence or in parallel. After one call has written the
+        object, all other calls succeed and change nothing. Raise ``PreconditionFailedError`` if another write made the
+        object under the key. This default implementation stores no marks: it takes any object with the same content for
+        its own.
         """
         try:
             self.put(key, body, if_absent=True)
@@ -186,14 +189,15 @@ class ObjectStore(ABC):
 
         ``start == stop`` gives ``b""`` without a request. A negative start, or a stop before the start, raises
         ``InvalidRangeError``. A range that is not wholly inside the object raises ``RangeNotSatisfiableError``. Without
-        ``stop``, so does a ``start`` at or past the end, except ``start=0`` of an empty object.
+        ``stop``, a ``start`` at or past the end raises the same error, except that ``start=0`` of an empty object gives
+        ``b""``.
         """
 
     def get_small(self, key: str, most: int) -> bytes | None:
         """Return the whole object, by one request; None if it has more than ``most`` bytes.
 
-        Use it for objects that are small unless an attacker made them. Our stores do not read the body of a larger
-        object; this default reads it first.
+        The limit protects the reader if an attacker has put a large object in place of a small one. Our stores do not
+        read the body of a larger object; this default implementation does.
         """
         data = self.get(key)
         return data if len(data) <= most else None
@@ -202,8 +206,8 @@ class ObjectStore(ABC):
     def small_batch(self) -> int:
         """Best number of keys for ``get_small_batch``.
 
-        It is 1 if each key is a request, because the caller can run those in parallel. It is higher if reading an
-        object takes less time than a thread switch.
+        This is 1 if each key needs a request, because the caller can send requests in parallel. It is higher if reading
+        an object takes less time than a thread switch.
         """
         return 1
 
@@ -247,8 +251,8 @@ class ObjectStore(ABC):
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the keys, in batches where the store can. An absent key is no error.
 
-        If some deletions fail, the others are still made; then one of the errors is raised with the number of failures.
-        The order of deletions is undefined.
+        If a deletion fails, continue with the other keys, then raise one of the errors with the number of failures. The
+        order of deletions is undefined.
         """
 
     @abstractmethod
@@ -260,15 +264,16 @@ class ObjectStore(ABC):
         """Replace the object if it still has ``etag``; return the new etag.
 
         Raise ``PreconditionFailedError`` if the object has another etag or is absent; exactly one of several racing
-        replacers wins. Errors of ``body``, and its handling, are those of ``put``.
+        writers wins. The handling of ``body``, and the errors, are those of ``put``.
         """
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """Store all bytes of an object durably, but do not make it visible under ``key`` yet.
 
-        Any process may then call :meth:`publish` or :meth:`discard`. If none does, the bytes stay until a removal of
-        abandoned writes. This default is for stores that cannot hide bytes: it writes an object under
-        ``staging_prefix``, which the caller must clean. Errors, and the handling of ``body``, are those of ``put``.
+        Any process may then call :meth:`publish` or :meth:`discard`. If no process does, the bytes stay until abandoned
+        writes are removed. This default implementation is for stores that cannot hide bytes: it writes an object under
+        ``staging_prefix``, and the caller must delete the objects that stay there. The handling of ``body``, and the
+        errors, are those of ``put``.
         """
         return staging.prepare(self, key, body, staging_prefix)
 
@@ -284,8 +289,8 @@ class ObjectStore(ABC):
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """Remove the bytes of an abandoned or prepared write, but never a published object.
 
-        Return False if the writer is alive, if the write is not removable, or, where the store can tell, if it no
-        longer exists.
+        Return False if the writer is alive or the write is not removable. If the store can detect that the write no
+        longer exists, return False too.
         """
         return isinstance(write, Prepared) and staging.discard(self, write)
 
@@ -299,41 +304,43 @@ class StoreAdmin:
     def now_ms(self) -> int | None:
         """Return the store's own time in ms since the epoch, by the clock that sets ``modified_ms`` and ``started_ms``.
 
-        It takes one request. None if the store has no clock: then the age of its objects is unknown.
+        This takes one request. Return None if the store has no clock: the age of its objects is then unknown.
         """
         return None
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:  # noqa: ARG002
         """Yield bytes left by killed writers under keys that start with ``prefix``, in no order.
 
-        Some stores cannot distinguish a killed writer from a live one, or from a prepared upload. They yield all of
-        these, so discard only writes that are older than any write can last.
+        Some stores cannot distinguish the bytes of a killed writer from those of a live writer or a prepared upload,
+        and yield all three. So discard only a write that is older than any live write can be.
 
-        Return None if the store cannot list them. Yield nothing if killed writers leave nothing, or the service drops
-        it without listing it.
+        Return None if the store cannot list such bytes. Yield nothing if killed writers leave no bytes, or if the
+        service drops them by itself without listing them.
         """
         return None
 
     def kept_after_delete(self) -> Sequence[str]:
         """Return one sentence for each way the bucket keeps deleted objects: versions, soft delete, object locks.
 
-        A failed request gives a sentence too. Empty if deleted objects are gone.
+        A failed request gives a sentence too. The result is empty if the bucket keeps no deleted objects.
         """
         return ["the store cannot say if it keeps deleted objects"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:  # noqa: ARG002
         """Return one sentence for each rule of the bucket that deletes or archives objects under ``prefix``.
 
-        None if the store cannot list its rules.
+        Return None if the store cannot list its rules.
         """
         return None
 
     def lifecycle(self) -> BucketLifecycle | str:
-        """Return the bucket's lifecycle rules, to read and extend; or a sentence why this store has none."""
+        """Return the bucket's lifecycle rules, to read and extend; or a sentence that says why this store has none."""
         return "the store cannot list its lifecycle rules"
 
     def versions(self) -> BucketVersions | str:
-        """Return the versions that the bucket keeps; or a sentence why this store has none, or cannot list them."""
+        """Return the versions that the bucket keeps; or a sentence that says why this store has none, or cannot list
+        them.
+        """
         return "the store cannot list versions of deleted objects"
 
     def caller(self) -> str:
@@ -342,7 +349,7 @@ class StoreAdmin:
 
 
 class _SingleAnswers(StoreAdmin):
-    """Administrative verbs of a store that does not derive from ``StoreAdmin``; missing ones answer "unknown"."""
+    """Administrative methods of a store that is not a ``StoreAdmin``; a missing method answers "unknown"."""
 
     def __init__(self, store: ObjectStore) -> None:
         for verb in (name for name in vars(StoreAdmin) if not name.startswith("_")):
@@ -352,7 +359,7 @@ class _SingleAnswers(StoreAdmin):
 
 
 def admin_of(store: ObjectStore) -> StoreAdmin:
-    """Return the administrative verbs of ``store``; missing ones answer "unknown"."""
+    """Return the administrative methods of ``store``; a missing method answers "unknown"."""
     return store if isinstance(store, StoreAdmin) else _SingleAnswers(store)
 
 

@@ -122,7 +122,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
                 view[:] = source[start:stop]
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List the keys that exist when the first is requested, except those deleted since then."""
+        """List the keys that exist when the first result is requested, except keys that are deleted after that."""
         with self._space.lock:
             keys = [k for k in self._space.objects if k.startswith(prefix) and (start_after is None or k > start_after)]
         # Sort as stores do, by UTF-8 bytes: Python compares text by code points, which is the same order.
@@ -145,7 +145,9 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         raise_failures(failures)
 
     def lifecycle(self) -> str:
-        """Return a sentence: failed writes leave nothing for a lifecycle rule, or for gc, to remove."""
+        """Return a sentence that memory has no lifecycle rules: failed writes leave nothing that a rule, or gc, would
+        have to remove.
+        """
         return "a store in memory has no lifecycle rules, and nothing that gc would have to remove"
 
     def head(self, key: str) -> ObjectInfo:
@@ -154,7 +156,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         return self._object(key).info(key)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
-        """Replace an object; every replacement has a new etag, even with equal bytes."""
+        """Replace an object. Each replacement gives the object a new etag, even if the bytes are equal."""
         with open_body(body) as parts:
             checked_key(key)
             data = b"".join(map(bytes, parts))

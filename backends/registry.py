@@ -4,8 +4,9 @@ A store's module, and its SDK, is imported on first use. A URL is short for sett
 
     file:///folder          s3://bucket/prefix          gs://bucket/prefix          az://container/prefix
 
-A prefix is the path as written, with a ``/`` after it; it is not percent-decoded, as in the clouds' own tools. Endpoint
-and credentials come from the settings file or, if it has none, from the environment that each cloud's SDK reads.
+The prefix is the URL's path as written, with a ``/`` after it. As in the clouds' own tools, it is not percent-decoded.
+Endpoint and credentials come from the settings file or, if it has none, from the environment that each cloud's SDK
+reads.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class OpenedBySettings(Protocol):
 
 
 def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
-    """Load ``settings_file`` (or the defaults) with the store of ``url`` in place of the file's; raise ConfigError.
+    """Load ``settings_file`` (or the defaults), but with the store of ``url``. Raise ConfigError if the file or the URL
+    is invalid.
 
     A path that begins with one ``/`` means that folder. Relative paths in the file start from the file's folder.
     """
@@ -94,8 +96,8 @@ def settings_with(url: str, texts: Properties, *, base_dir: Path | None = None, 
 
 
 def properties_with(url: str, texts: Properties, *, source: str | None = None) -> tuple[Properties, str]:
-    """Replace the store in ``texts`` by that of ``url``; return the new properties, and the name to give them in
-    error messages.
+    """Replace the store in ``texts`` by the store of ``url``. Return the new properties, and the name that error
+    messages give them.
     """
     parts = _folder(url) if _is_path(url) else split_url(url, tuple(SCHEMES))
     store = f"the store {url if _is_path(url) else f'{parts.scheme}://{parts.netloc}'}"
@@ -107,7 +109,7 @@ def properties_with(url: str, texts: Properties, *, source: str | None = None) -
 
 
 def _is_path(url: str) -> bool:
-    # Take two slashes for a URL without a scheme, which may contain a password.
+    # Two slashes begin a URL without a scheme, which may contain a password, so do not treat it as a path.
     return url.startswith("/") and not url.startswith("//")
 
 

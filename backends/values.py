@@ -38,7 +38,8 @@ class ObjectVersion:
     """A version of an object, or a delete marker, in a bucket that keeps versions.
 
     A delete marker hides the versions below it, and has no size and no etag. ``time_ms`` is when the object was written
-    or deleted, by the store's clock in ms since the epoch. ``is_latest`` is True for the one that readers meet.
+    or deleted, by the store's clock in ms since the epoch. ``is_latest`` is True for the version or marker that readers
+    see.
     """
 
     key: str
@@ -54,10 +55,10 @@ class ObjectVersion:
 class AbandonedWrite:
     """Bytes left in the store by a write that did not end. They take space and are in no listing of objects.
 
-    ``key`` is the key being written, or the place of the bytes if the store does not know the key. ``size`` is in
-    bytes, None if unknown. ``started_ms`` is when the write began, or wrote last, by the store's clock in ms since the
-    epoch; None if unknown. ``id`` is the store's name for the write. If it is not ``removable``, only the store itself
-    drops it.
+    ``key`` is the key of the unfinished object or, if the store does not know that key, the path of the bytes. ``size``
+    is in bytes, None if unknown. ``started_ms`` is the time when the write began, or of its last progress, by the
+    store's clock in ms since the epoch; None if unknown. ``id`` is the store's name for the write. If it is not
+    ``removable``, only the store itself drops it.
     """
 
     key: str
@@ -71,8 +72,9 @@ class AbandonedWrite:
 class Prepared:
     """An object whose bytes are all in the store, but invisible under its key until published.
 
-    Any process that may write to the store can publish it, even from its JSON, which contains no secret. ``sha256`` is
-    in hexadecimal. ``place`` and ``parts`` are where this store put the bytes, and ``mark`` is its name of the write.
+    Any process with write access to the store can publish it, also one that has only its JSON, which contains no
+    secret. ``sha256`` is in hexadecimal. ``place`` and ``parts`` tell the store where the bytes are, and ``mark`` is
+    the random id of the write.
     """
 
     key: str

@@ -1,6 +1,6 @@
 """Client of one Azure container.
 
-It uses an HTTP session of ours with our timeouts, pool and proxy, and only the identity that the settings name. Kept
+The client uses an HTTP session with our timeouts, pool and proxy, and only the identity that the settings name. Kept
 apart from the store, its only user: together they would come to 600 lines.
 """
 
@@ -53,7 +53,7 @@ def describe_credentials(credentials: Credentials) -> str:
 def sdk_credential(
     credentials: Credentials, login: Transport
 ) -> AzureNamedKeyCredential | AzureSasCredential | TokenCredential:
-    """Return the credential object for the SDK; do not call it for a connection string, which the SDK reads itself."""
+    """Return the credential object for the SDK. Do not call it with a connection string, which the SDK parses."""
     if isinstance(credentials, AccountKey):
         return AzureNamedKeyCredential(credentials.account, credentials.key)
     if isinstance(credentials, SasToken):
@@ -67,7 +67,9 @@ def sdk_credential(
 _logger: Final = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = 1 << 50
-"""Download limit that no blob reaches: the SDK splits larger downloads into sequential requests."""
+"""A size that no blob reaches, given to the SDK as the limit of a single download. Above the limit the SDK would send
+several requests, one after the other.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ def open_client(options: AzureOptions) -> AzureClient:
     connections = options.concurrency + options.upload_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     transport = _transport(StoreAdapter(limits), options)
-    # Give token requests their own session: if one fails, the SDK must be able to try the next source.
+    # Use a separate session for token requests. It passes the library's errors on, which tell the SDK to try its next
+    # source of credentials.
     login = _transport(BoundedAdapter(limits), options)
     with translate_errors(f"opening the container {options.container}"):
         container = _container(options, transport, login)
@@ -152,8 +155,8 @@ def _of_connection_string(options: AzureOptions, transport: Transport | None) ->
 
 
 def _client_options(transport: Transport | None) -> dict[str, Any]:
-    # Turn off the SDK's retries, because the store retries each call, and redirections, which would send body and
-    # signature to another server.
+    # The SDK must not retry, because the store retries each call. It must not follow redirections, which would send
+    # body and signature to another server.
     return {
         "transport": transport,
         "retry_total": 0,

@@ -38,7 +38,7 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     # The following codes have status 409, but are about the caller's permission.
     "AccountIsDisabled": AccessDeniedError,
     "InsufficientAccountPermissions": AccessDeniedError,
-    # The following codes have status 412, but no condition of ours failed: the blob is leased.
+    # The following codes have status 412, although no condition of our request failed: the blob has a lease.
     "LeaseIdMissing": AccessDeniedError,
 }
 _NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
@@ -68,7 +68,8 @@ def answer_error(what: str, status: int, code: str, message: str) -> TieredStore
             f"{what}: the container does not exist, or is being deleted; create it, or correct "
             "storage.azure.container.name"
         )
-    # Treat an unknown status as an error: a success status that the operation does not define proves nothing.
+    # Any other status is an error, even one below 300: if the operation does not define it, it does not prove a
+    # success.
     error_class = _BY_CODE.get(code) or BY_STATUS.get(status, MalformedAnswerError if status < 300 else StoreError)
     reason = " ".join(part for part in (excerpt(code), f"({excerpt(message, 300)})" if message else "") if part)
     return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")

@@ -52,7 +52,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     keeps its MD5, as it does for objects below a block's size.
 
     Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again,
-    but not on request. ``abandoned_writes`` shows those of objects that do not exist.
+    but not on request. ``abandoned_writes`` yields a name that has such blocks if no blob has that name.
     """
 
     keys_per_deletion: ClassVar = 256
@@ -81,9 +81,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return translate_errors(what)
 
     def _check_key(self, key: str) -> None:
-        # Refuse keys with ``.`` or ``..`` as a component, a backslash or control characters: the service resolves the
-        # first two as in a path, and could leave the container. It treats a backslash as a slash, and its listings
-        # cannot contain control characters.
+        # The service resolves ``.`` and ``..`` in a key as in a path, which could lead out of the container. It treats
+        # a backslash as a slash, and its listings cannot contain control characters.
         checked_key(key)
         if any(part in {".", ".."} for part in key.split("/")) or "\\" in key or any(map(_is_not_xml, key)):
             raise InvalidKeyError(f"{key!r} cannot be the name of a blob in Azure")
@@ -106,7 +105,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return None
 
     def lifecycle(self) -> str:
-        """Return a sentence: the API for blobs cannot read lifecycle rules."""
+        """Return a sentence that the API for blobs cannot read lifecycle rules."""
         return (
             f"lifecycle rules of {self.identity} belong to its storage account: read and change them with `az storage "
             "account management-policy`; the service drops blocks without a blob after a week"
@@ -127,7 +126,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return info
 
     def _list_objects(self, prefix: str, _: str | None, /) -> Iterator[ObjectInfo]:
-        # Request earlier pages too: the service cannot start a listing at a key.
+        # The service cannot start a listing at a key, so pages with earlier keys are requested too.
         listing = partial(info_page, prefix=prefix, size=self.options.page_size)
         return in_key_order(self.pages(self.identity, listing))
 
@@ -155,8 +154,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Yield names with uncommitted blocks and no blob, of live or dead writers.
 
-        Each blob that the listing shows as empty costs one more request. The listing does not show the blocks of a
-        failed write over an existing blob. None of the blocks is removable, because completing them would make a
+        Each blob that the listing shows as empty costs one more request. If a write over an existing blob has failed,
+        the listing does not show its blocks. Uncommitted blocks cannot be removed, because completing them would make a
         visible blob; the service drops them after a week.
         """
         listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
@@ -177,8 +176,8 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
     def read(response: PipelineResponse[Any, Any]) -> None:
         answer: Any = response.http_response
-        # Refuse all but success: the SDK raises the error of any other status. If a blob is empty, and so has no range,
-        # the SDK requests it again without a range.
+        # Ignore an error status: the SDK raises an error for it after this hook. An empty blob has no range, so the SDK
+        # requests it again without a range, and this hook runs twice.
         if answer.status_code not in {200, 206}:
             return
         headers = cast("Mapping[str, str]", answer.headers)
@@ -230,7 +229,9 @@ def deletion_failures(
 
 
 def _check_numbers(count: int, response: PipelineResponse[Any, Any]) -> None:
-    """Raise MalformedAnswerError unless the batch has an answer to each request, in order, as the SDK assumes."""
+    """Raise MalformedAnswerError if the batch lacks the answer to a request, or has answers out of order. The SDK does
+    not check this.
+    """
     answer: Any = response.http_response
     if answer.status_code >= 300:
         return
@@ -243,7 +244,9 @@ def _check_numbers(count: int, response: PipelineResponse[Any, Any]) -> None:
 
 
 def kept_sentences(client: AzureClient) -> list[str]:
-    """Return one sentence for each setting that keeps deleted blobs. Only the management API shows versioning."""
+    """Return one sentence for each setting that keeps deleted blobs. Versioning is not reported, because only the
+    management API shows it.
+    """
     untyped: Any = client.container
     kept: list[str] = []
     container = untyped.get_container_properties()
@@ -335,8 +338,7 @@ def read_abandoned(client: AzureClient, blob: BlobProperties) -> AbandonedWrite 
         return None
     if committed or not uncommitted:
         return None
-    # Read the time as untyped: the SDK's type says that it is always present, but some servers omit it for a name
-    # without a blob.
+    # Some servers omit the time for a name without a blob, although the SDK's type says that it is always present.
     modified: Any = blob.last_modified
     started_ms = None if modified is None else round(modified.timestamp() * 1000)
     return AbandonedWrite(name, sum(block.size for block in uncommitted), started_ms, name, removable=False)
@@ -361,7 +363,9 @@ def _before_surrogates(key: str) -> str:
 _logger: Final = logging.getLogger(__name__)
 
 WRITE_MARK: Final = "tieredstore_write"
-"""Metadata name of a write's mark. Azure's metadata names are identifiers, so it has no hyphen as in other clouds."""
+"""Metadata name under which a blob has the mark (random id) of its write. Azure allows only identifiers, so this name
+has an underscore where other clouds have a hyphen.
+"""
 
 
 class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
@@ -374,14 +378,14 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     parts_gone: ClassVar[str] = "another write to it ended during this one"
 
     def write_whole(self, data: memoryview) -> str:
-        """Write the blob by one request, or by a list of one block if blocks of a failed upload make that request
-        fail.
+        """Write the blob by one request. If blocks of a failed upload make that request fail, write a list of one
+        block.
         """
         try:
             return self._by_one_request(bytes(data))
         except PreconditionFailedError:
-            # Commit a list of blocks if blocks of a failed upload exist: a single request counts uncommitted blocks as
-            # an existing blob.
+            # If no blob exists, blocks of a failed upload made the request fail: the service counts them as an existing
+            # blob. So write the blob as a list of one block instead.
             if not self.condition.is_absent or self.exists():
                 raise
         return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))[0]], len(data))
@@ -438,7 +442,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
 
     def _stage(self, part: Part) -> tuple[BlobBlock, int]:
         """Send a block; return its entry in the block list, and its size."""
-        # Block names of a blob must have equal lengths. The mark keeps those of two writes apart.
+        # All block names of a blob must have the same length. The mark makes the names of two concurrent writes differ.
         name = f"{self.mark}{part.number:08}"
         # Compute the MD5 here: the SDK does so only for ``bytes``.
         headers = {"Content-MD5": md5_text(part.data)} if self.options.send_md5 else {}
@@ -454,7 +458,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
             return Stored(plain_etag(require_text("the etag", answer["etag"])))
 
         def is_content(client: AzureClient, _: Stored) -> bool:
-            # Block names contain the write's mark, so equal names prove that the blob is of this write.
+            # Block names contain the write's mark, so equal names prove that this write made the blob.
             committed = client.blob(self.key).get_block_list("committed")[0]
             return [block.id for block in committed] == [block.id for block in blocks]
 
@@ -462,7 +466,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
 
 
 def plain_etag(etag: str) -> str:
-    """Remove an etag's quotes, which answers have and listings lack."""
+    """Remove the quotes around an etag: answers to requests for a blob have them, listings do not."""
     return etag.strip('"')
 
 

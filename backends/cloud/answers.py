@@ -1,8 +1,8 @@
 """Checks of a cloud's answers, and the error for a malformed one.
 
 An SDK trusts its service. If an answer lacks a field, the SDK raises a KeyError or nothing at all; an empty page looks
-like an empty listing. So this module requires the fields that a caller relies on, and raises one error if they are
-missing.
+like an empty listing. So this module checks that an answer has the fields that its caller relies on, and raises
+MalformedAnswerError if not.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _BROKEN_OFF: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<(?:\?xml[^>]*(?:>\s*(?:<
 def understood(what: str) -> Generator[None]:
     """Raise MalformedAnswerError if the block fails because an answer breaks its protocol.
 
-    The SDKs, and code that reads their answers, raise the errors caught here by accident. Bodies and callers' functions
-    run outside of such blocks.
+    The errors caught here, such as KeyError, are no deliberate reports: an SDK, or code that reads its answer, ran into
+    an unexpected value. Do not run bodies of objects, or functions of callers, inside the block.
     """
     try:
         yield
@@ -46,7 +46,8 @@ def show_body(body: bytes) -> str:
 
 
 def breaks_off(body: bytes) -> bool:
-    """Return True if an XML document ends before its root begins: the connection broke, and no length shows it.
+    """Return True if an XML document ends before its root element begins. The connection broke, and the answer had no
+    length to show that.
 
     The SDK's parser then fails, and a retry may succeed. Any other invalid document is permanent: it was never a valid
     answer.
@@ -90,7 +91,7 @@ def parse_date(value: object) -> datetime | None:
 def in_order(what: str, infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Yield the objects of a listing; raise StoreError if a key does not come after the previous one.
 
-    Readers rely on the order, and would silently miss objects.
+    Readers rely on the order: without it they would silently miss objects.
     """
     last = ""
     for info in infos:

@@ -28,7 +28,7 @@ BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
     503: StoreThrottledError,
     504: StoreUnavailableError,
 }
-"""Error class by HTTP status; a cloud's own error code, if more precise, comes first."""
+"""Error class by HTTP status. Callers look up the cloud's own error code first, which is more precise."""
 
 
 class MaybeNoBucketError(ObjectNotFoundError):
@@ -47,5 +47,5 @@ class PartsGoneError(StoreError):
 
 
 def no_bucket(what: str, setting: str) -> StoreError:
-    """Return the error for an absent bucket; ``setting`` is the setting with its name."""
+    """Return the error for an absent bucket; ``setting`` is the setting that names the bucket."""
     return StoreError(f"{what}: the bucket does not exist; create it, or correct {setting}")

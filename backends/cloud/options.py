@@ -22,7 +22,7 @@ _NO_NAME: Final = re.compile(r"[@?#\s]|//")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudOptions:
-    """Options of the connection to one bucket, without the cloud's own.
+    """Options of the connection to one bucket that all clouds share.
 
     Bodies above ``part_size`` are written in parts of that size. A listing comes in pages of ``page_size`` objects.
     ``concurrency`` is the number of parallel requests by the store's users, and sizes the connection pool.
@@ -47,8 +47,8 @@ class CloudOptions:
     def of_group(cls, settings: Settings, group: S3Settings | GcsSettings | AzureSettings, **own: object) -> Self:
         """Make the options from ``settings``. ``group`` has the settings of the store's own cloud.
 
-        A setting of ``group`` that has the name of an option becomes that option. ``own`` has the options that are no
-        settings of the group.
+        A setting of ``group`` that has the name of an option becomes that option. ``own`` has the options that do not
+        come from ``group``.
         """
         options: dict[str, Any] = {name: getattr(group, name) for name in type(group).model_fields}
         names = {field.name for field in fields(cls)}

@@ -27,7 +27,8 @@ _NOTHING: Final = memoryview(b"")
 class Part:
     """Part ``number`` (from 0) of a body. ``data`` is valid until ``PartCutter.give_back``.
 
-    All parts except the last have exactly the part size. The last part may be shorter; that of an empty body is empty.
+    All parts except the last have exactly the part size. The last part may be shorter, and is empty if the body is
+    empty.
     """
 
     number: int
@@ -53,8 +54,9 @@ def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
 class PartCutter(Iterator[Part]):
     """Iterator over the parts of a body. An empty body gives one empty part.
 
-    It reads one source buffer ahead to know which part is the last. A copied part reuses the memory of a returned part
-    if there is one, so at most one buffer exists beyond the parts in use. Only ``give_back`` is thread-safe.
+    The iterator reads one source buffer ahead to know which part is the last. A copied part reuses the memory of a part
+    that was given back, if possible, so at most one buffer exists beyond the parts in use. Only ``give_back`` is
+    thread-safe.
     """
 
     def __init__(self, buffers: Iterator[memoryview], part_size: int, *, copies: bool) -> None:
@@ -94,7 +96,8 @@ class PartCutter(Iterator[Part]):
         buffer = pages.view
         filled = 0
         while filled < self._part_size and self._has_more():
-            # Release the view before the next buffer is requested: the source may then resize its buffer.
+            # Release the view before the next buffer is requested: the source can resize its buffer only while no view
+            # of it exists.
             with self._rest[: self._part_size - filled] as taken:
                 count = len(taken)
                 buffer[filled : filled + count] = taken
@@ -109,7 +112,7 @@ class PartCutter(Iterator[Part]):
             following = next(self._buffers, None)
             if following is None:
                 return False
-            # Make a separate view: the source releases its own when the next buffer is requested.
+            # Make another view: the source releases its own view when the next buffer is requested.
             self._rest = following[:]
         return True
 
@@ -168,7 +171,8 @@ class Pages:
     def new(cls, size: int) -> Pages:
         """Allocate fresh memory; the system provides each page on first touch.
 
-        Large blocks use huge pages: a page fault per 2 MiB, instead of 4 KiB, makes the first touch five times as fast.
+        Large blocks use huge pages: with one page fault per 2 MiB, instead of one per 4 KiB, the first touch is five
+        times as fast.
         """
         if size < _LARGE or sys.platform != "linux":
             return cls(memoryview(bytearray(size)))
@@ -193,8 +197,9 @@ class Pages:
 class PagePool:
     """Memory of finished uploads, for reuse by later ones. Thread-safe.
 
-    Fresh pages cost more time than all other work of a process for an upload. The pool keeps at most ``most_kept``
-    bytes. The system counts them as free, outside a container's working set, and may take them at any time.
+    Allocating fresh pages takes a process more time than all its other work for an upload. The pool keeps at most
+    ``most_kept`` bytes. The system counts this memory as free, outside a container's working set, and may take it at
+    any time.
     """
 
     def __init__(self, most_kept: int = _MOST_KEPT) -> None:
@@ -203,7 +208,7 @@ class PagePool:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Drop everything after a fork: a child would copy each page that it writes to."""
+        """Drop all memory after a fork, because the child process would have to copy each page that it writes to."""
         self._kept: deque[Pages] = deque()
 
     def take(self, size: int) -> Pages:

@@ -70,7 +70,7 @@ BUCKET_REMEMBERED_S: Final = 60.0
 
 
 _HAIR_S: Final = 0.01
-"""Tolerance in seconds: a timeout that is set to end at the deadline may fire earlier by this much."""
+"""Tolerance in seconds: a timeout that should end at the deadline may end earlier by this much."""
 
 
 Client = TypeVar("Client", bound=ClosableClient)
@@ -143,11 +143,13 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     @abstractmethod
     def _list_objects(self, prefix: str, start_after: str | None, /) -> Iterator[ObjectInfo]:
-        """Yield the objects whose key starts with ``prefix``, sorted; keys before ``start_after`` do no harm."""
+        """Yield the objects whose key starts with ``prefix``, sorted. Keys up to ``start_after`` may be included: the
+        caller drops them.
+        """
 
     @abstractmethod
     def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        """Return a function that deletes one batch of valid keys, and returns an error for each that still exists."""
+        """Return a function that deletes a batch of valid keys and returns an error for each key that still exists."""
 
     @property
     @abstractmethod
@@ -159,7 +161,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     @abstractmethod
     def _date(self, client: Client) -> str | None:
-        """Return the ``Date`` header of a listing of one key. Check the listing, so that the date is not a proxy's."""
+        """Return the ``Date`` header of a listing of one key. Check that the answer is a listing, and not a page that a
+        proxy sent.
+        """
 
     @abstractmethod
     def _ask_what_stays(self, client: Client) -> list[str]:
@@ -167,7 +171,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     @abstractmethod
     def _rules(self, client: Client, prefix: str, /) -> list[str] | None:
-        """Return one sentence for each rule that removes objects under ``prefix``; None without an answer."""
+        """Return one sentence for each rule that removes objects under ``prefix``; None if the service does not show
+        its rules.
+        """
 
     @abstractmethod
     def _caller(self, client: Client, /) -> str:
@@ -274,7 +280,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """List objects by one request per page."""
-        # Drop extra keys: some services start at the key itself or cannot start at a key; some servers ignore the
+        # Drop unwanted keys: some services include ``start_after`` itself or ignore it, and some servers ignore the
         # prefix.
         infos = self._list_objects(prefix, start_after)
         wanted = (
@@ -397,7 +403,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 try:
                     self._clients.get()
                 except AccessDeniedError as error:
-                    # Report missing credentials only before the deadline: an SDK that times out reports them too.
+                    # After the deadline, report the timeout instead of missing credentials: an SDK also reports them
+                    # missing if its search for them timed out.
                     if attempt.deadline.remaining_s() > _HAIR_S:
                         raise
                     raise StoreUnavailableError(f"{error}; the look-up {attempt.deadline.reason}") from error
@@ -406,10 +413,11 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self._retries.call(operation, open_client)
 
     def _absence(self, error: MaybeNoBucketError, deadline: Deadline) -> TieredStoreError:
-        """Find out if the object is absent or its bucket. An absent bucket is a StoreError, because no other key would
-        help.
+        """Find out which is absent, the object or its bucket. Return a StoreError for an absent bucket, because every
+        other key would fail too.
 
-        The store remembers for a minute that the bucket exists, so a search for many absent objects asks once.
+        The store remembers for a minute that the bucket exists, so a caller that looks for many absent objects costs
+        one extra request.
         """
         now = self._retries.monotonic()
         if now >= self._bucket_stands_until_s:
@@ -418,13 +426,15 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             except ObjectNotFoundError:
                 return no_bucket(self.identity, self.bucket_setting)
             except AccessDeniedError:
-                # Treat the object as absent if the caller may not ask about the bucket.
+                # The caller lacks the permission to ask about the bucket, so assume that only the object is absent.
                 pass
             self._bucket_stands_until_s = now + BUCKET_REMEMBERED_S
         return ObjectNotFoundError(str(error))
 
     def stall(self) -> Stall:
-        """Return the stall timeout for an operation of several requests that begins now: the timeout of one call."""
+        """Return a stall timeout, as long as the timeout of one call, for an operation of several requests that begins
+        now.
+        """
         return Stall(self._retries.timeout_s, self._retries.monotonic)
 
     def pages(
@@ -432,8 +442,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     ) -> Iterator[Item]:
         """Yield the items of all pages, lazily. ``page`` requests one page by the token of the page before.
 
-        All consecutive pages without items share one deadline, and a repeated token is a StoreError. So no listing runs
-        forever without a new item.
+        Consecutive pages without items share one deadline, and a repeated token is a StoreError, so that no listing
+        runs forever.
         """
         self._have_client("list")
         stall = self.stall()
@@ -448,7 +458,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 return
             if token == landmark:
                 raise StoreError(f"{what}: the store's listing does not end: it repeated a continuation token")
-            # Keep the token of page 1, 2, 4, 8 and so on: comparing with it finds a cycle of any length.
+            # The token of the latest page among 1, 2, 4, 8 and so on is kept. A cycle of any length repeats one of
+            # these tokens.
             if number.bit_count() == 1:
                 landmark = token
 
@@ -496,9 +507,9 @@ class HoldingStore(CloudStore[Client, Options]):
 def delete_singly(
     keys: Sequence[str], delete: Callable[[str, Deadline], object], parallelism: int, stall: Stall
 ) -> Sequence[TieredStoreError]:
-    """Call ``delete`` for each key; return the errors of those that still exist.
+    """Call ``delete`` for each key; return an error for each key that still exists.
 
-    Stop at once if the store has not answered about any key within the time of ``stall``.
+    Stop if the store has answered no deletion within the time of ``stall``.
     """
 
     def failure(key: str) -> TieredStoreError | None:

@@ -31,7 +31,9 @@ Options = TypeVar("Options")
 Result = TypeVar("Result")
 
 WRITE_MARK: Final = "tieredstore-write"
-"""Metadata name of the mark that identifies the write of an object: after a lost answer, a writer looks for its own."""
+"""Metadata name of the mark (random id) of the write that made an object. After a lost answer, a writer looks for its
+own mark.
+"""
 
 
 class Call(Protocol[Client_co]):
@@ -92,10 +94,10 @@ class Upload(ABC, Generic[Client, Options]):
     ``call`` and ``translated`` are the store's; ``exists`` asks for the object; ``call_deadline`` returns the deadline
     of a call that begins now; ``stall`` limits the time without progress.
 
-    Each write has its own ``mark``. After a refusal, the mark shows if the object is ours: an earlier attempt's answer
-    may have been lost, or a proxy may have sent the request twice. On servers without marks, the content decides, but
-    only after a lost answer; otherwise two writers of equal bytes would both win. With ``is_shared``, other writers may
-    use the same mark.
+    Each write has its own ``mark``. If the store refuses a write because an object exists, the mark shows if this write
+    made the object: an earlier attempt's answer may have been lost, or a proxy may have sent the request twice. On
+    servers that keep no marks, the content decides, but only after a lost answer; otherwise two writers of equal bytes
+    would both succeed. With ``is_shared``, other writers may use the same mark.
     """
 
     options: Options
@@ -114,7 +116,7 @@ class Upload(ABC, Generic[Client, Options]):
     """Message for the error that the service no longer holds the parts."""
 
     looks_first: ClassVar[bool] = True
-    """True to check the condition before many bytes are sent under it."""
+    """True to check the condition before a write in parts begins, in addition to the service's own check at its end."""
 
     def write(self, cutter: PartCutter) -> str:
         """Write all parts of ``cutter``; return the object's etag."""
@@ -122,7 +124,7 @@ class Upload(ABC, Generic[Client, Options]):
         if first.is_last:
             return self.write_whole(first.data)
         if self.looks_first and not self.is_shared and self._is_broken():
-            # Refuse now: the service would refuse too, but only after all bytes were sent.
+            # The service would refuse the write too, but only after all bytes were sent.
             raise PreconditionFailedError(f"{self.what} {self.condition.broken}")
         return self.write_parts(cutter, first)
 
@@ -151,7 +153,7 @@ class Upload(ABC, Generic[Client, Options]):
     def step(
         self, request: Callable[[Client], Result], what: str | None = None, deadline: Deadline | None = None
     ) -> Result:
-        """Run one request of the write; retry transient failures, and raise PreconditionFailedError if the condition
+        """Run one request of the write and retry transient failures; raise PreconditionFailedError if the condition
         fails.
 
         ``deadline`` is that of an enclosing step of several requests.
@@ -180,12 +182,12 @@ class Upload(ABC, Generic[Client, Options]):
     ) -> Stored:
         """Complete an object of ``size`` bytes by ``send``, the last request of the write.
 
-        ``send`` returns the facts that the answer proves, or raises MalformedAnswerError if it proves nothing. In that
-        case, or after a refusal, examine the object: it must exist and be ours. ``is_content`` compares an object with
-        the written content.
+        ``send`` returns the object's description from the answer, or raises MalformedAnswerError if the answer proves
+        nothing. After that error or a refusal, look at the object: the write has succeeded if this write made the
+        object. ``is_content`` compares an object with the written content.
 
-        With ``is_publication``, an earlier process may have lost its answer. Raise PreparedGoneError if the parts are
-        gone and the key has no object.
+        With ``is_publication``, another process may have completed the object before. Raise PreparedGoneError if the
+        parts are gone and the key has no object.
         """
         is_lost = is_publication or self.is_shared
         can_take_back = not is_lost
@@ -225,8 +227,8 @@ class Upload(ABC, Generic[Client, Options]):
         *,
         can_take_back: bool,
     ) -> Stored | None:
-        """Return the object if this write made it, else None. Its mark decides; without a mark, ``is_content`` if
-        given.
+        """Return the object if this write made it, else None. The object's mark decides or, if it has none,
+        ``is_content``.
         """
         try:
             with understood(self.what), self.translated(self.what):
@@ -235,7 +237,7 @@ class Upload(ABC, Generic[Client, Options]):
             return None
         is_marked = stored.mark == self.mark
         if is_marked and stored.size != size and stored.etag and can_take_back:
-            # Remove a damaged object of ours, which would make every later write with ``if_absent`` fail.
+            # Remove the damaged object that this write made. It would make every later write with ``if_absent`` fail.
             with understood(self.what), self.translated(self.what):
                 self.take_back(client, stored)
             raise StoreUnavailableError(

@@ -13,7 +13,7 @@ from tieredstore.process.forks import ForkSafeLock
 Value = TypeVar("Value")
 
 MAX_FILE_BYTES = 1 << 20
-"""The longest file that is read: a credentials file has a few KiB, but a wrong path may lead to a large file."""
+"""Size of the largest file that is read. A credentials file has a few KiB, but a wrong path may name a large file."""
 
 _Stamp = tuple[int, int, int]
 
@@ -61,7 +61,7 @@ class WatchedFile(Generic[Value]):
         stamp = self._stamp()
         if self._read is not None and self._read[0] == stamp:
             return self._read
-        # Forget the old content first: if the new content is invalid, the next call must not return the old.
+        # Drop the old content first: if the new content is invalid, the next call must not return the old content.
         self._read = None
         try:
             with self.path.open("rb") as file:

@@ -20,7 +20,7 @@ def byte_view(buffer: Buffer | memoryview[Any]) -> memoryview:
 
 @contextmanager
 def open_body(body: Body) -> Generator[Iterator[memoryview]]:
-    """Open ``body`` as buffers; each is released when the next is requested.
+    """Open ``body`` as an iterator over buffers. Each buffer is released when the next one is requested.
 
     If ``body`` is a generator, close it at the end of the block, even if nothing was taken from it: its threads and
     files are then released at once.

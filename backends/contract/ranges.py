@@ -17,7 +17,7 @@ def check_small(size: int, most: int | None) -> None:
 
 
 def check_whole(key: str, size: int, wanted: int) -> None:
-    """Raise RangeNotSatisfiableError unless ``size``, the object's, is ``wanted``."""
+    """Raise RangeNotSatisfiableError if ``size``, the size of the object, differs from ``wanted``."""
     if size != wanted:
         raise RangeNotSatisfiableError(f"all {wanted} bytes of {key!r} were requested, but the object has {size}")
 

@@ -1,7 +1,8 @@
-"""Prepared writes for stores that cannot hide bytes: written under a staging prefix, then copied to their keys.
+"""Prepared writes for stores that cannot hide bytes. The object is written under a staging prefix, then copied to its
+key.
 
-The copy is a second write, atomic and only if the key is free. If the key already has an object of the same size and
-SHA-256, publication succeeds: it is the object that the caller wanted.
+The copy is an atomic write with the condition that the key is free. If the key already has an object of the same size
+and SHA-256, publication succeeds too.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def prepare(store: Verbs, key: str, body: Body, prefix: str) -> Prepared:
 
 
 def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] | None = None) -> None:
-    """Copy the staged object to its key, by ``copy`` if given, then delete the staged one."""
+    """Copy the staged object to its key (by ``copy``, if given), then delete the staged object."""
     what = f"{prepared.key!r} of {store.identity}"
     try:
         if copy is None:
@@ -95,7 +96,7 @@ def discard(store: Verbs, prepared: Prepared) -> bool:
 
 
 def holds(store: Verbs, prepared: Prepared) -> bool:
-    """Return True if the object under the key has the prepared bytes; read all of them."""
+    """Return True if the object under the key has the prepared bytes. This reads the whole object."""
     sha256 = hashlib.sha256()
     try:
         if store.head(prepared.key).size != prepared.size:
@@ -126,7 +127,7 @@ def _copy(store: Verbs, prepared: Prepared) -> None:
         for piece in _pieces(store, prepared.place, prepared.size):
             digest.take(memoryview(piece))
             yield piece
-        # Compare the digests before the body ends: a put whose body raises writes nothing.
+        # Compare the digests before the body ends: if the body raises an error, ``put`` writes nothing.
         if digest.sha256 != prepared.sha256:
             raise StoreError(
                 f"the bytes prepared for {prepared.key!r} of {store.identity} are damaged; prepare it again"

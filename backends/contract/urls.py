@@ -11,7 +11,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.redaction import redacted
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-"""``urlsplit`` silently removes some control characters from a URL, and blanks before it."""
+"""Control characters, which are refused: ``urlsplit`` would silently remove some of them."""
 
 
 def show_url(url: str) -> str:
@@ -67,7 +67,9 @@ def prefix_of(parts: SplitResult) -> dict[str, str]:
 
 
 def check_exact(text: str) -> str:
-    """Return ``text``; raise ConfigError if it is empty, or if a property would lose blanks or quotes around it."""
+    """Return ``text``; raise ConfigError if it is empty, or begins or ends with blanks or quotes that a property would
+    lose.
+    """
     if not text or plain(text) != text:
         raise ConfigError(f"{redacted(text)!r} cannot be part of a store's URL: set it in the settings file")
     return text

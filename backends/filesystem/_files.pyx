@@ -1,9 +1,9 @@
 # cython: language_level=3
-"""Examines or reads many files of one folder per call, without the interpreter's lock. Planning spends its time on
-system calls; a thread that releases the lock for each call also waits for it after each call.
+"""Examines or reads many files of one folder per call, without the interpreter's lock. Reading many small files means
+many system calls. A thread that released the lock for each system call would also wait for it after each call.
 
-For an unusual file the result here is None or nothing. The caller then examines files one by one, and reports the
-reason.
+For an unusual file a function here returns None, as the whole result or for that file. The caller then examines the
+files one by one, and reports the reason.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -100,9 +100,7 @@ cdef void note(Names* names, const char* name, size_t size) noexcept nogil:
 
 
 cdef void note_files(int folder, Names* names) noexcept nogil:
-    """Collect all names in the folder; clear ``good`` if one may belong to anything but a plain file, or on an
-    error.
-    """
+    """Collect all names in the folder. Clear ``good`` on an error, or if a name may not belong to a plain file."""
     cdef DIR* opened
     cdef dirent* entry
     cdef int descriptor = openat(folder, b".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
@@ -130,7 +128,7 @@ cdef void note_files(int folder, Names* names) noexcept nogil:
 
 
 def names_of_files(int folder):
-    """Return the names in a folder, in no order; None if it may contain anything but plain files."""
+    """Return the names in a folder, in no order; None if the folder may contain something other than plain files."""
     cdef Names names = Names(NULL, 0, 0, 0, True)
     cdef list listed = []
     cdef const char* at
@@ -195,7 +193,7 @@ cdef Py_ssize_t take(int folder, const char* name, char* to, Py_ssize_t room) no
 
 
 def look_at_files(int folder, str path not None, list names not None):
-    """Return the listing's facts about each name, keyed by ``path`` and name; None for a name without a plain file.
+    """Return an ``ObjectInfo`` for each name, with ``path`` and name as its key; None for a name without a plain file.
 
     An OSError makes the whole result None.
     """
@@ -227,7 +225,8 @@ def look_at_files(int folder, str path not None, list names not None):
 def read_files(int folder, Py_ssize_t start, list keys not None, Py_ssize_t longest):
     """Read up to 1,024 files of at most ``longest`` bytes. In each key, the file's name begins at character ``start``.
 
-    None for a file that must be read in another way: it is longer, not a plain file, absent, or has an unusual name.
+    Return None for each file that the caller must read in another way, because it is longer, absent or not a plain
+    file, or has an unusual name.
     """
     cdef tuple held = tuple(keys)  # cannot change during the call
     cdef Py_ssize_t count = len(held), at, size = 0, used = 0

@@ -1,6 +1,6 @@
 """Drafts: files being written or waiting to be published, invisible until complete and durable.
 
-Kept apart from the store, its only user: a draft (unfinished file) knows files and locks, but no keys.
+Kept apart from the store, its only user: a draft works with files and locks, and knows nothing of keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tieredstore.backends.values import Prepared
 from tieredstore.errors import InvalidKeyError
 
 _WRITTEN_AT_ONCE: Final = 8 << 20
-"""Start writing to disk after this many bytes, so that the final sync has little left to do."""
+"""Number of bytes after which writing to disk begins, so that the final sync has little left to do."""
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", None)
@@ -30,8 +30,8 @@ _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", Non
 class Draft:
     """An unfinished file in its final folder. A context manager that removes an unpublished file.
 
-    A live writer holds a lock on the file's descriptor; by it, :func:`abandoned_drafts` tells live drafts from those of
-    killed writers. The methods raise OSError, which callers translate.
+    A live writer holds a lock on the file's descriptor. :func:`abandoned_drafts` takes a draft without that lock for
+    the draft of a killed writer. The methods raise OSError, which callers translate.
     """
 
     __slots__ = ("_descriptor", "_name", "_open", "_path", "_size", "_started", "folder")
@@ -43,7 +43,8 @@ class Draft:
         self._name: bytes | None = DRAFT_MARK + secrets.token_hex(12).encode("ascii")
         with ExitStack() as opened:
             self.folder: Folder = opened.enter_context(Folder(root, path.folders, create=create_folders))
-            # Hold the folder's lock, which hides the file from ``abandoned_drafts`` until the file itself is locked.
+            # ``abandoned_drafts`` takes the folder's lock too, so it cannot see the file before the file itself is
+            # locked.
             with self.folder.lock():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._descriptor = os.open(self._name, flags, 0o666, dir_fd=self.folder.descriptor)
@@ -70,7 +71,7 @@ class Draft:
             self._started = self._size
 
     def modified_ms(self) -> int:
-        """Return the file system's time of the last write, or of creation, in ms since the epoch."""
+        """Return the modification time that the file system gave the file, in ms since the epoch."""
         return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
 
     def sync(self) -> None:
@@ -88,8 +89,8 @@ class Draft:
         """Give the file its final name, once.
 
         The caller holds the folder's lock, and syncs the folder after releasing it. With ``if_absent``, raise
-        FileExistsError if the name is taken. If the sync of the folder fails, the object exists although the write
-        failed, as after a lost answer of a cloud store.
+        FileExistsError if the name is taken. If the sync of the folder fails, the write fails although the object
+        exists, as when the answer of a cloud store is lost.
         """
         draft = self._name or b""
         if not (if_absent and _link(self.folder, draft, self._path.name)):
@@ -100,8 +101,7 @@ class Draft:
         """Remove the file, and the folders made for it if they are empty."""
         if self._name is None:
             return
-        # Ignore a failure here, which must not hide the original error: a leftover draft (unfinished file) is never
-        # visible.
+        # Ignore a failure, which must not hide the original error. A draft that stays behind is never visible.
         with suppress(OSError):
             os.unlink(self._name, dir_fd=self.folder.descriptor)
             self.folder.prune()
@@ -114,8 +114,8 @@ def start_writing(descriptor: int, start: int, size: int) -> None:
 
 
 def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
-    """Give a kept draft (unfinished file) its final name if the name is free; the caller locks and syncs, as for
-    ``Draft.publish``.
+    """Give a kept draft (unfinished file) its final name if the name is free. The caller locks and syncs the folder as
+    for ``Draft.publish``.
 
     Return False if the draft is absent or has another size. Raise FileExistsError if another file has the name. An
     OSError passes through.
@@ -130,8 +130,8 @@ def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
     elif (standing.st_dev, standing.st_ino) != (status.st_dev, status.st_ino):
         raise FileExistsError
     else:
-        # Remove the draft (unfinished file) if the object is this very file: an earlier publisher was killed between
-        # link and unlink.
+        # If the object and the draft are the same file, an earlier publisher was killed between link and unlink: do the
+        # unlink now.
         os.unlink(draft, dir_fd=folder.descriptor)
     return True
 
@@ -212,7 +212,9 @@ def publish_prepared(root: str, prepared: Prepared) -> bool:
 
 
 def draft_path(prepared: Prepared) -> str:
-    """Return the draft's path; raise InvalidKeyError if ``place``, which is not trusted, is no draft's name."""
+    """Return the draft's path; raise InvalidKeyError if ``place`` is not a draft's name: it may come from an untrusted
+    text.
+    """
     folder, slash, _ = prepared.key.rpartition("/")
     name = os.fsencode(prepared.place)
     if not name.startswith(DRAFT_MARK) or is_component(name) or b"/" in name or b"\0" in name:

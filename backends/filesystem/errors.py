@@ -16,7 +16,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 
-# Transient errors. EIO is not among them: on a local disk it means damaged hardware, which a retry does not repair.
+# Transient errors. EIO is not included: on a local disk it means damaged hardware, which a retry does not repair.
 _PASSING: Final = (
     errno.EAGAIN,
     errno.EBUSY,
@@ -43,8 +43,8 @@ _ALWAYS: Final[dict[int, type[TieredStoreError]]] = {
     **dict.fromkeys((errno.EILSEQ, errno.ELOOP, errno.ENAMETOOLONG), InvalidKeyError),
 }
 _ON_READS: Final = _ALWAYS | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), ObjectNotFoundError)
-# On a write, a missing folder means that another program removed it. If a file has the folder's name, the key is
-# invalid.
+# On a write, a missing folder means that another program has just removed it, so a retry can succeed. A file with the
+# name of a folder means an invalid key.
 _ON_WRITES: Final = _ALWAYS | {
     errno.ENOENT: StoreUnavailableError,
     errno.EEXIST: PreconditionFailedError,
@@ -66,8 +66,8 @@ _EXPLAINED: Final = {
 class OsErrors:
     """A context manager that turns an OSError of its block into a StoreError about ``key``.
 
-    An absent path means different errors for reads and for writes. Do not run callers' code, such as the body of a
-    ``put``, inside the block: its OSErrors are not the store's.
+    An absent path gives different errors for reads and for writes. Do not run code of callers, such as the body of a
+    ``put``, inside the block: an OSError of that code is not an error of the store.
     """
 
     __slots__ = ("_key", "_root", "_writing")

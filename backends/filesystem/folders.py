@@ -20,7 +20,7 @@ from tieredstore.backends.contract.keys import checked_key
 from tieredstore.errors import InvalidKeyError, StoreError
 
 DRAFT_MARK: Final = DRAFT_PREFIX.encode("ascii")
-"""Start of a draft's file name. No component of a key may start with it, and listings hide such files."""
+"""Start of a draft's file name. No component of a key may start with it, and listings omit files that do."""
 
 _ODD_STARTS: Final = (b"", b".")
 _SEPARATOR: Final = re.compile(rb"[/\\\0]").search
@@ -101,7 +101,7 @@ class Folder:
         """Hold the folder's lock, exclusively among all processes.
 
         The lock is on the open descriptor, so it ends with the process and leaves no file behind. Raise OSError
-        (ETIMEDOUT) after a while: a process may be stopped while it holds the lock.
+        (ETIMEDOUT) after some seconds, because a process that was stopped (SIGSTOP) may hold the lock.
         """
         self._lock()
         try:
@@ -110,8 +110,8 @@ class Folder:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def _lock(self) -> None:
-        # Poll, because the system's own wait for a lock has no deadline. Holders keep the lock for a few system calls
-        # that do not wait for a disk.
+        # Poll, because the system's own wait for a lock has no deadline. Polling ends soon: processes hold the lock
+        # only during a few system calls, which do not wait for a disk.
         deadline_s, pause_s = time.monotonic() + _LOCKED_S, _FIRST_PAUSE_S
         while True:
             try:
@@ -154,8 +154,8 @@ class Folder:
     def sync(self) -> None:
         """Sync this folder and its parents, which makes the entries in them durable.
 
-        Existing parents are synced too, because their creator may not have done so yet. This costs little for unchanged
-        folders.
+        Parents that existed before are synced too, because the process that created them may not have synced them yet.
+        The sync of an unchanged folder costs little.
         """
         for descriptor in reversed(self._descriptors):
             os.fsync(descriptor)
@@ -174,7 +174,8 @@ def _open_root(root: str) -> int:
     try:
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        # Raise another error for a missing root: the whole store is unreachable, rather than an object absent.
+        # A missing root is a different error: the whole store is unreachable, while an object that seems absent may
+        # exist.
         raise StoreError(f"the store's root folder {root} is gone; create or mount it") from error
 
 
@@ -185,7 +186,7 @@ def _open_child(parent: int, name: bytes, *, create: bool) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
     except NotADirectoryError:
-        # Find out if it is a file or a link: with O_NOFOLLOW the system raises the same error for both.
+        # With O_NOFOLLOW the system raises the same error for a file and for a link, so find out which of them it is.
         _require_plain_file(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
         raise
 

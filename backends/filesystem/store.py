@@ -1,7 +1,7 @@
 """Objects as files below a folder: a key is a path, as in the Java plugin's file system storage.
 
-A write creates a hidden file in the object's folder, makes it durable, and then links or renames it. A lock on the
-folder serializes writers that check the folder before they write.
+A write creates a hidden file in the object's folder, syncs it to disk, and then links or renames it to the object's
+name. A writer holds a lock on the folder while it checks its condition and links or renames the file.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     @property
     def conditional_writes(self) -> bool:
-        """False on NFS: mounts may differ in locks and links, and a retried link may fail although the first one
-        succeeded.
+        """False on NFS: two mounts may not share their locks, and if the client repeats a link request, the second may
+        fail although the first one succeeded.
         """
         return not is_on_nfs(self._root)
 
@@ -101,8 +101,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         """Write the file; sync it, and its folders up to the root, to disk before returning."""
         with open_body(body) as parts, self._new_draft(key) as draft:
             with self._writing(key):
-                # Check now that the key is free, to avoid consuming the body in vain. The check is repeated below under
-                # the lock.
+                # If the key is taken, fail before the body is consumed. The check is repeated below under the lock.
                 self._require_free(draft.folder, key, if_absent=if_absent)
             self._fill(draft, key, parts)
             check = partial(self._require_free, draft.folder, key, if_absent=if_absent)
@@ -111,7 +110,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Read the range. If the file is replaced during the read, the result is the old bytes.
 
-        Raise RangeNotSatisfiableError for a range outside of the file, and for a file that is truncated meanwhile.
+        Raise RangeNotSatisfiableError for a range outside of the file, or if the file is truncated during the read.
         """
         path = KeyPath.of(key)
         if is_empty_request(start, stop):
@@ -121,7 +120,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             data = os.pread(descriptor, len(wanted), wanted.start)
             if len(data) == len(wanted):
                 return data
-            # Read a larger range by several preads, each of which returns at most about 2 GiB.
+            # One pread returns at most about 2 GiB, so read a larger range by several.
             whole = bytearray(len(wanted))
             _read_into(descriptor, key, wanted.start, memoryview(whole))
             return bytes(whole)
@@ -134,7 +133,9 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     @property
     def small_batch(self) -> int:
-        """More than 1: a file is read faster than a thread starts. Several threads still help on a slow mount."""
+        """The number is above 1, because reading a file takes less time than starting a thread. On a slow mount several
+        threads, each with a batch, still help.
+        """
         return _SMALL_BATCH
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
@@ -155,7 +156,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                     for key, content in zip(keys, read, strict=True)
                 ]
         except TieredStoreError:
-            # Find each key's own error, because the folder cannot be opened.
+            # The folder cannot be opened, so read the keys one by one to get each key's own error.
             return super().get_small_batch(keys, most)
 
     def _get_small_from(self, folder: Folder, key: str, most: int) -> bytes | TieredStoreError | None:
@@ -197,7 +198,9 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return ObjectInfo(key, size, etag, status.st_mtime_ns // 1_000_000)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
-        """Replace the file. A replacement by equal bytes keeps the etag, so the next replacer with it wins too."""
+        """Replace the file. A replacement by equal bytes keeps the etag, so another writer that holds the same etag
+        succeeds too.
+        """
         digest = Digest()
         with closing_body(body), open_body(digest.of(body)) as parts:
             try:
@@ -220,7 +223,9 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return Prepared(key, digest.size, digest.sha256, place)
 
     def publish(self, prepared: Prepared) -> None:
-        """Link the draft (unfinished file) to its key. If the key has an object, read it to compare its digest."""
+        """Link the draft (unfinished file) to its key. If the key already has an object, read that object to compare
+        its digest.
+        """
         if publish_prepared(self._root, prepared):
             return
         what = f"{prepared.key!r} of {self.identity}"
@@ -240,14 +245,14 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         time of the last write.
         """
         root = os.fsencode(self._root)
-        # Use only the names that ``os.walk`` finds: each folder is opened again below without following links.
+        # ``os.walk`` only gives names. Each folder is opened again below, without following links.
         for path, names, _ in os.walk(root):
             relative = os.path.relpath(path, root)
             folders = () if relative == b"." else tuple(relative.split(b"/"))
             below = "".join(f"{os.fsdecode(name)}/" for name in folders)
             names[:] = [name for name in names if _may_hold(f"{below}{os.fsdecode(name)}/", prefix)]
-            # List a draft (unfinished file) if any key in its folder may start with ``prefix``: the draft's random name
-            # does not show its key.
+            # The random name of a draft (unfinished file) does not show its key. So yield all drafts of a folder in
+            # which keys may start with ``prefix``.
             if below.startswith(prefix) or "/" not in prefix[len(below) :]:
                 yield from self._abandoned_in(folders, below)
 
@@ -278,7 +283,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return False
 
     def now_ms(self) -> int:
-        """Return the file system's time, from a file created now; on a network file system it is the server's.
+        """Create a file and return the time that the file system gives it. On a network file system this is the
+        server's time.
 
         The root must be writable; raise AccessDeniedError otherwise.
         """
@@ -294,7 +300,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return ()
 
     def lifecycle(self) -> str:
-        """Return a sentence: a folder has no rules."""
+        """Return a sentence that a folder has no lifecycle rules."""
         return f"{self.identity} is a folder, and has no lifecycle rules: gc removes what killed writers left"
 
     def caller(self) -> str:
@@ -324,8 +330,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         path = KeyPath.of(key)
         for _ in range(_ATTEMPTS):
             with self._writing(key), suppress(FileNotFoundError):
-                # Retry: a concurrent delete may remove the empty folder just before the draft (unfinished file) is
-                # created in it.
+                # Try again: a concurrent delete may have removed the empty folder just before the draft (unfinished
+                # file) was created in it.
                 return Draft(self._root, path, create_folders=True)
         raise StoreUnavailableError(f"cannot change {key!r} in {self._root}: its folder is removed repeatedly")
 
@@ -528,7 +534,7 @@ class Listing:
 
 
 def _info(folder: Folder, path: str, name: str) -> ObjectInfo | None:
-    """Return the file's current state; an OSError passes through."""
+    """Return the file's size and time; None if the name is no longer a plain file. An OSError passes through."""
     try:
         status = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
     except FileNotFoundError:
@@ -544,7 +550,9 @@ def _is_plain(entry: os.DirEntry[str]) -> bool:
 
 
 def _name_of(entry: os.DirEntry[str], path: str) -> str | None:
-    """Return the entry's name in keys, with a slash for a folder; None if it neither is nor may contain an object."""
+    """Return the entry's name as in keys, with a slash after a folder's name; None if the entry cannot be an object or
+    a folder of objects.
+    """
     name = entry.name
     if not name.isascii():  # the system's file name encoding may differ from that of keys
         try:

@@ -1,6 +1,6 @@
 """Client of one bucket of Google Cloud Storage.
 
-It uses an HTTP session of ours with our timeouts, pool and proxy, and only the identity that the settings name, which
+The client uses an HTTP session with our timeouts, pool and proxy, and only the identity that the settings name, which
 it logs. Kept apart from the store, its only user: together they would pass 600 lines.
 """
 
@@ -41,8 +41,8 @@ _AWS_TOKEN: Final = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105 
 def choose_credentials(options: GcsOptions, request: object) -> Credentials:
     """Choose the credentials for ``options`` and log the choice, without any secret.
 
-    The SDK makes requests through ``request``, Google's transport, to find default credentials. Raise ConfigError if a
-    text or file has no credentials. Errors of the SDK's search pass through.
+    The SDK makes requests through ``request``, Google's transport, to find default credentials. Raise ConfigError if
+    the configured text or file has no credentials. Errors of the SDK's search pass through.
     """
     chosen = options.credentials
     if isinstance(chosen, Anonymous):
@@ -77,12 +77,12 @@ def describe_credentials(credentials: Credentials) -> str:
 def parse_credentials(raw: bytes) -> Credentials:
     """Parse credentials: Google's JSON for an account, or a JSON object with only ``access_token``.
 
-    Raise ConfigError, which quotes nothing of the text, for anything else.
+    Raise ConfigError for any other content. The error does not quote the content.
     """
     try:
         content: object = json.loads(raw)
     except ValueError:
-        # Do not show JSON's own error, which holds the whole text.
+        # Do not chain the JSON parser's error, which contains the whole text.
         raise ConfigError("the Google credentials are not JSON") from None
     if not isinstance(content, dict):
         raise ConfigError("the Google credentials are not a JSON object")
@@ -97,7 +97,7 @@ def parse_credentials(raw: bytes) -> Credentials:
     try:
         credentials = make(info)
     except (ValueError, TypeError, KeyError, AttributeError):
-        # Do not show the SDK's message, which may repeat the text.
+        # Do not chain the SDK's error, which may quote the credentials.
         raise ConfigError(f"the Google credentials of type {kind} are incomplete or malformed") from None
     return cast("Credentials", credentials)
 
@@ -126,7 +126,7 @@ def _impersonated(info: Mapping[str, object]) -> object:
     return kind.from_impersonated_service_account_info(info, scopes=SCOPES)
 
 
-# Types listed one by one: the SDK's generic loader would also run programs that the text names.
+# Only these types are accepted. The SDK's generic loader would also run programs that the credentials name.
 _KINDS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
     "service_account": _service_account,
     "authorized_user": _authorized_user,
@@ -180,8 +180,8 @@ _LISTED: Final = "kind,items(name,size,generation,updated),nextPageToken"
 _GOOGLES: Final = ".googleapis.com"
 _LISTING: Final = "storage#objects"
 
-# The SDK has no types; these protocols describe the parts in use. Its own retries are off, because the store retries.
-# Its own timeouts have no effect, because the session's adapter sets ours.
+# The SDK has no type annotations, so these protocols describe the parts of it that are used. The SDK's retries are off,
+# because the store retries. The SDK's timeouts have no effect, because the session's adapter sets ours.
 
 
 class Blob(Protocol):
@@ -280,9 +280,10 @@ class GcsClient:
         return f"b/{quote(self.bucket_name, safe='')}/o"
 
     def session_url(self, url: str) -> str:
-        """Return the URL of an upload session, moved to the configured endpoint if there is one.
+        """Return the URL of an upload session, with the configured endpoint (if any) in place of the server's host.
 
-        Raise ValueError, for ``understood``, if the server's URL leads elsewhere: data and token would be sent there.
+        Raise ValueError (for ``understood``) if the server's URL has an unexpected host, which would receive data and
+        token.
         """
         ours, theirs = urlsplit(self.endpoint), urlsplit(url)
         if self.is_custom_endpoint:
@@ -307,7 +308,7 @@ class GcsClient:
         )
         answer = next(pages.pages)
         raw: Any = answer.raw_page
-        # Check ``kind``: an empty listing has no items, so nothing else distinguishes it from other JSON.
+        # Check ``kind``: an empty listing has no items, so only its kind distinguishes it from other JSON.
         if raw["kind"] != _LISTING or not isinstance(raw.get("items", []), list):
             raise ValueError(f"a listing has the kind {_LISTING} and a list of items; this has {str(raw)[:200]!r}")
         following = raw.get("nextPageToken")
@@ -358,7 +359,8 @@ def open_client(options: GcsOptions) -> GcsClient:
     """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     connections = options.concurrency + options.delete_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
-    # Give token requests their own session: if one fails, the SDK must be able to try the next source.
+    # Use a separate session for token requests. It passes the library's errors on, which tell the SDK to try its next
+    # source of credentials.
     login = configure(requests.Session(), BoundedAdapter(limits), options.proxy)
     make_request: Any = Request
     make_session: Any = AuthorizedSession
@@ -395,6 +397,7 @@ def _sdk_client(options: GcsOptions, credentials: object, session: requests.Sess
     make: Any = partial(importlib.import_module("google.cloud.storage").Client, "<none>")
     endpoint = {"api_endpoint": options.endpoint_url.rstrip("/")} if options.endpoint_url else None
     client = make(credentials=credentials, _http=session, client_options=endpoint)
-    # Have no such cache: otherwise the first call starts a thread that requests the bucket's location, only for traces.
+    # Remove the SDK's cache of bucket metadata. With it, the first call would start a thread that requests the bucket's
+    # location, which only traces use.
     client._bucket_metadata_cache = None
     return cast("_Client", client)

@@ -41,7 +41,7 @@ def translate_errors(what: str) -> Generator[None]:
     except RefusedError as error:
         raise _error_of_answer(what, error.response) from None
     except api.GoogleAPICallError as error:
-        # Do not show the SDK's message, which begins with the URL: that of an upload session is a secret.
+        # Do not show the SDK's message, which begins with the URL: the URL of an upload session is a secret.
         response = cast("requests.Response | None", cast("Any", error).response)
         if response is not None:
             raise _error_of_answer(what, response) from None
@@ -71,7 +71,9 @@ def raise_for(response: requests.Response) -> None:
 
 
 def raise_first(response: requests.Response, **_: object) -> None:
-    """Raise RefusedError for an error answer, as a session's hook: the SDK's parser fails on unusual bodies."""
+    """Raise RefusedError for an error answer. Sessions call this as a hook, before the SDK's parser, which fails on
+    unusual bodies.
+    """
     # Leave a 401 to the SDK, which refreshes the token and repeats the request.
     if response.status_code != requests.codes.unauthorized:
         raise_for(response)
@@ -91,7 +93,7 @@ def _error_of_answer(what: str, response: requests.Response) -> TieredStoreError
 
 
 def _read_reasons(response: requests.Response) -> tuple[str, set[str]]:
-    """Return the server's message and its reasons. A body that is not JSON is itself the message."""
+    """Return the server's message and its reasons. If the body is not JSON, the body is the message."""
     text, reasons = response.text, set[str]()
     with suppress(ValueError, RecursionError):
         error = _of(json.loads(text), "error")

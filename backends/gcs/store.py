@@ -63,7 +63,7 @@ _PERSISTED: Final = re.compile(r"bytes=0-(\d{1,19})")
 _INCOMPLETE: Final = 308
 _ENDED: Final = frozenset({404, 410, 499})
 _NOTHING: Final = frozenset({b"", b"null", b"{}"})
-"""Bodies that count as empty: some servers write "nothing" as JSON."""
+"""Bodies that count as empty: some servers send an empty JSON value instead of no body."""
 _CANCEL_TIMEOUT_S: Final = 30.0
 
 
@@ -100,7 +100,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         )
 
         def send(client: GcsClient) -> Stored:
-            # Send the request here: the SDK's own method copies the data, and uses a resumable upload above 8 MiB.
+            # Do not use the SDK's method for uploads: it copies the data, and uses a resumable upload above 8 MiB.
             post: Any = client.session.post
             response: requests.Response = post(
                 client.single_upload_url(self.generation),
@@ -182,7 +182,7 @@ class _Session:
             self._upload.step(self._begin)
         self._crc = crc32c(part.data, self._crc)
         stop = self._persisted + len(part.data)
-        # Use one deadline for the whole chunk: the server may accept it in pieces, with a request for each.
+        # Use one deadline for the whole chunk: the server may accept it in pieces, and each piece takes a request.
         deadline = self._upload.call_deadline()
         if part.is_last:
             end = partial(self._end, data=part.data, stop=stop)
@@ -213,7 +213,7 @@ class _Session:
         url = blob.create_resumable_upload_session(
             content_type=CONTENT_TYPE, if_generation_match=self._upload.generation, checksum=None, retry=None
         )
-        # Set the URL here, so that an interrupt right after the answer still cancels the session.
+        # Set the URL before anything else, so that an interrupt right after the answer still cancels the session.
         self._url = client.session_url(url)
 
     def _continue(self, client: GcsClient, data: memoryview, stop: int) -> None:
@@ -223,7 +223,9 @@ class _Session:
         self._advance(response, stop)
 
     def _end(self, client: GcsClient, data: memoryview, stop: int) -> Stored:
-        """Send the last chunk, which the server may accept in pieces; return the finished object."""
+        """Send the last chunk, possibly in several requests, because the server may accept only a part of it; return
+        the finished object.
+        """
         while True:
             response = self._put(client, self._rest(data, stop), str(stop))
             if response.status_code != _INCOMPLETE:
@@ -309,7 +311,7 @@ def _cancel_session(client: GcsClient, url: str) -> int:
     try:
         return client.session.delete(url).status_code
     except RefusedError as error:
-        # Ignore the error: the session no longer exists.
+        # The session has already ended, so its cancellation needs no more.
         if error.response.status_code in _ENDED:
             return error.response.status_code
         raise
@@ -359,13 +361,13 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return GcsUpload
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under ``staging_prefix``: another process could not complete an upload session."""
+        """Write an object under ``staging_prefix``, because another process could not complete an upload session."""
         with closing_body(body):
             self._check_key(key)
             return staging.prepare(self, key, body, staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """Let the server copy the staged object to its key, if the key is free; then delete the staged one."""
+        """Let the server copy the staged object to its key, if the key is free; then delete the staged object."""
         self._check_key(prepared.key)
         staging.publish(self, prepared, self._copy)
 
@@ -378,7 +380,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return isinstance(write, Prepared) and staging.discard(self, write)
 
     def _copy(self, prepared: Prepared) -> None:
-        # Check first that the key is free: some servers ignore the condition of a copy and would overwrite an existing
+        # Check that the key is free before the copy: some servers ignore the condition of a copy and would overwrite an
         # object.
         what = self.name_object(prepared.key)
         if self._exists(prepared.key):
@@ -418,8 +420,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return describe_credentials(client.credentials)
 
     def _ask_for_bucket(self, client: GcsClient) -> None:
-        # List one object: Google's answer about an object says if the bucket is absent, but other servers need this
-        # request.
+        # Google's answer about an object says if its bucket is absent. Other servers do not, so list one object of the
+        # bucket.
         client.page(prefix="", start=None, token=None, size=1)
 
     def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
@@ -431,7 +433,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         )
 
     def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        # Send deletions in parallel: the service runs the parts of a batch request no faster.
+        # Send single deletions in parallel: a batch request is no faster, because the service runs its parts one by
+        # one.
         parallelism, stall = self.options.delete_parallelism, self.stall()
         return partial(delete_singly, delete=self._delete, parallelism=parallelism, stall=stall)
 

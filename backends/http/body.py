@@ -61,15 +61,16 @@ def read_into(raw: RawBody, buffer: memoryview, what: str) -> None:
 
 def read_bytes(raw: RawBody, size: int, what: str) -> bytes:
     """Return the ``size`` bytes of the body; raise StoreUnavailableError if it ends early, or at the deadline."""
-    # The buffer grows as bytes arrive: a length that the server claims must not size it.
+    # The buffer grows as bytes arrive, so that a false length from the server cannot make this process allocate too
+    # much.
     kept = BytesIO()
     _read(raw, size, kept.write, what)
     return kept.getvalue()
 
 
 def _read(raw: RawBody, size: int, keep: Callable[[bytes], object], what: str) -> None:
-    # Read the socket once per round: a server that sends single bytes must not pass the deadline. Small pieces reuse
-    # memory that stays in the processor's cache.
+    # Read the socket once per round, and check the deadline after it: a server that sends single bytes must not exceed
+    # the deadline. Reads are small, so that the memory they fill stays in the processor's cache.
     left = size
     try:
         while left:

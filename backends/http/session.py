@@ -23,7 +23,9 @@ from tieredstore.errors import StoreError, StoreUnavailableError, excerpt
 from tieredstore.redaction import redacted
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
-"""Metadata servers, which report the machine's own identity. Through a proxy, they would report the proxy's."""
+"""Metadata servers, which report the identity of the machine that asks. Through a proxy they would report the proxy's
+identity.
+"""
 
 AnySession = TypeVar("AnySession", bound=requests.Session)
 
@@ -86,7 +88,7 @@ class BoundedAdapter(HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
         """Send with our timeouts; send a long body piece by piece."""
-        # Replace the caller's timeout: both SDKs and requests itself pass it by name.
+        # Replace the timeout of the caller. Both SDKs, and requests itself, pass it by keyword.
         options["timeout"] = self._limits.timeouts_s()
         request.body = _in_pieces(request.body)
         return super().send(request, *args, **options)
@@ -102,7 +104,8 @@ def _socks_pools() -> dict[str, Any]:
 class StoreAdapter(BoundedAdapter):
     """Raises connection failures as ``StoreUnavailableError``.
 
-    Do not use it for requests by which SDKs find credentials: after a failure there, an SDK tries another source.
+    Do not use this adapter for requests by which an SDK looks for credentials: the SDK must see the library's error to
+    try its next source.
     """
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
@@ -116,7 +119,7 @@ class StoreAdapter(BoundedAdapter):
 
 
 def connection_failure(error: Exception) -> StoreError:
-    """Return our error for a missing or truncated answer."""
+    """Return our error for a failed connection, or for a missing or truncated answer."""
     root = _root(error)
     text = excerpt(redacted(root), 300) or type(root).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
@@ -137,7 +140,9 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _in_pieces(body: Any) -> Any:
-    """Wrap a long ``body`` so that it is read piece by piece; return any other unchanged."""
+    """Wrap a long ``body`` of buffers so that it is read piece by piece. Return a short one as bytes, and any other
+    body unchanged.
+    """
     if isinstance(body, bytes | bytearray | memoryview):
         body = Buffers(cast("Buffer", body))
     if not isinstance(body, Buffers):
@@ -148,8 +153,8 @@ def _in_pieces(body: Any) -> Any:
 class _PiecewiseBody:
     """A body as a file that is read in pieces.
 
-    The library sends a body without ``read`` by one ``sendall``, which must end within the connect timeout: a slow line
-    would fail.
+    The library would send a body that has no ``read`` method by one ``sendall``. That call must end within the connect
+    timeout, so a large body would fail on a slow line.
     """
 
     def __init__(self, views: Iterable[memoryview]) -> None:
@@ -157,8 +162,8 @@ class _PiecewiseBody:
         self._sent = 0
 
     def read(self, _: int = -1) -> memoryview | bytes:
-        """Return the next piece without a copy, of our size and not the requested one; empty at the end."""
-        # Note the previous pieces as sent: the library asks for the next piece only after it has sent them.
+        """Return the next piece without a copy, or empty bytes at the end. Ignore the requested size."""
+        # The library asks for the next piece only after it has sent the previous ones, so count those as sent.
         note_sent(self._sent)
         check_deadline("sending the body")
         piece = next(self._pieces, b"")
@@ -170,14 +175,14 @@ def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | Non
     """Mount ``adapter`` for all URLs, behind ``proxy`` or else the environment's proxy."""
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    # Follow no redirection, which would send bodies and credentials anywhere: treat it as an ordinary answer.
+    # Treat a redirection as an ordinary answer. Following it would send bodies and credentials to another host.
     untyped: Any = session
     untyped.get_redirect_target = _nowhere
     # Set an authentication of our own: otherwise a password for the host in ~/.netrc replaces the chosen credentials.
     session.auth = _keep_request
     session.hooks["response"].append(_read_if_refused)
     if proxy is not None:
-        # Ignore the environment, whose proxy would override the configured one.
+        # Ignore the environment's variables: a proxy in them would override the configured proxy.
         session.trust_env = False
         session.verify = certificates()
         session.proxies = proxies_of(proxy)
@@ -190,12 +195,14 @@ def proxies_of(proxy: SocksProxy) -> dict[str, str]:
 
 
 def certificates() -> str | bool:
-    """Return the environment's bundle of trusted certificates, or True for the library's own."""
+    """Return the path of the environment's bundle of trusted certificates, or True for the library's own bundle."""
     return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
 
 
 def _read_if_refused(response: requests.Response, **_: object) -> None:
-    """Read the body of an error or redirection: the SDKs do not, and then its connection is not reused."""
+    """Read the body of an error or redirection: the SDKs do not read it, and without that its connection could not be
+    reused.
+    """
     if response.status_code == requests.codes.unauthorized or response.is_redirect:
         response.content  # noqa: B018  a property that reads
 

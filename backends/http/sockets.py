@@ -2,8 +2,8 @@
 
 The timeouts of the HTTP libraries limit a single wait. A server could send single bytes, or one "100 Continue" after
 the other, and block a call forever: in a header, a listing, the body of an error, or a proxy's answer. So the socket
-itself checks the deadline (``deadlines.within``) before each wait, without a thread. Only resolving a host name cannot
-be cut short: the resolver has its own timeouts.
+itself checks the deadline (``deadlines.within``) before each wait, without a thread. Only the look-up of a host name
+may last longer: the resolver has its own timeouts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     _Connection = HTTPSConnection
     _Pool = HTTPSConnectionPool
 else:
-    # For the type checker these mix-ins derive from urllib3's classes; at run time they are mixed into them.
+    # For the type checker these mix-ins derive from urllib3's classes. At run time, ``pools`` mixes the two together.
     _Connection = _Pool = object
 
 MOST_ANSWER_BYTES: Final = 16 << 20
-"""The largest answer that is parsed. A page of a thousand keys of 1,024 bytes, each escaped, has some ten megabytes."""
+"""Size of the largest answer that is parsed. A listing page of a thousand keys of 1,024 bytes, all escaped, has some
+ten megabytes.
+"""
 
 AnySocket = TypeVar("AnySocket", bound=socket.socket)
 Result = TypeVar("Result")
@@ -88,8 +90,8 @@ def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
 
 def bound_socket(sock: Any) -> Any:
     """Make ``sock``, TLS or not, observe the deadline of its thread from now on; return it."""
-    # Change the class of the socket, which cannot be wrapped after its handshake. TLS within TLS is no socket, but
-    # wraps a bounded one.
+    # Change the class of the socket, because a socket cannot be wrapped after its TLS handshake. TLS within TLS is not
+    # a socket object, but it wraps a bounded socket.
     if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
         kind: Any = type(sock)
         sock.__class__ = _bounded_class(kind)
@@ -110,10 +112,11 @@ def connect_timeout_s(timeout_s: float | None) -> float | None:
 def first_connected(
     host: str, port: int, family: int, connect: Callable[[Any, float | None], AnySocket], timeout_s: float | None
 ) -> AnySocket:
-    """Try ``connect`` on each address of the host (from ``getaddrinfo``); return its result for the first that works.
+    """Try ``connect`` on each address of the host (from ``getaddrinfo``); return the result for the first address that
+    works.
 
-    ``connect`` gets the address and the timeout. If no address works, raise the OSError of the last. Each address of an
-    unreachable host costs a timeout, so check the deadline before each.
+    ``connect`` gets the address and the timeout. If no address works, raise the OSError of the last one. Each address
+    of an unreachable host costs a timeout, so check the deadline before each attempt.
     """
     failures: list[OSError] = []
     for address in socket.getaddrinfo(host.strip("[]"), port, family, socket.SOCK_STREAM):
@@ -125,7 +128,8 @@ def first_connected(
     try:
         raise failures[0] if failures else OSError("the host has no address")
     finally:
-        # Break the cycle between the error and this frame, which would keep connections open until garbage collection.
+        # The error refers to this frame, and the frame to the error. That cycle would keep connections open until
+        # garbage collection.
         failures.clear()
 
 
@@ -175,7 +179,7 @@ class BoundedConnection(_Connection):
 
 
 class BoundedAnswers(_Pool):
-    """Mix-in for urllib3's pools: cut off an answer that is longer than any valid one.
+    """Mix-in for urllib3's pools that cuts off an answer longer than any valid one.
 
     The SDKs read the answers that they parse by ``stream``; a listing of a hundred megabytes would cost minutes and
     gigabytes. The bytes of objects do not go through ``stream``.
@@ -205,8 +209,9 @@ def pools(
     https: type[HTTPConnection] = HTTPSConnection,
     before: tuple[type, ...] = (BoundedConnection,),
 ) -> dict[str, Any]:
-    """Return pool classes by scheme, for pool managers; ``before`` is mixed into their connections."""
-    # Make the classes by `type`, because the libraries' stubs contradict each other about the base classes.
+    """Return pool classes by scheme, for pool managers. Their connections' classes derive from ``before`` first."""
+    # Make the classes by calling `type`, because the libraries' type stubs contradict each other about the base
+    # classes.
     return {
         scheme: type(
             f"Bounded{pool.__name__}",
@@ -220,7 +225,7 @@ def pools(
 def close_pools(manager: Any) -> None:
     """Close the idle connections of a pool manager, whose own ``clear`` only forgets the pools.
 
-    Otherwise connections stay open as long as an error that refers to an answer.
+    Otherwise a connection would stay open as long as any error object that refers to its answer exists.
     """
     for key in manager.pools.keys():  # noqa: SIM118  it cannot be iterated over, but copies its keys
         pool = manager.pools.get(key)
@@ -230,4 +235,4 @@ def close_pools(manager: Any) -> None:
 
 
 BOUNDED_POOLS: Final = pools()
-"""Pools of direct connections, and of those to and through HTTP proxies."""
+"""Pool classes by scheme, for direct connections and for connections through HTTP proxies."""

@@ -25,8 +25,8 @@ class S3Answer:
 
     def read(self) -> bytes:
         """Return the body; raise StoreUnavailableError if it ends early, or at the deadline."""
-        # The buffer grows as bytes arrive: a length that the server claims must not size it. The piece in between stays
-        # in the processor's cache, and the result is returned without another copy.
+        # The result grows as bytes arrive, so that a false length from the server cannot make this process allocate too
+        # much. Bytes pass through a small piece of memory, which stays in the processor's cache.
         wire = _wire(self.body)
         kept = BytesIO()
         piece = memoryview(bytearray(min(self.size, PIECE_BYTES)))
@@ -54,7 +54,7 @@ class S3Answer:
 
     def _finish(self) -> None:
         """Release the connection for another request, after all of the body was read."""
-        # Read past the end, which makes the SDK verify the checksum, if configured.
+        # A read past the end makes the SDK verify the checksum, if configured, and shows surplus bytes.
         if _wire(self.body) is None and self.body.read():
             raise StoreError("the store sent more bytes than it said")
         release = getattr(getattr(self.body, "_raw_stream", None), "release_conn", None)
@@ -63,7 +63,8 @@ class S3Answer:
 
 
 def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
-    """Return the socket-level answer, which skips two copies per byte in botocore and urllib3; None if it is not plain.
+    """Return the socket-level answer below a plain body; reading it skips two copies per byte, in botocore and urllib3.
+    Return None if the body is not plain.
 
     A body is not plain if botocore checks its checksum, or if its length is unknown.
     """
@@ -76,9 +77,10 @@ def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
 
 
 def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
-    """Read the socket once, where HTTPResponse.readinto would read it repeatedly.
+    """Read the socket once; HTTPResponse.readinto would read it until the buffer is full.
 
-    If a server sends single bytes, a loop below us would run past every deadline.
+    If a server sends single bytes, a loop inside the library would exceed the deadline, which our caller checks after
+    each read.
     """
     if not wire.length:
         return 0
@@ -106,7 +108,7 @@ class PartBody(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> Any:
         """Return the next bytes as a view, possibly more than ``size``."""
-        # Note the previous pieces as sent: the sender requests the next only after them.
+        # The sender requests the next piece only after it has sent the previous ones, so count those as sent.
         note_sent(self._position)
         check_deadline(self._what)
         # Return more than the 16 KiB that http.client requests: it sends everything it gets, and larger pieces save
@@ -136,5 +138,7 @@ class PartBody(io.RawIOBase):
 
 
 def sendable(data: memoryview, what: str) -> Any:
-    """Return ``data`` as the SDK should send it: small bodies as bytes, because a file costs a "100-continue" first."""
+    """Return ``data`` in the form that the SDK should send: a small body as bytes, because for a file the SDK first
+    waits for a "100-continue".
+    """
     return bytes(data) if len(data) <= PIECE_BYTES else PartBody(data, what)

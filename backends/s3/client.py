@@ -1,7 +1,8 @@
 """The boto3 client of a store: credentials, timeouts, pool, checksums, and a check of each XML document.
 
-Requests are signed by fixed keys, by a file of keys that may be rotated, or by the SDK's own chain; one source never
-replaces another. The SDK accepts any XML as any answer, so documents are checked before it parses them.
+Requests are signed with fixed keys, with keys from a file that may be rotated, or with credentials of the SDK's chain.
+If the configured source fails, no other source is used. The SDK accepts any XML as any answer, so documents are checked
+before it parses them.
 
 Kept apart from the store, its only user: together they would pass 600 lines.
 """
@@ -70,7 +71,9 @@ class FileCredentials(Credentials):
         super().__init__(keys.key_id, keys.secret, keys.token, method="tieredstore-file")
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Return the file's current keys; raise ConfigError if it cannot be read, and never return older keys."""
+        """Return the file's current keys. If the file cannot be read, raise ConfigError instead of returning older
+        keys.
+        """
         keys = self._file.get()
         return ReadOnlyCredentials(keys.key_id, keys.secret, keys.token)
 
@@ -102,7 +105,7 @@ _SOURCES: Final = {
 
 
 def describe_credentials(options: S3Options) -> str:
-    """Describe the source of the access key, and the end of its id. May request a token."""
+    """Return a text with the source of the access key, and the end of its id. This may request a token."""
     session = open_session()
     credentials = choose_credentials(options, session)
     match options.credentials:
@@ -154,8 +157,8 @@ def open_client(options: S3Options) -> S3Client:
         session = open_session()
         credentials = choose_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
-        # Take the session as untyped: the installed stubs cover one service, and lack this method with its overloads
-        # for some 400 services.
+        # The session is untyped here: the installed type stubs cover only S3, and do not have this method, which needs
+        # an overload for each service.
         factory: Any = boto3.Session(botocore_session=session, region_name=options.region)
         verify = None if options.certificate_check else False
         client: S3Client = factory.client(
@@ -163,8 +166,8 @@ def open_client(options: S3Options) -> S3Client:
         )
     if not options.certificate_check:
         _logger.warning("%s: the server's certificate is not checked", options.url)
-    # Register this handler for all services, to run before the SDK's own handler for S3, which reads a web page as a
-    # server's error.
+    # Registration for all services makes this handler run before the SDK's own handler for S3, which would take a web
+    # page for an error of the server.
     client.meta.events.register_first("before-parse.*.*", check_document)
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
@@ -176,15 +179,15 @@ def open_client(options: S3Options) -> S3Client:
 def client_config(options: S3Options) -> Config:
     """Return the SDK's configuration. The SDK does not retry: the store does, within its deadlines.
 
-    The SDK adds checksums only where S3 requires one. The store adds its own CRC-32C of bodies, some ten times as fast
-    as the SDK's CRC-32. If neither is sent, the signature covers the body's SHA-256, over TLS too.
+    The SDK adds a checksum only if S3 requires one. The store adds a CRC-32C of each body, which is some ten times as
+    fast as the SDK's CRC-32. If no checksum is sent, the signature covers the body's SHA-256, over TLS too.
     """
     compatible = options.compatibility is Compatibility.S3_COMPATIBLE
     path_style = True if compatible and options.path_style is None else options.path_style
     attempt = options.attempt_timeout_s or options.call_timeout_s
     s3: Any = {
         "addressing_style": _ADDRESSING[path_style],
-        # Over plain HTTP the SDK signs the payload by default.
+        # Sign the payload over plain HTTP as well, as the SDK does by default.
         "payload_signing_enabled": compatible or _is_plain_http(options),
     }
     return Config(
@@ -240,8 +243,8 @@ _ROOT: Final = re.compile(rb"\s*(?:<\?xml[^>]*>)?\s*(?:<!--.*?-->\s*)*<(?:\w+:)?
 
 
 def check_document(operation_model: Any, response_dict: Any, **_: object) -> None:
-    """Raise MalformedAnswerError for a success whose document is not the operation's. botocore calls this before
-    parsing.
+    """Raise MalformedAnswerError if an answer of success has another document than the operation's. botocore calls this
+    before it parses the answer.
 
     An error document in an answer of status 200 passes, because the SDK detects it.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class WholeContinue:
-    """Mix-in for botocore's connections, which would wait for the end of a "100 Continue" forever."""
+    """Mix-in for botocore's connections: botocore alone would wait forever for the end of a "100 Continue"."""
 
     def _consume_headers(self, fp: Any) -> None:
         while line := fp.readline():

@@ -42,12 +42,12 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFoundError,
     "NoSuchBucket": StoreError,
     "NoSuchUpload": PartsGoneError,
-    # Treat the code as lost parts: a server also sends it if it died while completing the upload, and restarted with
-    # parts moved away.
+    # This code means lost parts. A server also sends it after a crash during the completion of an upload, if it had
+    # already moved parts.
     "InvalidPart": PartsGoneError,
     "InvalidRange": RangeNotSatisfiableError,
     "PreconditionFailed": PreconditionFailedError,
-    # Retry a conditional write: another one to the same key was in progress.
+    # The request conflicted with another write to the same key, so a retry can succeed.
     "ConditionalRequestConflict": StoreUnavailableError,
     "OperationAborted": StoreUnavailableError,
     # The following codes have status 400, but are transient: the body was damaged or truncated in transit, or came too
@@ -119,7 +119,7 @@ def error_of(what: str, code: str, message: str, status: int) -> TieredStoreErro
     """Return the error for S3's answer to ``what``, which names the operation and its object."""
     if code == "NoSuchBucket":
         return no_bucket(what, "the bucket's name")
-    # Decide by the status: the answer to a HEAD has no body, and so no code.
+    # The answer to a HEAD has no body, and so no error code: the SDK gives the status instead.
     error_class = MaybeNoBucketError if code == "404" else class_for(code, status)
     sentence = excerpt(message.strip().rstrip("."), 300) if message and message != code else ""
     with_status = f", status {status}" if status else ""

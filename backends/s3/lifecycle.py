@@ -44,8 +44,8 @@ def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
 
 
 def _prefixes(rule: Mapping[str, Any]) -> list[str]:
-    # Look for the prefix outside of ``Filter`` too, as in old rules. Ignore tags: objects with the tag may have any
-    # key.
+    # Old rules have the prefix outside of ``Filter``. A condition on tags is ignored, because objects under any key may
+    # have the tag.
     chosen: Mapping[str, Any] = rule.get("Filter") or {}
     prefix = rule.get("Prefix") or chosen.get("Prefix") or chosen.get("And", {}).get("Prefix")
     return [prefix] if prefix else []
@@ -95,7 +95,7 @@ class S3Lifecycle(BucketLifecycle):
         """Write the document of ``state`` with one more rule."""
         changed = self._with_rule(state.text or _EMPTY, name, prefix, days)
         before, after = (Counter(map(_canonical, self._rules_in(text))) for text in (state.text, changed))
-        # Parse both documents: the new one must equal the old one plus this rule.
+        # Compare the parsed documents: the new one must equal the old one plus this rule.
         if after != before + Counter([_canonical(_parse(_rule_text("", name, prefix, days)))]):
             raise self._not_understood(state.text)
 
@@ -140,7 +140,8 @@ class S3Lifecycle(BucketLifecycle):
             raise self._not_understood(text) from error
         if _name(root) != "LifecycleConfiguration":
             raise self._not_understood(text)
-        # Count every element as a rule, so that elements of future S3 versions are kept as well.
+        # Elements that this code does not know are yielded as rules too, so that it keeps elements of future versions
+        # of S3.
         yield from root
 
     def _with_rule(self, text: str, name: str, prefix: str, days: int) -> str:

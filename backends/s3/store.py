@@ -37,12 +37,13 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     """Objects in one bucket. The etag of an object is S3's own.
 
     A body below ``part_size`` takes one PUT, a longer one a multipart upload, which is aborted on failure. A killed
-    process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them. If the credentials may
-    not list the bucket, S3 refuses access to an absent key, so the store raises AccessDeniedError.
+    process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them. If the credentials lack
+    permission to list the bucket, S3 answers a request for an absent key with "access denied", so the store raises
+    AccessDeniedError.
     """
 
-    # Replace buffers, such as shared state, by one PUT: all servers support If-Match on it, but some do not on the
-    # completion of a multipart upload.
+    # ``replace`` writes a buffer, such as shared state, by one PUT: all servers support If-Match for a PUT, but some do
+    # not for the completion of a multipart upload.
     replaces_whole: ClassVar = True
 
     @classmethod
@@ -67,7 +68,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         check_key(key)
 
     def _is_etag(self, text: str) -> bool:
-        # Refuse an empty text, which is no condition, and a star, which matches every object.
+        # An empty text would be no condition, and a star would match every object.
         return text not in {"", "*"}
 
     @property
@@ -128,8 +129,8 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Yield the unfinished multipart uploads, including live ones; S3 does not return their sizes here.
 
-        MinIO lists only the uploads of one key, if ``prefix`` is that key, or those of the whole bucket since its
-        start. So if no upload is found for a prefix, list the bucket's.
+        MinIO supports only two prefixes: a whole key, and the empty prefix, which gives the uploads begun since the
+        server started. So if a prefix gives no upload, list the uploads of the whole bucket.
         """
         is_any = False
         for write in self._uploads(prefix):
@@ -179,7 +180,9 @@ class Listing:
         self._ask = pages
 
     def objects(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """Yield the objects with ``prefix`` after ``start_after``, by UTF-8 bytes; some servers add other objects."""
+        """Yield the objects with ``prefix`` after ``start_after``, sorted by UTF-8 bytes. The caller drops other
+        objects, which some servers add.
+        """
         if self._order is ListingOrder.BY_FOLDER:
             return self._by_folder(prefix, start_after)
         return self._by_key(prefix, start_after)
@@ -200,9 +203,7 @@ class Listing:
                 yield info
 
     def _by_folder(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """List objects folder by folder; only the names of the present folder, and of the folders above it, are in
-        memory.
-        """
+        """List objects folder by folder. Memory holds the names in the current folder and those above it."""
         levels = [iter(self._folder(prefix))]
         while levels:
             entry = next(levels[-1], None)
@@ -238,20 +239,22 @@ class Listing:
                 with translate_errors(what):
                     answer: Any = client.list_objects_v2(**asked, **at)
             except InvalidKeyError:
-                # Return an empty page: the server refuses the prefix, because no key can start with it.
+                # The server refuses the prefix, because no key can start with it. So the listing is empty.
                 return [], None
             listed = _Page.of(answer)
             following = None
             if answer["IsTruncated"]:
                 following = require_text("the next page's token", answer["NextContinuationToken"])
-            # Do not yield a page without keys, which is no progress.
+            # A page without keys must not count as progress, so return no item for it.
             return [listed] if listed.objects or listed.folders else [], following
 
         return self._ask(what, page)
 
 
 def _is_beside(prefix: str, folder: str) -> bool:
-    """Return True if ``folder`` has no keys with ``prefix``; raise StoreError for a parent folder, which would loop."""
+    """Return True if ``folder`` has no keys with ``prefix``. Raise StoreError if the folder is a parent of ``prefix``,
+    because listing it would never end.
+    """
     if prefix.startswith(folder):
         raise StoreError(f"the store names the folder {folder!r:.200} below {prefix!r}")
     return not folder.startswith(prefix)
@@ -278,7 +281,8 @@ class _Page:
 def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
     """Convert a listing's entry, or the answer to a HEAD."""
     modified = metadata.get("LastModified")
-    # Round down to seconds: a HEAD has no more, and a listing must agree with it.
+    # Round down to seconds: a HEAD gives only seconds, and the listing of an object must give the same time as its
+    # HEAD.
     modified_ms = None if modified is None else int(modified.timestamp()) * 1000
     return ObjectInfo(require_text("the key", key), require_size(size), metadata.get("ETag"), modified_ms)
 
@@ -299,12 +303,13 @@ def abandoned_page(
     return writes, (marker, answer.get("NextUploadIdMarker", ""))
 
 
-# Send keys with these characters in URLs: XML 1.0 cannot contain some of them, and a parser may change others.
+# Keys with these characters are deleted by URL, one by one: a bulk delete is XML, which cannot contain some of the
+# characters, and a parser may change others.
 _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 class Deletion:
-    """One ``delete``. It remembers if the server has no bulk delete.
+    """The state of one ``delete``: after the first refusal it remembers that the server has no bulk delete.
 
     ``call`` is the store's method; ``stall`` limits the time without an answer while keys are deleted one by one.
     """
@@ -350,7 +355,7 @@ class Deletion:
 
 
 def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
-    # Give 0 for the status, which an entry lacks: an unknown code then becomes a plain StoreError.
+    # An entry has no status. With 0, an unknown code becomes a plain StoreError.
     return error_of(f"deleting {entry.get('Key')!r}", str(entry.get("Code", "?")), str(entry.get("Message", "")), 0)
 
 

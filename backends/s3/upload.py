@@ -69,7 +69,8 @@ class Content:
 class S3Upload(HeldUpload["S3Client", S3Options]):
     """One write to S3. S3 checks the condition of a multipart upload when the upload is completed."""
 
-    # Do not look first: a refusal on completion wastes one transfer, but a HEAD would slow down every upload.
+    # The condition is not checked before the upload: a refusal at its completion wastes one transfer, but a HEAD would
+    # slow down every upload.
     looks_first: ClassVar = False
 
     def write_whole(self, data: memoryview) -> str:
@@ -81,8 +82,8 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             answer = client.put_object(**self._target(), **extra, Body=sendable(data, self.what))
             etag = require_text("the etag", answer["ETag"])
             checksum: str | None = answer.get("ChecksumCRC32C")
-            # Trust our checksum or the bytes' MD5, which prove that the server has the bytes. Other etags, as of
-            # encrypted objects, prove nothing.
+            # Only our checksum, or an etag that is the MD5 of the bytes, proves that the server has the bytes. Other
+            # etags, such as those of encrypted objects, prove nothing.
             is_proved = checksum == extra.get("ChecksumCRC32C", _NO_CHECKSUM)
             if not is_proved and not content.is_in(len(data), etag):
                 raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")
@@ -98,7 +99,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             )
             stored = self._complete(upload_id, [part for part, _ in sent], sum(size for _, size in sent))
         if stored.is_earlier and self.is_shared:
-            # Drop the parts of this upload: another attempt has made the object.
+            # Another attempt has made the object, so the parts of this upload are not needed.
             self._abort(upload_id)
         return stored.etag
 
@@ -114,7 +115,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         self._complete(prepared.place, parts, prepared.size, is_publication=True)
 
     def look_up(self, client: S3Client) -> Stored:
-        """Read etag, size, digest and write mark of the object by a HEAD request."""
+        """Read etag, size and write mark of the object by a HEAD request."""
         metadata = client.head_object(**self._target())
         size = require_size(metadata["ContentLength"])
         return Stored(metadata["ETag"], size, mark=metadata["Metadata"].get(WRITE_MARK))

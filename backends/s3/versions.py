@@ -1,9 +1,9 @@
-"""What a deletion leaves in a bucket: older versions under delete markers, and objects under a lock.
+"""Objects that stay in a bucket after a deletion: older versions under delete markers, and objects under a lock.
 
-A deleted object is brought back by removing its delete markers, not by copying the version over them. Removal moves no
-bytes, has no limit of size, and keeps etag, time and lock of the object. And it cannot hide anything newer: a marker is
-named by its own id, so an object written meanwhile stays on top. A copy would need less rights, but only some servers
-refuse to copy over an existing object.
+Removing its delete markers restores a deleted object; the version below them is not copied. Removal moves no bytes, has
+no size limit, and keeps the object's etag, time and lock. It names a marker by its id, so an object that was written
+since then stays the latest. A copy would need fewer permissions, but it could overwrite such an object, because not all
+servers support a condition on a copy.
 
 Kept apart from the store, its only user: together they would pass 400 lines.
 """
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from tieredstore.backends.s3.store import Pages
 
 _NO_ID: Final = "null"
-"""The id of everything that is written or deleted while versioning is off or suspended. The next write replaces it."""
+"""The id of every object or delete marker that is written while versioning is off or suspended. The next write to the
+key replaces it.
+"""
 
 _OFF: Final = "versioning is off in the bucket, so deleted objects are gone"
 _SUSPENDED: Final = "versioning is suspended in the bucket, so objects written since are gone once they are deleted"
@@ -45,19 +47,20 @@ class S3Versions(BucketVersions):
         self._call = call
 
     def list(self, prefix: str) -> Iterator[ObjectVersion]:
-        """List object versions by one request per page, with the right ``s3:ListBucketVersions``."""
+        """List object versions by one request per page. This needs the permission ``s3:ListBucketVersions``."""
         what = f"the versions under {prefix!r} of {self._identity} (s3:ListBucketVersions)"
         versions = self._pages(what, partial(self._page, prefix))
-        # Leave out other keys, which servers that list by folder add.
+        # Servers that list by folder add other keys, so leave those out.
         return (version for version in versions if version.key.startswith(prefix))
 
     def remove_marker(self, marker: ObjectVersion) -> None:
-        """Remove the delete marker by its version id, with the right ``s3:DeleteObjectVersion``."""
+        """Remove the delete marker by its version id. This needs the permission ``s3:DeleteObjectVersion``."""
         what = f"the delete marker of {marker.key!r} in {self._identity} (s3:DeleteObjectVersion)"
         if not marker.is_marker:
             raise StoreError(f"{what}: {marker.id!r} is a version with data")
         if marker.id == _NO_ID:
-            # Refuse a marker with the id null: a writer may replace it by an object, which would have the same id.
+            # A marker with the id null is refused: a writer may replace it by an object with the same id, which would
+            # then be removed.
             raise StoreError(
                 f"{what} has no id of its own, because versioning was suspended: copy the version below it by hand"
             )
@@ -94,7 +97,7 @@ class S3Versions(BucketVersions):
 def _version_of(entry: Mapping[str, Any], *, is_marker: bool) -> ObjectVersion:
     return ObjectVersion(
         key=require_text("the key", entry["Key"]),
-        # Require the id: a deletion without one would add a marker.
+        # Require the id: a delete request without an id would add another marker.
         id=require_text("the version's id", entry["VersionId"]),
         time_ms=int(entry["LastModified"].timestamp() * 1000),
         size=0 if is_marker else require_size(entry["Size"]),
@@ -105,7 +108,7 @@ def _version_of(entry: Mapping[str, Any], *, is_marker: bool) -> ObjectVersion:
 
 
 def versioning_status(client: S3Client, bucket: str) -> str | None:
-    """Return ``Enabled`` or ``Suspended``; None if it was never switched on, or the server has no versioning."""
+    """Return ``Enabled`` or ``Suspended``; None if versioning was never switched on, or is not supported."""
     with suppress(NotSupportedError), translate_errors(f"the versioning of {bucket} (s3:GetBucketVersioning)"):
         return client.get_bucket_versioning(Bucket=bucket).get("Status")
     return None

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def wrap(store: ObjectStore, settings: Settings) -> ObjectStore:
     """Add metrics to ``store``, and rate limits if the settings have any. Metrics do not count time spent on the limit.
 
-    The label in metrics is the store's short name in the settings or, for a user's store, the name of its class.
+    The label in metrics is the store's short name in the settings; for a class of the user, it is the name of that
+    class.
     """
     name = settings.storage_backend
     metered = MeteredStore(store, name if name in BY_SETTING else type(store).__name__)
@@ -39,8 +40,9 @@ def open_wrapped(settings: Settings) -> ObjectStore:
 class TokenBucket:
     """Lets ``bytes_per_s`` bytes per second pass, after a burst of at most one second's worth. Thread-safe.
 
-    A caller that takes more than available goes into debt, and waits until it is paid. So a take larger than the burst
-    passes too, and later takers queue after it. Unpickling makes a new full bucket, because each process has its own.
+    A caller may take more bytes than are available: the balance becomes negative, and the caller waits until it is zero
+    again. So a take larger than the burst passes too, and later callers wait longer. Unpickling makes a new full
+    bucket, because each process has its own limit.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class LimitedStore(DelegatingStore):
     """Limits the rate of calls: the token bucket ``up`` for writes, ``down`` for reads.
 
     A byte counts once, even if the inner store sends it again or the call fails. Listings, deletes and heads are not
-    limited. Unpickling takes the token buckets of the new process.
+    limited. After unpickling, the store uses the token buckets of the new process.
     """
 
     def __init__(self, inner: ObjectStore, up: TokenBucket | None = None, down: TokenBucket | None = None) -> None:
@@ -127,7 +129,7 @@ class LimitedStore(DelegatingStore):
         self.inner.put_once(key, body, mark)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Prepare, and let the body flow at the limit's rate."""
+        """Prepare the object; take its body no faster than the limit allows."""
         return self._send(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
     def _send(self, body: Body, send: Callable[[Body], Result]) -> Result:
@@ -144,7 +146,7 @@ class LimitedStore(DelegatingStore):
             return send(limit_rate(parts, bucket))
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Wait for the bandwidth limit before the request if the range gives its size, else after the request."""
+        """Wait for the bandwidth limit before the request, or after it if the range does not give the size."""
         if stop is not None:
             self._take(self._down, stop - start)
             return self.inner.get(key, start, stop)
@@ -177,7 +179,9 @@ class LimitedStore(DelegatingStore):
         self.inner.get_whole(key, buffer)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
-        """Replace the object; take its body no faster than the limit allows. A buffer waits before the request."""
+        """Replace the object; take its body no faster than the limit allows. If the body is a buffer, the whole wait is
+        before the request.
+        """
         if not isinstance(body, bytes | bytearray | memoryview):
             return self._send(body, lambda taken: self.inner.replace(key, taken, etag))
         self._take(self._up, memoryview(body).nbytes)
@@ -199,7 +203,8 @@ Listed = TypeVar("Listed")
 class MeteredStore(DelegatingStore):
     """Counts every call (see ``tieredstore.metrics``) under the label ``kind``.
 
-    The default label is the scheme of the store's URL, which is only ``http`` for a cloud's store at an endpoint.
+    The default label is the scheme of the store's URL. For a cloud's store at a custom endpoint that is only ``http``
+    or ``https``.
     """
 
     def __init__(self, inner: ObjectStore, kind: str | None = None) -> None:
@@ -221,7 +226,7 @@ class MeteredStore(DelegatingStore):
         self._send("put", body, lambda _: self.inner.put_once(key, body, mark))
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Count the bytes like ``put``; ``publish`` moves none."""
+        """Count the bytes as ``put`` does, because ``publish`` moves none."""
         return self._send("prepare", body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
     def publish(self, prepared: Prepared) -> None:
