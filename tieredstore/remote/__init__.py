@@ -1,4 +1,4 @@
-"""The remote storage manager: copies segments to the store and fetches ranges, with Kafka's verbs."""
+"""The remote storage manager: copies segments to the store and fetches ranges, through Kafka's interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> object:
-    """Import one of the names above on first use, so that importing a small module of this package imports no more."""
+    """Import one of the names above on first use, so that an import of a small module of this package does not import
+    the others.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

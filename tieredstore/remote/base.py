@@ -37,7 +37,8 @@ class RemoteStorageManagerBase(ABC):
     ) -> dict[IndexType, BinaryIO]:
         """Fetch the requested indexes; omit an index that was not recorded.
 
-        This default fetches one by one. On any other error it closes the indexes already opened, and raises.
+        This default implementation fetches the indexes one by one. On any other error, close the indexes that are
+        already open, and raise it.
         """
         opened: dict[IndexType, BinaryIO] = {}
         try:

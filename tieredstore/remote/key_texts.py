@@ -16,7 +16,9 @@ from tieredstore.transform.pem import MAX_BYTES, key_file_content
 _PIPE_TIMEOUT_S: Final = 30.0
 _lock: Final = threading.Lock()
 _from_pipes: Final[dict[tuple[int, int, int], bytes]] = {}
-"""Texts read from pipes, by descriptor, device and inode: a pipe gives its text once, but settings are read again."""
+"""Texts that were read from pipes, by descriptor, device and inode. A pipe gives its text only once, but settings may
+be loaded several times.
+"""
 
 
 def passphrase_in(path: Path) -> bytes:
@@ -57,7 +59,7 @@ def _to_end(number: int) -> bytes:
     parts: list[bytes] = []
     deadline = Deadline.after(_PIPE_TIMEOUT_S)
     while sum(map(len, parts)) < MAX_BYTES:
-        # Wait for the key's text with a deadline: a descriptor without a writer, such as a terminal's, would block
+        # Wait with a deadline: a read from a descriptor to which nothing is written, such as a terminal's, would block
         # forever.
         if not select.select([number], [], [], max(0.0, deadline.remaining_s()))[0]:
             raise KeyRingError(f"descriptor {number} gave no key within {_PIPE_TIMEOUT_S:g} s; close its other end")

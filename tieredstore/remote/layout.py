@@ -41,7 +41,8 @@ class KeyLayout:
 
     def data_key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
         """Return the key from which to read ``.log`` or ``.indexes``; a key in the custom metadata takes precedence."""
-        # Take the prefix of an old segment from its custom metadata: a changed prefix applies only to new segments.
+        # An old segment has its prefix in its custom metadata, because a change of the setting applies only to new
+        # segments.
         recorded = CustomMetadata.from_bytes(metadata.custom_metadata or b"")
         prefix = self.prefix if recorded.object_prefix is None else recorded.object_prefix
         path = recorded.object_key or main_path(metadata.remote_log_segment_id, metadata.start_offset)

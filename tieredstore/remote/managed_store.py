@@ -1,6 +1,6 @@
 """A manager's store, whose calls end when the manager is closed.
 
-Kept apart from ``manager``, which has Kafka's verbs: this class has a store's.
+Separate from ``manager``, which has the methods of Kafka's interface: this module has those of a store.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tieredstore.process.thread_pool import ThreadPool
 _logger: Final = logging.getLogger(__name__)
 
 _MOST_CALLS: Final = 256
-"""Maximum number of parallel calls; further calls wait, as they would for a connection."""
+"""Maximum number of parallel calls. Further calls wait until one ends."""
 
 _UNDO_S: Final = 2.0
 """Seconds that a KeyboardInterrupt waits for a rollback."""
 
 _MOST_LISTED: Final = 1024
-"""Maximum number of objects that a listing takes at once on the manager's thread."""
+"""Maximum number of objects that a thread of the manager takes at once from a listing."""
 
 _Result = TypeVar("_Result")
 _Listed = TypeVar("_Listed")
@@ -45,7 +45,8 @@ class _Here(threading.local):
 class ManagerCalls:
     """Runs calls on the manager's threads, so that closing the manager releases a waiting caller.
 
-    A thread cannot leave a call that the store does not answer, so the caller waits on another thread.
+    A thread cannot leave a call that the store does not answer. So a thread of the manager makes the call, and the
+    caller's thread only waits for it.
     """
 
     def __init__(self, life: Lifetime, *, pool: ThreadPool | None = None, undo_s: float = _UNDO_S) -> None:
@@ -79,14 +80,14 @@ class ManagerCalls:
         """Run a call of several steps that can roll back; ``what`` names its objects in messages.
 
         ``write`` gets a function to call between its steps. The function raises if the manager was closed or the caller
-        interrupted; ``write`` must then roll back. An interrupted caller waits for the rollback. After Interrupted it
-        waits until Interruption, which raised the error, ends the process and names the leftovers. After
-        KeyboardInterrupt it waits ``undo_s``, and then names the leftovers itself.
+        interrupted; ``write`` must then roll back. An interrupted caller waits for the rollback. After ``Interrupted``
+        it waits without a limit: ``Interruption``, which raised that error, ends the process and names the objects that
+        stay. After KeyboardInterrupt it waits ``undo_s``, and then names the objects itself.
         """
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
         is_interrupted = threading.Event()
-        # Make this future before submit: an interrupt may come before submit returns its own.
+        # An interrupt may come before ``submit`` returns its future, so make this future first.
         ended: Future[None] = Future()
 
         def check() -> None:
@@ -109,7 +110,7 @@ class ManagerCalls:
         except BaseException as interrupt:
             is_interrupted.set()
             wait_s = None if isinstance(interrupt, Interrupted) else self._undo_s
-            # Wait for the rollback of a call that began: a cancelled one never begins.
+            # If the call has begun, wait for its rollback. If not, ``cancel`` prevents it from ever beginning.
             if not ended.cancel() and not is_done(ended, wait_s):
                 _logger.warning(
                     "%s: the copy was interrupted before its rollback ended; delete_log_segment_data removes objects "
@@ -126,7 +127,7 @@ class ManagerCalls:
 class ManagedStore(DelegatingStore):
     """Passes every call on until the manager is closed, then raises AlreadyClosedError. Does not close the inner store.
 
-    Pickling gives the inner store. In a forked child a listing continues after its last object.
+    Pickling gives the inner store. A listing that was begun before a fork continues in the child after its last object.
     """
 
     def __init__(self, inner: ObjectStore, calls: ManagerCalls) -> None:
@@ -183,7 +184,9 @@ class ManagedStore(DelegatingStore):
         target[:] = own
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List the inner store. Take objects in growing batches, so a short look at a listing stays cheap."""
+        """List the inner store. Objects are taken in growing batches, so that a caller that needs only the first
+        objects pays little.
+        """
         last, process = start_after, os.getpid()
         batches, check = _batches(self._calls, self.inner.list(prefix, start_after)), self._calls.life.check
         while batch := next(batches, None):
@@ -191,7 +194,8 @@ class ManagedStore(DelegatingStore):
                 check()
                 yield info
             last = batch[-1].key
-            if os.getpid() != process:  # a forked child lists again, because the parent's thread does not exist in it
+            # The parent's thread does not exist in a forked child, so the child lists again after the last object.
+            if os.getpid() != process:
                 process = os.getpid()
                 batches = _batches(self._calls, self.inner.list(prefix, last))
 
@@ -248,7 +252,7 @@ class ManagedStore(DelegatingStore):
 
 
 def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[_Listed]]:
-    """Take objects on a thread of the manager, in batches that double in size from 1; no batch is empty."""
+    """Take objects on a thread of the manager, in batches of 1, 2, 4 objects and so on. No batch is empty."""
     size = 1
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The remote storage manager: Kafka's verbs over a store, made from settings."""
+"""The remote storage manager: Kafka's interface over a store, made from settings."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ _REST_S: Final = 0.7
 class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
 
-    It holds thread pools and caches: close it, or use it as a context manager. Closing makes its methods, streams and
-    store raise AlreadyClosedError, and running calls too, at once. It has more than twelve fields because it assembles
-    the parts; only ``_is_at_rest`` changes.
+    A manager holds thread pools and caches: close it, or use it as a context manager. ``close`` makes all its methods,
+    streams and store raise AlreadyClosedError, at once also in calls that are running. The class has more than twelve
+    fields because it assembles the parts; only ``_is_at_rest`` changes.
 
     Example::
 
@@ -97,7 +97,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
                 store = opened.enter_context(contextlib.closing(open_places(settings)))
             self._life = Lifetime("the remote storage manager")
             self._calls = ManagerCalls(self._life)
-            self._is_at_rest = True  # ``close`` of an incomplete manager need not wait
+            self._is_at_rest = True  # if this constructor fails, ``close`` need not wait
             opened.callback(lambda: self._calls.shutdown(self._is_at_rest))
             self._store = store
             self._owns_store = owns_store
@@ -152,9 +152,10 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     ) -> CopiedSegment:
         """Copy a closed segment; return its stored size and its custom metadata.
 
-        The manifest is written last and commits the segment. Another thread calls ``on_progress`` with the stored bytes
-        of each chunk. Raise SegmentAlreadyExistsError if the id was used before. Raise InvalidSegmentError or
-        SegmentTooLargeError before anything is written. After any error, nothing of the attempt is visible.
+        The manifest is written last and commits the segment. ``on_progress`` is called on another thread, with the
+        stored bytes of each chunk. Raise SegmentAlreadyExistsError if a segment was copied under the same id before.
+        Raise InvalidSegmentError or SegmentTooLargeError before anything is written. After any error, nothing of the
+        attempt is visible.
         """
         with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
@@ -174,9 +175,10 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     ) -> SegmentStream:
         """Open the log's bytes ``start_position..end_position``, the end **inclusive** and clamped to the last byte.
 
-        Raise InvalidRangeError if the range is empty but the log is not, SegmentNotFoundError without a manifest. For
-        damaged bytes, this call or a read of the stream raises SegmentCorruptError. ``next_segment`` returns the
-        segment that the caller will fetch next; read-ahead continues into its first bytes.
+        Raise InvalidRangeError if the range is empty but the log is not. Raise SegmentNotFoundError if the segment has
+        no manifest. For damaged bytes, this call or a read of the stream raises SegmentCorruptError. ``next_segment``
+        returns the segment that the caller will fetch next. Read-ahead then continues into the first bytes of that
+        segment.
         """
         log_range = range_of_request(metadata, start_position, end_position)
         metrics.SEGMENT_FETCH_REQUESTED_BYTES.add(len(log_range))
@@ -220,10 +222,11 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         metrics.SEGMENT_DELETE_BYTES.add(metadata.segment_size_in_bytes)
 
     def on_this_thread(self) -> contextlib.AbstractContextManager[None]:
-        """Make copies and store calls directly on this thread during the block, without a hand-over for each.
+        """Make copies and store calls directly on this thread during the block, instead of handing each to another
+        thread.
 
-        A call that the store does not answer then blocks this thread, even after the manager is closed. Use it only on
-        a thread that is watched and may be abandoned.
+        A call that the store does not answer then blocks this thread, even after the manager is closed. Use this only
+        on a thread that another thread watches and may abandon.
         """
         return self._calls.on_this_thread()
 

@@ -1,4 +1,6 @@
-"""A segment's manifest as an object. It commits the segment; readers read it first, and a delete removes it first."""
+"""A segment's manifest as an object in the store. The manifest commits the segment: readers read it first, and a
+deletion removes it first.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def rules_of(settings: Settings) -> ManifestRules:
-    """Return the settings' limits on manifests; chunks as small as these settings would write are always accepted."""
+    """Return the settings' limits on manifests. The chunk size in these settings is always accepted."""
     encryption = settings.encryption
     return ManifestRules(
         min(settings.fetch.min_chunk_size, settings.chunk_size), encryption is not None and encryption.required
@@ -28,7 +30,7 @@ def read_manifest(
 ) -> SegmentManifest:
     """Read and parse the manifest under ``key``, by one request; raise the errors of the two functions below.
 
-    Every reader of a manifest uses this function, or those two.
+    Every reader of a manifest uses this function, or both functions below.
     """
     return parse_manifest(read_manifest_text(store, key, shown), shown, known, rules)
 
@@ -56,8 +58,8 @@ def manifest_text(raw: bytes | None, shown: str) -> bytes:
 def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestRules) -> SegmentManifest:
     """Parse the text of a manifest; messages show the key as ``shown``.
 
-    Raise ManifestCorruptError if it is damaged, SegmentCorruptError if it is not of the ``known`` segment or breaks the
-    ``rules``.
+    Raise ManifestCorruptError if the text is damaged. Raise SegmentCorruptError if it does not belong to the ``known``
+    segment or breaks the ``rules``.
     """
     try:
         return SegmentManifest.from_bytes(raw, known, rules)

@@ -1,4 +1,4 @@
-"""Threads of a remote storage manager, in three pools, so that no task waits for a task of its own pool."""
+"""Threads of a remote storage manager, in three pools, so that no task waits for another task of the same pool."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Private keys from a file, a variable or a descriptor: plain, protected by a passphrase, or sealed by a key service.
 
-Only this process holds their bytes, and no message shows them.
+The bytes of a key stay in this process, and no message shows them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def key_pair_of(pair: KeyPairSettings) -> KeyPair:
 
 
 def open_pair(pair: KeyPairSettings) -> tuple[KeyPair, bytes]:
-    """Open the pair; return it and its private key (PKCS#8, DER), with one passphrase or one call to a key service."""
+    """Open the pair; return it and its private key (PKCS#8, DER). This reads a passphrase, or calls a key service, only
+    once.
+    """
     name, public = _name(pair), read_public_key(pair.public_key_file)
     der = _private_key_der(pair)
     return KeyPair.of(public, private_key(der, name), name, str(pair.public_key_file)), der
@@ -56,7 +58,7 @@ def _text(pair: KeyPairSettings) -> bytes:
         return variable_content(pair.private_key_env, f"private key of {pair.id}")
     if pair.private_key_fd is not None:
         return descriptor_content(pair.private_key_fd, f"private key of {pair.id}")
-    # Rely on the settings, which require a file, a variable or a descriptor.
+    # The settings require a file, a variable or a descriptor, so here it is a file.
     assert pair.private_key_file is not None
     return key_file_content(pair.private_key_file)
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from tieredstore.remote.layout import KeyLayout
 
 NextSegment: TypeAlias = Callable[[], RemoteLogSegmentMetadata | None]
-"""Returns the segment after the one being read, None at the end. Called once, on the reading thread: be quick."""
+"""Function that returns the segment after the one being read, None at the end. It is called once, on the thread of the
+reader, so it must be fast.
+"""
 
 
 class SegmentSource(Protocol):

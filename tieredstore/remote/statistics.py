@@ -11,8 +11,9 @@ from tieredstore.process.forks import ForkSafeLock
 class FetchStats:
     """Totals since the reader was made.
 
-    ``bytes_asked`` counts bytes that streams returned, ``bytes_fetched`` stored bytes of logs from ``requests`` ranged
-    GETs. ``wait_seconds`` is the time that readers waited for these GETs. ``chunk_*`` count chunks.
+    ``bytes_asked`` counts the bytes that streams returned. ``bytes_fetched`` counts stored bytes of logs, which
+    ``requests`` ranged GETs fetched. ``wait_seconds`` is the time that readers waited for these GETs. ``chunk_*`` count
+    chunks.
     """
 
     bytes_asked: int = 0

@@ -58,17 +58,17 @@ class NamedStore:
     properties: tuple[tuple[str, str], ...]
     source: str
     elsewhere: tuple[tuple[str, str], ...] = ()
-    """The properties without those from a URL that replaced the store."""
+    """The properties, without the properties of the URL that replaced the store."""
 
     def load(self, default: Properties = MappingProxyType({})) -> Settings:
-        """Load the settings now, with ``default`` for missing ones; raise ConfigError that lists all faults."""
+        """Load the settings now, with ``default`` for missing settings. Raise a ConfigError that lists all faults."""
         given = self._read()
         prefix = own_properties(given, self.source).prefix if default else ""
         texts = {**{prefix + name: text for name, text in default.items()}, **given}
         return settings_from(texts, base_dir=self._folder(), source=self.source)
 
     def load_uploader(self) -> UploaderSettings:
-        """Load the settings ``uploader.*`` of the same file; raise ConfigError that lists all faults."""
+        """Load the settings ``uploader.*`` of the same file; raise a ConfigError that lists all faults."""
         return uploader_settings_from(self._read(), base_dir=self._folder(), source=self.source)
 
     def at(self, store: str) -> NamedStore:
@@ -102,7 +102,9 @@ def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProp
 def resolve_store(
     source: StoreLike, *, store: str | os.PathLike[str] | None = None, extra: GivenProperties = _NOTHING
 ) -> tuple[Settings, NamedStore | None]:
-    """Load settings as :func:`settings_of` does; return them and their origin, None for loaded settings."""
+    """Load settings as :func:`settings_of` does. Return them and their origin, which is None if ``source`` is a
+    settings object.
+    """
     found = find_store(source, store=store, extra=extra)
     return (found, named_store_of(source)) if isinstance(found, Settings) else (found.load(), found)
 
@@ -110,7 +112,9 @@ def resolve_store(
 def find_store(
     source: StoreLike, *, store: str | os.PathLike[str] | None = None, extra: GivenProperties = _NOTHING
 ) -> NamedStore | Settings:
-    """Return the origin that ``source`` names, not loaded, or loaded settings unchanged; raise ConfigError."""
+    """Return the origin of the settings that ``source`` names, without loading them. Return loaded settings unchanged.
+    Raise ConfigError if ``source`` names no settings.
+    """
     if store is not None:
         try:
             store = os.fsdecode(store)
@@ -134,7 +138,8 @@ def find_store(
 def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
     """Return the settings of a mirror's target. If it is a URL or a folder, take the other settings from ``source``.
 
-    Settings files, mappings and opened objects have all settings. Raise ConfigError if ``source`` is needed but None.
+    A settings file, a mapping or an opened object contains all settings. Raise ConfigError if ``source`` is needed but
+    None.
     """
     text = os.fspath(target) if isinstance(target, str | os.PathLike) else None
     if text is None or _is_settings_file(text):
@@ -225,7 +230,7 @@ def _named(
         given = {**texts, **{prefix + name: text for name, text in given.items()}}
     elsewhere = tuple(given.items())
     if store is not None:
-        # Read the file's settings too, because a URL's meaning depends on them.
+        # The file's settings are needed too, because they can change the meaning of a URL.
         own = {**own_properties(texts, label).texts, **given} if file is not None else given
         properties, label = properties_with(_url(store), own, source=source)
         given |= {name: text for name, text in properties.items() if own.get(name) != text}

@@ -26,7 +26,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class AttemptAge:
-    """Time limit of an attempt. After twice this time, a clean-up may delete objects that have no manifest."""
+    """Time limit of an attempt to copy. A clean-up may delete objects without a manifest after twice this time."""
 
     def __init__(
         self, clock: Callable[[], float], most_s: float, metadata: RemoteLogSegmentMetadata, *, before_s: float = 0.0
@@ -62,7 +62,8 @@ class Attempt:
     def require(self, suffix: Suffix, size: int) -> None:
         """Raise StoreUnavailableError if the object is absent, StoreError if its size is not ``size``. One request.
 
-        The request reads the last byte, which is cheap on every store; ``head`` on a folder reads the whole object.
+        The request reads the last byte, which is cheap on every store. ``head`` is not: for a store in a folder it
+        reads the whole object.
         """
         key = self._layout.key(self._metadata, suffix)
         shown = self._layout.show(key)
@@ -82,7 +83,7 @@ class Attempt:
         """Write one object; raise SegmentAlreadyExistsError if its key is taken."""
         self._age.check()
         key = self._layout.key(self._metadata, suffix)
-        # Record the key before the write: after a lost answer the object may exist.
+        # Record the key before the write: if the answer is lost, the object may exist.
         self._written.append(key)
         try:
             self._store.put(key, body, if_absent=True)
@@ -105,7 +106,8 @@ class Attempt:
         try:
             delete_manifest_first(self._store, self._written)
         except TieredStoreError as second:
-            # A denied write wrote nothing. It is deleted only in case an earlier request of it, without an answer, did.
+            # Do not report the object of a denied write, which wrote nothing. The deletion includes it in case an
+            # earlier, unanswered request of the same write did.
             left = [key for key in self._written if key != self._denied]
             if not left:
                 return

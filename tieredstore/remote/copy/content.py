@@ -19,7 +19,7 @@ from tieredstore.transform.pipeline import ReadInto
 _logger: Final = logging.getLogger(__name__)
 
 _TURN_S: Final = 600.0
-"""Seconds that a read waits for the previous one: longer than a store may stall."""
+"""Seconds that a read waits for the previous read. A store's stall timeout is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
 
 
 class InOrder:
-    """Lets several threads read one stream, each at a position: a read waits until the stream has reached its position.
+    """Lets several threads read one stream, each at its own position. A read waits until the stream has reached its
+    position.
 
     The caller begins the reads in order, so the first unfinished read never waits.
     """

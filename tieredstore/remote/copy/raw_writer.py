@@ -1,4 +1,6 @@
-"""Copies a segment in the raw layout: index, time index, then the log, then the state files of Pinterest's reader."""
+"""Copies a segment in the raw layout: offset index, time index, the log, and then the state files of Pinterest's
+reader.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,9 @@ _TRIES: Final = 10
 class RawSegmentWriter:
     """Stores the three files of a segment, each once. Safe from several threads.
 
-    A file that exists with the same bytes is kept: another attempt or replica wrote it. An existing index with other
-    bytes is kept too if it fits the batches of this log. Any other existing file raises SegmentConflictError; nothing
-    is overwritten. So a repeated copy continues where an earlier one stopped.
+    No file is overwritten. A file that exists with the same bytes was written by another attempt or replica. An
+    existing index with other bytes is accepted too if it fits the batches of this log. Any other existing file raises
+    SegmentConflictError. So a repeated copy continues where the earlier copy stopped.
     """
 
     def __init__(self, store: ObjectStore, layout: KeyLayout) -> None:
@@ -51,8 +53,8 @@ class RawSegmentWriter:
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
     ) -> StoredSizes:
-        """Store a segment by five writes; the log commits it. ``check`` runs between them, and stops the copy if it
-        raises.
+        """Store a segment by five writes, of which the write of the log commits it. ``check`` runs between the writes,
+        and stops the copy if it raises.
         """
         path = f"{self._layout.prefix}{main_path(metadata.remote_log_segment_id, metadata.start_offset)}"
         sizes = 0
@@ -67,8 +69,8 @@ class RawSegmentWriter:
         return StoredSizes(log_size, sizes, 0)
 
     def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
-        """Move ``offset.wm`` at least to a stored segment, and update the metadata: an earlier attempt may have
-        stopped before.
+        """Move ``offset.wm`` at least to a stored segment, and update the metadata. An earlier attempt may have stopped
+        before these two steps.
         """
         folder = f"{self._layout.prefix}{main_path(segment_id, base_offset)}".rpartition("/")[0]
         self._move_watermark(f"{folder}/{WATERMARK}", base_offset)
@@ -83,8 +85,8 @@ class RawSegmentWriter:
             stored = self._store.get_small(key, _MOST_INDEX)
             if stored == content:
                 return
-            # Accept another index that fits the log: each replica has its own, because entries depend on how it
-            # appended.
+            # Accept another index if it fits the log: replicas have different indexes of one log, because the entries
+            # depend on how each replica appended the batches.
             if stored is None or not _leads_into(stored, ending, metadata, log):
                 raise self._conflict(metadata, ending) from error
 
@@ -187,7 +189,7 @@ def _pieces(
 
 
 def _leads_into(stored: bytes, ending: str, metadata: RemoteLogSegmentMetadata, log: SegmentFile) -> bool:
-    """Return True if a stored index, of another replica, fits this log."""
+    """Return True if a stored index, which another replica may have written, fits this log."""
     base, end = metadata.start_offset, metadata.end_offset
     with _open_file(log) as file:
         headers = list(_headers(file, metadata.segment_size_in_bytes))

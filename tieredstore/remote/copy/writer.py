@@ -60,7 +60,8 @@ class WriteOptions:
             compression_level=settings.compression_level if settings.compression_enabled else None,
             heuristic=settings.compression_heuristic_enabled,
             key_ring=key_ring,
-            # Have more chunks in flight than threads, which keeps the threads busy while the store takes a chunk.
+            # More chunks are in flight than there are threads, so that the threads stay busy while the store takes a
+            # chunk.
             chunks_in_flight=threads + 2,
             max_age_s=settings.upload_max_age_ms / 1000,
         )
@@ -93,7 +94,7 @@ def _go_on() -> None:
 
 
 class SegmentWriter:
-    """Copies segments into a store. Safe from several threads; the options bound its memory."""
+    """Copies segments into a store. Safe from several threads. The options limit the memory."""
 
     def __init__(
         self,
@@ -121,9 +122,10 @@ class SegmentWriter:
     ) -> StoredSizes:
         """Write the three objects; call ``on_progress`` with the stored size of each chunk as it is sent.
 
-        The copy makes one HEAD and three PUTs. Before the last PUT it reads one byte each of the log and the indexes,
-        because a manifest must not commit deleted objects. If either object is missing, or the attempt is older than
-        ``max_age_s``, raise StoreUnavailableError. On any failure, delete the objects of this attempt, manifest first.
+        The copy makes one HEAD and three PUTs. Before the last PUT it reads one byte of the log and one of the indexes,
+        because the manifest must not commit objects that have been deleted. If one of the two objects is missing, or
+        the attempt is older than ``max_age_s``, raise StoreUnavailableError. On any failure, delete the objects of this
+        attempt, manifest first.
 
         ``check`` runs before each chunk and each put, and after the last put. If it raises, the copy fails.
         """
@@ -141,7 +143,8 @@ class SegmentWriter:
         compress = self._decide(metadata, content)
         # Use a new key for each copy, so that two objects never share a key and an IV.
         data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
-        # Check early to save the long upload of the log; the conditional puts decide in the end.
+        # An early check can save the long upload of the log. It is not needed for correctness, because each put has the
+        # condition that its key is free.
         self._refuse_existing(metadata)
         age = AttemptAge(self._clock, self._options.max_age_s, metadata)
         with Attempt(self._store, self._layout, metadata, age) as attempt:
@@ -157,15 +160,17 @@ class SegmentWriter:
             attempt.require(Suffix.LOG, sum(chunks.stored_sizes))
             attempt.require(Suffix.INDEXES, sum(map(len, blobs)))
             attempt.put(Suffix.MANIFEST, manifest)
-            # Check the age again: if writing the manifest took long, a clean-up may already have deleted the other
-            # objects.
+            # Check the age again: if the write of the manifest took long, a clean-up may have deleted the log or the
+            # indexes before it.
             age.check()
             # Roll back if the caller has already given up.
             check()
         return StoredSizes(sum(chunks.stored_sizes), sum(map(len, blobs)), len(manifest))
 
     def _decide(self, metadata: RemoteLogSegmentMetadata, content: SegmentContent) -> bool:
-        """Return True to compress; refuse, before any write, a segment that no reader could read back."""
+        """Return True if the log should be compressed. Raise an error, before any write, for a segment that no reader
+        could read back.
+        """
         size = content.size
         if size != metadata.segment_size_in_bytes:
             raise InvalidSegmentError(

@@ -23,8 +23,8 @@ build_checksums()
 cdef Py_ssize_t take(
     int descriptor, Py_ssize_t start, uint8_t* to, Py_ssize_t size, uint32_t* crc, int* trouble
 ) noexcept nogil:
-    """Return the number of bytes read. It is below ``size`` only at the end of the file, or after an error, whose
-    errno is then in ``trouble``.
+    """Return the number of bytes read. It is below ``size`` only at the end of the file or after an error, and
+    ``trouble`` then has the errno of that error.
     """
     cdef Py_ssize_t done = 0, came
     trouble[0] = 0
@@ -41,7 +41,8 @@ cdef Py_ssize_t take(
 def read_checked(int descriptor, Py_ssize_t start, uint8_t[::1] buffer not None, uint32_t crc):
     """Fill ``buffer`` from byte ``start`` of a file.
 
-    Return the number of bytes read, which is lower at the end of the file, and the CRC-32C ``crc`` continued over them.
+    Return the number of bytes read, which is lower at the end of the file, and the CRC-32C that continues ``crc`` over
+    these bytes.
     """
     cdef Py_ssize_t done = 0, size = buffer.shape[0]
     cdef int trouble = EINTR

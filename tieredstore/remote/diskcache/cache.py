@@ -1,8 +1,8 @@
 """Cache on disk: chunks, and one entry per segment with all its indexes, in a folder that survives a restart.
 
 ``<path>/tieredstore-v1`` holds a table (SQLite, by ``diskcache``) and one file per entry. The file of an entry is
-complete before the table lists it. Each version has a folder of its own, and leaves the others alone. Several
-processes may share the folder, which must be on a local disk.
+complete before the table lists it. Each version of this format has a separate folder, and does not touch the folders of
+other versions. Several processes may share the folder, which must be on a local disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DiskChunkCache(ChunkCache):
 
     ``size_bytes`` limits the total size of chunks and other entries; -1 is no limit, and a larger entry is not kept.
     ``retention_ms`` counts from the last use; -1 keeps entries forever. ``lock_timeout_s`` limits the time that a put
-    waits for transactions of other processes, which take about a millisecond; a hit never waits.
+    waits for transactions of other processes, each of which takes about a millisecond. A read never waits for them.
 
     Only the cache's own files are removed. Plaintext and ``encrypted`` chunks may share a folder, because their keys
     differ. Raise ConfigError if the folder cannot be made. Safe after fork and picklable: each process opens the folder
@@ -98,18 +98,20 @@ class DiskChunkCache(ChunkCache):
 
 
 class BlobCache:
-    """Other small entries beside the chunks, under the caller's names; checked, bounded and evicted like chunks."""
+    """Other small entries in the same folder, under names that the caller chooses. They are checked, bounded and
+    evicted as chunks are.
+    """
 
     def __init__(self, table: DiskTable) -> None:
         self._table = table
 
     def get(self, key: str) -> bytes | None:
-        """Return the entry; None if it is absent, expired or damaged. Drop a damaged one. Never raises."""
+        """Return the entry; None if it is absent, expired or damaged. Drop a damaged entry. Never raise."""
         payload = self._table.read(_digest("blob", key), _blob_buffer)
         return None if payload is None else bytes(payload)
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep ``data`` and replace an older entry; ignore more than 256 MiB. Never raises."""
+        """Keep ``data`` and replace an older entry; ignore data above 256 MiB. Never raise."""
         if len(data) <= MAX_BLOB_SIZE:
             self._table.keep(_digest("blob", key), data)
 

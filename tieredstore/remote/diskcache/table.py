@@ -1,9 +1,9 @@
 """Table of the disk cache: the list of values, their last use, and their eviction.
 
-It uses only the public names of ``diskcache.Cache``. An unusable table is removed and replaced by an empty one; other
-processes notice that their table has disappeared.
+The code uses only public names of ``diskcache.Cache``. If the table is unusable, it is replaced by an empty table;
+other processes notice that the old one has disappeared.
 
-Kept apart from ``cache``, which makes keys and raises errors about folders: here no call raises.
+Separate from ``cache``, which makes keys and raises errors about folders: in this module no call raises.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_NOTED: Final = 1024
 _WRITE_EVERY_S: Final = 1.0
 _SWEEP_EVERY_S: Final = 3600.0
 _UNLISTED_AGE_S: Final = 600.0  # a file gets its table row right after it is written, or never
-_PAUSE_S: Final = 2.0  # time for running calls to end: they wait at most for the table's lock
+_PAUSE_S: Final = 2.0  # time for running calls to end; each may wait for the table's lock, but for nothing else
 
 Result = TypeVar("Result")
 
@@ -53,13 +53,13 @@ Result = TypeVar("Result")
 class DiskTable:
     """The values in one folder. Safe from several threads, in forked children, and beside other processes.
 
-    ``size_bytes`` limits the sum of the payloads, ``retention_ms`` the time since the last use; -1 is no limit. No call
-    raises: a value that the table cannot take is dropped.
+    ``size_bytes`` limits the sum of the payloads, ``retention_ms`` the time since a value's last use; -1 is no limit.
+    No call raises: a value that the table cannot take is dropped.
 
-    A thread of its own has the only connection, and closes it before a fork. SQLite's locks belong to process and file:
-    a child that inherited an open connection would assume locks that it does not have. If the parent could not close
-    the connection in time, the child has no table. A child resets connection, thread and notes together, so one object
-    has all 14 fields.
+    One thread has the only connection to the database, and closes it before a fork. SQLite's locks belong to a process
+    and a file: a child with an inherited connection would assume locks that it does not have. If the parent could not
+    close the connection in time, the child has no table. A child resets connection, thread and recorded uses together,
+    so one object has all 14 fields.
     """
 
     def __init__(self, folder: Path, size_bytes: int, retention_ms: int, lock_timeout_s: float) -> None:
@@ -121,10 +121,11 @@ class DiskTable:
             self._suffer(error)
 
     def read(self, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
-        """Read a value into the buffer that ``buffer_for`` returns for its size; None if absent. Drop a damaged value.
+        """Read a value into the buffer that ``buffer_for`` returns for its size; return None if it is absent. Drop a
+        damaged value.
 
-        A read uses only the value's file, whose modification time is its last use, so it never waits for the table's
-        lock.
+        A read uses only the value's file, so it never waits for the table's lock. The file's modification time records
+        the last use.
         """
         name = key.hex()
         try:
@@ -254,7 +255,7 @@ class DiskTable:
     def _remove(self) -> None:
         """Remove the database and the values, unless another process has made a new database."""
         if self._identity == self._find():
-            # Remove SQLite's logs before the database: a log without its database is useless.
+            # Remove SQLite's logs before the database: a new database must not find the log of the old one.
             for name in (
                 "cache.db-wal",
                 "cache.db-shm",
@@ -291,7 +292,9 @@ class DiskTable:
         return True
 
     def _sweep(self, cache: _PayloadCache) -> None:
-        """Once an hour, repair what killed processes and damage left: files, rows and sums that disagree."""
+        """Once an hour, remove files without a row and rows without a file, and correct the sums. Killed processes and
+        damage cause such differences.
+        """
         marker, now = self._folder / "swept", time.time()
         if marker.exists() and 0 <= now - marker.stat().st_mtime < _SWEEP_EVERY_S:
             return
@@ -315,7 +318,9 @@ class DiskTable:
 
 
 class _PayloadCache(Cache):
-    """The library's cache, bounded by the payloads. The library's own sum includes the database, at least 32 KiB."""
+    """The library's cache, with a size limit for the payloads alone. The library's own sum would include the database,
+    which takes at least 32 KiB.
+    """
 
     def volume(self) -> int:
         """Return the total size of the payloads."""
@@ -323,7 +328,7 @@ class _PayloadCache(Cache):
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Return True for an error that is transient, or the machine's, and does not come from the table's content."""
+    """Return True if the cause of the error is transient or lies in the machine, and not in the table's content."""
     if (
         isinstance(error, Timeout) and error.__context__ is not None
     ):  # the error in the context of a Timeout says why the transaction could not begin

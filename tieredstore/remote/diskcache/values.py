@@ -1,4 +1,5 @@
-"""Values of the disk cache, in files named by their keys, and the ``diskcache.Disk`` that places and removes the files.
+"""Values of the disk cache, in files with names made from their keys, and the ``diskcache.Disk`` that names and removes
+the files.
 
 The header binds a value to its key. All numbers are big-endian::
 
@@ -9,7 +10,7 @@ The header binds a value to its key. All numbers are big-endian::
         48     4  CRC-32C of the 48 bytes above, continued over the payload
         52     -  payload, to the end of the file
 
-Kept apart from ``table``: the format outlives a release, and its tests damage files without a table.
+Separate from ``table``: files in this format outlive a release, and the tests of the format need no table.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def name_of(key: str) -> str:
 
 
 def is_own(path: Path) -> bool:
-    """Return True if the cache made the file: its name matches, with its folder of two digits unless it is ``.new``."""
+    """Return True if the file has a name of this cache: ``*.new``, or ``*.val`` in a folder named by two digits."""
     name = path.name if path.suffix == ".new" else f"{path.parent.name}/{path.name}"
     return _NAME.fullmatch(name) is not None
 
@@ -73,7 +74,7 @@ def write_value(folder: Path, key: bytes, data: Buffer) -> Written:
 
 
 def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
-    """Read a value into the buffer that ``buffer_for`` returns for its length; None if it returns none.
+    """Read a value into the buffer that ``buffer_for`` returns for its length. Return None if it returns None.
 
     Raise CorruptDataError if the file is not exactly the value written for ``key``; the buffer is then undefined.
     """
@@ -95,9 +96,9 @@ def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryvi
 
 
 class RawDisk(Disk):
-    """Keeps values in files, beside the library's rows. Pickles nothing (CVE-2025-69872).
+    """Keeps values in files, outside of the library's rows. Pickles nothing (CVE-2025-69872).
 
-    It removes only files with the cache's names. ``removed`` collects the size of each removed payload.
+    Only files with the cache's names are removed. ``removed`` collects the size of each removed payload.
     """
 
     def __init__(self, directory: str, **_: object) -> None:
@@ -112,7 +113,8 @@ class RawDisk(Disk):
         return key
 
     def store(self, value: object, read: bool, key: str) -> tuple[int, int, str | None, None]:  # noqa: ARG002 - the library passes it
-        """Name a written value by its key; return size, mode and name for its row, which holds no value.
+        """Rename a written value's file by its key; return size, mode and name for the table's row, which does not
+        contain the value.
 
         None becomes a row without a file; anything else raises TypeError.
         """

@@ -42,10 +42,10 @@ class BoundedMap(Generic[Key, Value]):
     """Map limited by the weight of its entries; the least recently used are evicted first. Safe from several threads.
 
     ``limit`` bounds the sum of ``weigh(value)``, called once per value (default: each weighs 1); -1 is no limit. An
-    entry above the limit is not kept. ``entry_cost`` is the weight of an entry besides its value, charged for each
-    entry beyond ``free_entries``: it is negligible for a few heavy values, but dominates with millions of light ones.
-    Entries expire ``retention_ms`` after their last use, -1 never. ``clock`` returns monotonic seconds. In a forked
-    child the map is empty.
+    entry above the limit is not kept. ``entry_cost`` is the weight of an entry besides its value. It is charged for
+    each entry beyond ``free_entries``: the cost is negligible for a few heavy values, but dominates with millions of
+    light values. Entries expire ``retention_ms`` after their last use, -1 never. ``clock`` returns monotonic seconds.
+    In a forked child the map is empty.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class BoundedMap(Generic[Key, Value]):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Empty the map in a forked child, because another thread may have been changing it."""
+        """Empty the map in a forked child: another thread of the parent may have been changing the map at the fork."""
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()  # the least recently used comes first
         self._stats = MapStats()

@@ -20,7 +20,7 @@ Original: TypeAlias = memoryview
 class BufferPool:
     """Memory that one stream reuses. Page faults in fresh memory cost more than decoding into it.
 
-    Without ``reuse`` every buffer is fresh, because a cache shares loaded chunks among readers. Safe from several
+    Without ``reuse`` every buffer is fresh; this is for chunks that a cache shares among readers. Safe from several
     threads.
     """
 
@@ -37,8 +37,8 @@ class BufferPool:
                 smallest = min(fitting, key=len)
                 self._free = [memory for memory in self._free if memory is not smallest]
                 return smallest[:size]
-            # Drop a buffer that is too small. Round the size up, so that the next sequence of compressed chunks fits
-            # too.
+            # No free buffer is large enough, so drop one of them. Round the new size up, so that the next request of
+            # compressed chunks fits too.
             del self._free[:1]
         return fresh_memory(-(-size // _ROUNDED) * _ROUNDED if size > _ROUNDED else size)[:size]
 
@@ -64,7 +64,7 @@ class StreamBuffers:
 class Destination:
     """A reader's own buffer and its range of the log: chunks inside the range are decoded straight into the buffer.
 
-    Loads may write into it until the reader takes it back. Safe from several threads.
+    Loads may write into the buffer until the reader takes it back. Safe from several threads.
     """
 
     def __init__(self, buffer: memoryview, byte_range: ByteRange) -> None:
@@ -95,8 +95,8 @@ class Destination:
                 self._changed.notify_all()
 
     def take_back(self, timeout_s: float) -> bool:
-        """Refuse new writers to the buffer, and wait for running writers; return False if one still writes after the
-        timeout.
+        """Refuse new writers to the buffer, and wait for running writers. Return False if a writer is still running
+        after the timeout.
         """
         with self._changed:
             self._is_back = True

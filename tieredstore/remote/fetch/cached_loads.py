@@ -64,12 +64,13 @@ class CachedLoads(Generic[Value]):
         with self._lock:
             if key in self._running:
                 return self._running[key]
-            # Look in the cache again: a load caches its value before it leaves `_running`, and may have ended just now.
+            # Look in the cache again: a load may have ended since the first look. It caches its value before it leaves
+            # `_running`.
             if (cached := self._cache.get(key)) is not None:
                 future: Future[Value] = Future()
                 future.set_result(cached)
                 return future
-            # Load on a pool thread, so that the load survives a caller that stops waiting.
+            # Load on a thread of the pool, so that the load continues if the caller stops waiting.
             future = self._pool.submit(self._run, key, load)
             if not future.done():  # an executor may run the task before submit returns
                 self._running[key] = future

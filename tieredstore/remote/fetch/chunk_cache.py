@@ -20,8 +20,8 @@ LAYOUT_DIGEST_SIZE: Final = 16
 """Size in bytes of :func:`layout_digest`."""
 
 _ENTRY_COST: Final = 512
-"""Memory overhead per chunk in bytes (key, entry, and their places in the map), measured and rounded up. It is
-negligible for usual chunks, but hundreds of times the size of a one-byte chunk.
+"""Memory overhead per chunk in bytes (key, entry, and their places in the map), measured and rounded up. The overhead
+is negligible for usual chunks, but is hundreds of times the size of a one-byte chunk.
 """
 
 _FREE_ENTRIES: Final = 64
@@ -43,7 +43,8 @@ class ChunkKey:
 
 
 def layout_digest(manifest: SegmentManifest) -> bytes:
-    """Return a digest (BLAKE2b, 16 bytes) of everything that decodes the object: chunk index, compression and AAD.
+    """Return a digest (BLAKE2b, 16 bytes) of all values that decoding the object depends on: chunk index, compression
+    and AAD.
 
     The digest excludes the wrapped data key, because wrapping the key again leaves the chunks unchanged.
     """
@@ -68,9 +69,9 @@ def _index_parts(index: ChunkIndex) -> tuple[bytes, ...]:
 class CacheStats:
     """Current content of a cache, and counters since this object was made.
 
-    ``evictions`` and ``evicted_bytes`` count entries removed for space or age, ``damaged`` entries dropped after a
-    failed check, ``failures`` failed calls to the disk or its database. ``entries`` and ``bytes`` (of payload) cover
-    the whole cache, including entries of other processes.
+    ``evictions`` and ``evicted_bytes`` count entries that were removed for space or age. ``damaged`` counts entries
+    that were dropped after a failed check, ``failures`` failed calls to the disk or its database. ``entries`` and
+    ``bytes`` (of payload) cover the whole cache, including entries of other processes.
     """
 
     hits: int = 0
@@ -109,7 +110,8 @@ class Counters:
 
 
 class ChunkCache(ABC):
-    """Chunks by :class:`ChunkKey`. Returns exactly the bytes that were put, or nothing. Safe from several threads.
+    """Cache of chunks by :class:`ChunkKey`. It returns exactly the bytes that were put, or nothing. Safe from several
+    threads.
 
     No call raises for failures of the cache itself, such as a full disk, a locked database or damage. A ``put`` is then
     lost, and a ``get_into`` is a miss.
@@ -119,7 +121,9 @@ class ChunkCache(ABC):
     """True if entries are chunks as stored, which the caller decodes; False if they are the original bytes."""
 
     is_worth_threads: bool = False
-    """True if several threads read chunks faster than one. A copy within memory holds the interpreter's lock."""
+    """True if several threads read chunks faster than one thread. They do not if a read is a copy within memory, which
+    holds the interpreter's lock.
+    """
 
     @abstractmethod
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
@@ -150,8 +154,9 @@ class ChunkCache(ABC):
 class MemoryChunkCache(ChunkCache):
     """Chunks in this process's memory; the least recently used are evicted first.
 
-    ``size_bytes`` limits the sum of their sizes, -1 is no limit; from the 65th chunk on, each counts half a KiB more
-    for the cache's overhead. ``retention_ms`` counts from the last use, -1 is forever. ``clock`` returns seconds.
+    ``size_bytes`` limits the sum of the chunks' sizes, -1 is no limit. From the 65th chunk on, each chunk counts half a
+    KiB more for the cache's overhead. ``retention_ms`` counts from the last use, -1 is forever. ``clock`` returns
+    seconds.
     """
 
     def __init__(

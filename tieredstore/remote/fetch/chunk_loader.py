@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from tieredstore.remote.statistics import FetchCounters
 
 WORTH_A_THREAD: Final = 1 << 20
-"""Chunk size from which waking another thread pays: waking takes a quarter of the time to decode such a chunk."""
+"""Chunk size from which waking another thread saves time: waking takes a quarter of the time that decoding such a chunk
+does.
+"""
 
 MAX_HELPERS: Final = (os.cpu_count() or 1) - 1
 """Maximum number of threads that one read wakes, besides the reader's own."""
@@ -44,7 +46,7 @@ MAX_HELPERS: Final = (os.cpu_count() or 1) - 1
 class CachedRead:
     """Chunks that a reader expects in a cache, and the memory to read them into.
 
-    A chunk goes into ``destination`` if it fits there whole, else into memory of the reader's ``buffers``.
+    A chunk is read into ``destination`` if the whole chunk fits there, else into memory of the reader's ``buffers``.
     """
 
     segment: OpenSegment
@@ -95,7 +97,7 @@ class CachedChunks:
             helping = self._wake_helpers(wanted, take_all)
             take_all()
             for help in helping:
-                # Cancel a helper that has not begun: no chunk is left for it.
+                # No chunk is left for a helper that has not begun, so cancel it.
                 if not help.cancel():
                     outcome(help)
         finally:
@@ -110,7 +112,9 @@ class CachedChunks:
         return helping
 
     def _helper_count(self, wanted: CachedRead) -> int:
-        """Return the number of helpers: at most the processors or the chunks, and none if one thread is as fast."""
+        """Return the number of helpers: 0 if one thread is as fast, else one less than the processors or the chunks,
+        whichever are fewer.
+        """
         decoded = self._cache.encrypted and not wanted.segment.decoder.is_identity
         if not (decoded or self._cache.is_worth_threads):
             return 0
@@ -137,8 +141,8 @@ class CachedChunks:
 
 
 MAX_IDLE_BUFFERS: Final = max(2, min(8, os.cpu_count() or 2))
-"""Number of closed streams whose memory is kept for later ones, about as many as a process reads in parallel. Page
-faults in fresh memory cost a fifth of a whole read.
+"""Number of closed streams for which the memory is kept for later streams: about as many as a process reads in
+parallel. With fresh memory, page faults would take a fifth of the time of a read.
 """
 
 
@@ -172,7 +176,8 @@ class ChunkLoader:
         """Forget running loads in a forked child, where the parent's loads never end."""
         self._lock = threading.Lock()
         self._running: dict[ChunkKey, Load] = {}
-        # Keep the buffers without a lock: the garbage collector may close a stream while this thread holds the lock.
+        # The deque needs no lock. With a lock, a thread could block itself: the garbage collector may close a stream
+        # while the same thread holds the lock.
         self._idle_buffers: deque[StreamBuffers] = deque(maxlen=MAX_IDLE_BUFFERS)
 
     @property
@@ -181,7 +186,7 @@ class ChunkLoader:
         return self._life.is_over
 
     def check_open(self) -> None:
-        """Raise AlreadyClosedError after the manager was closed, so that no cached bytes are returned either."""
+        """Raise AlreadyClosedError if the manager is closed, so that a read fails even if the cache has its bytes."""
         self._life.check()
 
     def take_buffers(self) -> StreamBuffers:
@@ -210,12 +215,12 @@ class ChunkLoader:
     ) -> list[Scheduled]:
         """Schedule chunk ``first``, and further chunks before ``limit`` that the same request fetches.
 
-        Without a cache, chunks inside ``destination`` are decoded into it, and a chunk may be decoded only up to
-        ``end`` of the log (see :meth:`whole`). A reader decodes a chunk itself if it waits for this one alone
-        (``is_awaited``), because waking another thread costs more; with ``by_reader`` it decodes every chunk. With a
-        cache, loads are shared, so none of these options applies.
+        Without a cache, chunks inside ``destination`` are decoded into it, and bytes of the log from ``end`` on need
+        not be decoded (see :meth:`whole`). If the reader waits for a single chunk (``is_awaited``), the reader's thread
+        decodes it, because waking another thread takes longer; with ``by_reader`` it decodes every chunk. With a cache,
+        loads are shared, so these options have no effect.
         """
-        # Without a cache, load the chunk for this reader alone: its memory is then reused.
+        # Without a cache, the load is for this reader alone, so the reader can reuse the chunk's memory.
         if self.cache is None:
             run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
             by_reader = by_reader or (is_awaited and len(run) == 1 and not segment.decoder.is_identity)
@@ -223,8 +228,8 @@ class ChunkLoader:
             load = Load(run, self._pools.fetch.submit(self._fetch, job))
             return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
         with self._lock:
-            # Claim chunks that are in neither place, so that all other readers wait for this load. A load caches its
-            # chunk before it leaves `_running`, so under the lock such a chunk is missing.
+            # If a chunk is neither being loaded nor cached, start a load that other readers share. A load caches its
+            # chunk before it leaves `_running`, so under the lock no chunk is missed in between.
             running = self._running.get(segment.key(self._identity, first))
             if running is not None:
                 return [Scheduled(first, running)]
@@ -240,9 +245,9 @@ class ChunkLoader:
         buffers: StreamBuffers,
         destination: Destination | None = None,
     ) -> list[Scheduled]:
-        """Read chunks that the cache seems to have, into ``destination`` where they fit whole.
+        """Read chunks that the cache probably has, into ``destination`` if the whole chunk fits there.
 
-        Load a chunk that has left the cache.
+        Load a chunk from the store if the cache has evicted it meanwhile.
         """
         assert self._cached is not None
         wanted = CachedRead(segment, chunks, buffers, destination)
@@ -313,12 +318,12 @@ class ChunkLoader:
                 self._running.pop(segment.key(self._identity, chunk), None)
 
     def _fetch(self, job: Job) -> Arrived:
-        """Fetch the run of chunks by one GET; the transform pool decodes them."""
+        """Fetch the job's chunks by one GET; the transform pool decodes them."""
         segment, run = job.segment, job.run
         try:
             stored = self._read_stored(job)
         except RangeNotSatisfiableError as error:
-            # Fetch chunk by chunk: the object may end within the requested chunks, and still contain the first of them.
+            # The object may end within the requested chunks, but contain the first of them. So fetch chunk by chunk.
             if len(run) > 1:
                 return self._fetch_one_by_one(job)
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorruptError) from error
@@ -331,11 +336,11 @@ class ChunkLoader:
         return Arrived([self._pools.transform.submit(decode, chunk) for chunk in run], kept)
 
     def _fetch_one_by_one(self, job: Job) -> Arrived:
-        """Fetch each chunk by its own GET: the object ends within the requested chunks, but earlier chunks are
-        intact.
+        """Fetch each chunk by its own GET, because the object ends within the requested chunks but may contain the
+        first of them.
         """
         decoding: list[Future[Original]] = []
-        # ``Scheduled.direct`` was decided for the whole run, so decide the same here.
+        # ``Scheduled.direct`` was decided for all chunks of the job together, so decide here for all of them too.
         copied = job.segment.decoder.is_identity and not job.fits(job.run)
         for chunk in job.run:
             destination = None if copied else job.destination
@@ -351,7 +356,7 @@ class ChunkLoader:
         return Arrived(decoding)
 
     def _read_stored(self, job: Job) -> memoryview:
-        """Read the stored bytes of the job's run, by one request."""
+        """Read the stored bytes of the job's chunks, by one request."""
         self._life.check()
         segment, run = job.segment, job.run
         start, stop = segment.positions[run.start], segment.positions[run.stop]
@@ -363,7 +368,7 @@ class ChunkLoader:
         return stored
 
     def _decode_of(self, job: Job, stored: memoryview, chunk: int) -> Original:
-        """Decode one chunk from the stored bytes of the job's run."""
+        """Decode one chunk from the stored bytes of the job's chunks."""
         positions = job.segment.positions
         start = positions[job.run.start]
         return self._decode(job, chunk, stored[positions[chunk] - start : positions[chunk + 1] - start])
@@ -389,7 +394,8 @@ class ChunkLoader:
         if job.segment.decoder.is_identity:
             return stored
         size, wanted = job.segment.index.original_size(chunk), job.size_to_decode(chunk)
-        # Allocate memory for the whole chunk: untouched pages cost nothing, and the next chunk can reuse it.
+        # Allocate memory for the whole chunk, although only a part is decoded: untouched pages cost nothing, and the
+        # next chunk can reuse the memory.
         with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as memory:
             job.segment.decoder.decode_into(stored, memory, wanted)
         return memory[:wanted]

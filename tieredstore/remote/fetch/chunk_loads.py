@@ -35,10 +35,10 @@ class OpenSegment:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request: a run of chunks of a segment, and the memory for them.
+    """One request for adjacent chunks of a segment (``run``), and the memory for them.
 
-    Original bytes from ``end`` on need not be decoded; None means all are needed. With ``by_reader``, the waiting
-    reader decodes each chunk.
+    Original bytes from ``end`` on need not be decoded; None means that all are needed. With ``by_reader``, the thread
+    that waits for a chunk decodes it.
     """
 
     segment: OpenSegment
@@ -138,8 +138,8 @@ class Load:
 class Scheduled:
     """One chunk that a stream will need next. It is being loaded by ``load`` or, if that is None, is in the cache.
 
-    If ``owned``, the load has no other reader. If ``direct``, the chunk goes into the reader's buffer. ``cached`` are
-    the chunk's bytes after they were read from the cache.
+    With ``owned``, the load has no other reader. With ``direct``, the chunk is decoded or fetched straight into the
+    reader's buffer. ``cached`` are the chunk's bytes after they were read from the cache.
     """
 
     chunk: int

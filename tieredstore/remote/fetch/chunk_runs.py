@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_CHUNKS_OF_A_RUN: Final = 1024
-"""Maximum number of chunks in one request. Each costs a few objects; 16 MiB of the plugin's chunks are four."""
+"""Maximum number of chunks in one request, because each chunk costs a few Python objects. With the plugin's default
+size, a request of 16 MiB has four chunks.
+"""
 
 MAX_CHUNKS_ON_THEIR_WAY: Final = 4 * MAX_CHUNKS_OF_A_RUN
 """A stream with this many scheduled chunks starts no further request."""
@@ -22,10 +24,10 @@ def greedy_run(
 ) -> range:
     """Return the chunks of one request: ``first``, and adjacent missing chunks before ``limit``.
 
-    Together they have at most ``max_bytes`` original bytes and are at most ``MAX_CHUNKS_OF_A_RUN``; ``first`` is always
-    included.
+    These are at most ``MAX_CHUNKS_OF_A_RUN`` chunks with at most ``max_bytes`` original bytes together. ``first`` is
+    included even if it is larger.
     """
-    # Take the first chunk in any case: a limit below one chunk must not stop reading.
+    # Take the first chunk in any case: a limit below the size of one chunk must not stop the reader.
     total, stop = size_of(first), first + 1
     limit = min(limit, first + MAX_CHUNKS_OF_A_RUN)
     while stop < limit and (total := total + size_of(stop)) <= max_bytes and is_missing(stop):

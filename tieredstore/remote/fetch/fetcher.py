@@ -1,4 +1,4 @@
-"""The fetching half of a remote storage manager, assembled from the settings."""
+"""The reading part of a remote storage manager, assembled from the settings."""
 
 from __future__ import annotations
 

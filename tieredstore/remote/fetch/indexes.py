@@ -43,8 +43,8 @@ class BlobCache(Protocol):
 class Indexes:
     """Indexes of a store's segments. One request fetches all indexes of a segment, and they are one cache entry.
 
-    ``fetch.indexes.cache.*`` configures the cache in memory. If ``blobs`` is given, indexes are kept there too: as
-    plaintext, or as stored if ``keep_stored``.
+    ``fetch.indexes.cache.*`` configures the cache in memory. If ``blobs`` (the disk cache) is given, indexes are kept
+    there too: as plaintext or, with ``keep_stored``, in their stored form.
     """
 
     def __init__(
@@ -61,11 +61,13 @@ class Indexes:
         self._keep_stored = keep_stored
 
     def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
-        """Return the requested indexes that were recorded, by at most one request, plus one for the manifest."""
+        """Return the requested indexes that the segment has, by at most one request for the manifest and one for the
+        indexes.
+        """
         opened = self._manifests.get(metadata)
         entries = dict(opened.manifest.segment_indexes.recorded())
         recorded = [kind for kind in types if kind in entries]
-        # Return empty indexes without a request: they have no bytes in the store, even in encrypted segments.
+        # Empty indexes need no request: they take no bytes in the store, even in encrypted segments.
         if not any(entries[kind].size for kind in recorded):
             return {kind: io.BytesIO() for kind in recorded}
         key = self._manifests.layout.data_key(metadata, Suffix.INDEXES)
@@ -92,7 +94,7 @@ class Indexes:
         indexes = self._from_blob(blob_key, metadata, opened)
         if indexes is None:
             stored = self._fetch(key, metadata, opened.manifest)
-            # Fetch all indexes of the segment by one request: one object holds them.
+            # One object holds all indexes of the segment, so fetch them by one request.
             indexes = _open_indexes(stored, opened, metadata)
             if self._blobs is not None:
                 self._blobs.put(blob_key, stored if self._keep_stored else b"".join(indexes.values()))

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 _MANIFEST_COST: Final = 64 << 10
-"""Bytes per unit of cache weight: an ordinary manifest weighs 1, and one with 20,000 chunks takes this many bytes."""
+"""Bytes per unit of cache weight. An ordinary manifest weighs 1; a manifest with 20,000 chunks takes this many bytes.
+"""
 
 _EPOCH_COST: Final = 128
 """Approximate memory of a leader epoch in bytes."""
@@ -53,7 +54,9 @@ class OpenManifest:
 
 
 def weight_of_manifest(opened: OpenManifest) -> int:
-    """Return the manifest's weight in the cache: 1, or up to a thousand times more for a hostile one."""
+    """Return the manifest's weight in the cache: usually 1, but up to a thousand for a manifest that an attacker made
+    large.
+    """
     manifest = opened.manifest
     held = 0
     if isinstance(manifest.chunk_index, VariableChunkIndex):
@@ -95,7 +98,7 @@ class Manifests:
         key = self.layout.key(metadata, Suffix.MANIFEST)
         opened = self._loads.get(key, lambda: self._load(key, metadata))
         if isinstance(opened.opened, UnknownKeyError | WrongKeyError):
-            # Do not cache this failure: a key rotation may soon wrap the data key by a pair that the ring has.
+            # Do not cache this failure: a key rotation may soon wrap the data key with a pair that the key ring has.
             self._loads.discard(key)
         return opened
 
@@ -114,8 +117,10 @@ class Manifests:
         error: ObjectNotFoundError | RangeNotSatisfiableError,
         corrupt: type[CorruptDataError],
     ) -> CorruptDataError | SegmentNotFoundError:
-        """Return the error for a missing or short object of a segment: corruption, unless the segment was deleted."""
-        # Drop the cached manifest, which may be that of a deleted segment.
+        """Return the error for a missing or truncated object of a segment: corruption if the manifest still exists,
+        else that the segment is gone.
+        """
+        # Drop the cached manifest, because the segment may have been deleted.
         self.forget(metadata)
         try:
             self.store.head(self.layout.key(metadata, Suffix.MANIFEST))
@@ -147,4 +152,4 @@ class Manifests:
         try:
             return SegmentCipher(DataKey(self._key_ring.unwrap(wrapped.key_id, wrapped.wrapped), wrapped.aad))
         except (UnknownKeyError, WrongKeyError) as error:
-            return error  # ``cipher`` raises it later: some readers need the manifest but no key
+            return error  # ``cipher`` raises the error later: some readers need the manifest but no key

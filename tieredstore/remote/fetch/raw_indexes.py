@@ -29,7 +29,8 @@ class RawIndexes:
     """Returns stored indexes from ``stored``, and computes the others on demand.
 
     The transaction index and the producer snapshot cost one read of the log per segment. A transaction that began in an
-    earlier segment is found only if that segment's transactions were read before, as readers do.
+    earlier segment is found only if the transactions of that segment were read before. Readers do so, because they read
+    segments in order.
     """
 
     def __init__(
@@ -40,7 +41,8 @@ class RawIndexes:
     ) -> None:
         self._stored, self._open_log, self._manifests = stored, open_log, manifests
         self._steps = BoundedMap[str, tuple[TransactionStep, ...]](_MOST)
-        # Open transactions by position in a log; an entry may be incomplete, but never wrong.
+        # Open transactions, by partition and offset in its log. An entry may lack transactions, but never has a wrong
+        # one.
         self._open = BoundedMap[tuple[TopicIdPartition, int], dict[int, int]](_MOST)
 
     def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
@@ -92,7 +94,7 @@ class RawIndexes:
     def _history(self, metadata: RemoteLogSegmentMetadata) -> LeaderEpochs:
         """Return the partition's leader epochs up to the end of the segment, from all segments that begin before it.
 
-        If segments contradict each other, the later epoch decides where it starts.
+        If segments contradict each other, the segment with the later epoch decides where that epoch starts.
         """
         starts: dict[int, int] = {}
         for segment in self._before(metadata):

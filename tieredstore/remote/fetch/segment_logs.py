@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.pools import Pools
 
 _MOST_LISTED: Final = 1024
-"""Chunk positions are kept as a list up to this many, and computed on demand above."""
+"""Number of chunk positions up to which they are kept as a tuple. Above it, each is computed on demand."""
 
 MAX_PREPARED: Final = 4
 """Maximum number of prepared segments that are not yet opened; the oldest is dropped."""
@@ -52,7 +52,7 @@ class SegmentLogs:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Drop prepared segments in a forked child, where the parent's preparation never ends."""
+        """Drop prepared segments in a forked child: the parent's threads, which prepare them, do not exist there."""
         # The lock is reentrant: the garbage collector may close a stream, which drops its prepared segment, while this
         # thread holds the lock.
         self._lock = threading.RLock()
@@ -66,7 +66,7 @@ class SegmentLogs:
     ) -> SegmentStream:
         """Open the bytes of ``byte_range`` (default: all). Read the manifest now, chunks on demand.
 
-        Use the segment that an earlier stream prepared, if any, with its running loads.
+        If an earlier stream has prepared this segment, use the prepared stream with its running loads.
         """
         stream = self._take_prepared(metadata, byte_range) or self._open(metadata, byte_range)
         if next_segment is not None:
@@ -100,7 +100,7 @@ class SegmentLogs:
             prepared = self._prepared.pop(metadata.remote_log_segment_id, None)
         if prepared is None:
             return None
-        # Use the prepared stream only for the whole segment, which it covers.
+        # The prepared stream covers the whole segment, so use it only if the whole segment is requested.
         if byte_range is not None and byte_range != ByteRange(0, metadata.segment_size_in_bytes):
             prepared.drop()
             return None
@@ -116,7 +116,8 @@ class SegmentLogs:
                 f"{metadata} has {size} bytes by its manifest and {metadata.segment_size_in_bytes} by its metadata"
             )
         positions = manifest.chunk_index.positions()
-        # Compute the positions once if they are few: each is needed several times while its chunk is loaded.
+        # A position is needed several times while its chunk is loaded. If there are few chunks, compute all positions
+        # once.
         if len(positions) <= _MOST_LISTED:
             positions = tuple(positions)
         segment = OpenSegment(
@@ -150,7 +151,7 @@ class PreparedSegment:
         """Return the stream; None if opening failed."""
         try:
             stream = outcome(self._opening)
-        # Return None: the caller opens the segment again, and gets the error.
+        # Return None, so that the caller opens the segment again and gets the error itself.
         except TieredStoreError:
             return None
         self._end()
@@ -163,13 +164,13 @@ class PreparedSegment:
             self._opening.add_done_callback(_close)
 
     def _end(self) -> None:
-        """Stop prefetching, because the stream gets a new owner."""
+        """Stop prefetching, because the stream is handed to a reader."""
         with self._lock:
             self._is_over = True
 
     def _prefetch(self, opening: Future[SegmentStream]) -> None:
-        # Take the lock: the future wakes waiters before it calls this function, and only one thread at a time may use a
-        # stream.
+        # Only one thread at a time may use a stream. Without the lock two could, because the future wakes its waiters
+        # before it calls this function.
         with self._lock:
             if not self._is_over and not opening.cancelled() and opening.exception() is None:
                 with contextlib.suppress(AlreadyClosedError):  # no read follows

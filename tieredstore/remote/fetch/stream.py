@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tieredstore.remote.fetch.chunk_loads import Load, OpenSegment, Scheduled
 
 _TAKE_BACK_S: Final = 0.5
-"""After a failed read, seconds per wait for loads that still write into the buffer."""
+"""Seconds of one wait, after a failed read, for loads that still write into the buffer."""
 
 _POOLED: Final = range(1 << 20, (4 << 20) + 1)
-"""Sizes of reads that use pooled memory: page faults took a sixth of a read of 1 MiB."""
+"""Sizes of reads that use pooled memory. With fresh memory, page faults took a sixth of the time of a read of 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,10 @@ class Continuation(Protocol):
 class SegmentStream(io.RawIOBase):
     """A readable, seekable file over a range of a segment's log; position 0 is the range's first byte.
 
-    Sequential reads load ahead what ``read_ahead`` grants, plus at most one request. A seek ends this, and two
-    consecutive reads start it again. A failed read consumes nothing and can be repeated. Memory is the bytes ahead,
-    twice if they are compressed or encrypted. Use a stream from one thread at a time, and close it.
+    Sequential reads load as many bytes ahead as ``read_ahead`` grants, plus at most one request. A seek ends
+    read-ahead, and two consecutive reads start it again. A failed read does not move the position, so it can be
+    repeated. The stream's memory is the bytes loaded ahead, twice if they are compressed or encrypted. Use a stream
+    from one thread at a time, and close it.
     """
 
     def __init__(
@@ -85,7 +86,9 @@ class SegmentStream(io.RawIOBase):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Keep the position and forget running loads in a forked child, where the parent's loads never end."""
+        """In a forked child, keep the position and forget running loads: the parent's threads, which run them, do not
+        exist there.
+        """
         self._scheduled = deque()
         self._head = None
         self._buffers = StreamBuffers(reuse=self._loader.cache is None)
@@ -125,10 +128,11 @@ class SegmentStream(io.RawIOBase):
         """Read up to ``size`` bytes (all that remain if negative); return fewer only at the end."""
         self._check_open()
         size = self.remaining if size is None or size < 0 else min(size, self.remaining)
-        # Fresh memory takes no pages until written: a manifest may claim 2 GiB that do not exist.
+        # Fresh memory takes no pages until it is written, so a damaged manifest that claims 2 GiB does not make this
+        # process use them.
         buffers, is_pooled = self._buffers.originals, size in _POOLED
         data = buffers.take(size) if is_pooled else fresh_memory(size)
-        # Ignore loads that may still write into ``data`` after an error: nothing reads it any more.
+        # After an error, loads may still write into ``data``. That does no harm, because nothing reads it any more.
         self._fill(data, Destination(data, ByteRange(self._position, self._position + size)))
         read = bytes(data)
         if is_pooled:
@@ -142,7 +146,7 @@ class SegmentStream(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Fill ``buffer``; return the number of bytes, which is lower only at the end of the range.
 
-        After AlreadyClosedError or an interrupt, a call that the store has not answered may still write into the
+        After AlreadyClosedError or an interrupt, a request that the store has not answered yet may still write into the
         buffer.
         """
         self._check_open()
@@ -159,8 +163,8 @@ class SegmentStream(io.RawIOBase):
 
         A chunk is valid until the next is requested or the stream is closed, because its memory is reused. Without
         ``decode_ahead``, this thread decodes each chunk on demand. That takes a fraction of the memory and a tenth less
-        processor time, because the decoded bytes are in this core's cache. It suits as many parallel streams as there
-        are processors.
+        processor time, because the decoded bytes are in this core's cache. Use it if at least as many streams are read
+        in parallel as there are processors.
         """
         self._check_open()
         self._decodes_ahead = decode_ahead
@@ -189,10 +193,10 @@ class SegmentStream(io.RawIOBase):
     def close(self) -> None:
         """Stop loading; requests that have not started never start."""
         if not self.closed:
-            # Return the last chunk's memory, because a reader may stop at its end.
+            # A reader may stop at the end of a chunk. Its memory has not been given back then, so do it now.
             if self._head is not None and self._scheduled:
                 self._drop_first()
-            # Do not reuse memory into which a load may still write.
+            # A load may still write into the stream's memory, so later streams must not reuse it.
             if self._cancel_loads():
                 self._buffers = StreamBuffers(reuse=False)
             else:
@@ -216,7 +220,7 @@ class SegmentStream(io.RawIOBase):
                 self._read_cached(len(target) - filled, destination)
                 filled += self._take(target[filled:])
         except BaseException:
-            # Consume nothing, so that the same read can be repeated.
+            # Go back to the start, so that the caller can repeat the same read.
             self._position = start
             self._forget()
             raise
@@ -241,7 +245,7 @@ class SegmentStream(io.RawIOBase):
         self._sequential = True  # the next read continues here, unless a seek comes first
 
     def _schedule(self, needed: int, destination: Destination | None = None) -> None:
-        """Start the loads for this read and, if it is sequential, for the next ones."""
+        """Start the loads for this read and, if reads are sequential, for the next reads."""
         most = self._loader.coalesce_max_bytes
         ahead = self._options.read_ahead.grant(self) if self._sequential else 0
         horizon = self._position + max(min(needed, most), ahead)
@@ -258,7 +262,9 @@ class SegmentStream(io.RawIOBase):
             self.continuation.prepare(past_the_end)
 
     def _start_loads(self, horizon: int, limit: int, most: int, destination: Destination | None = None) -> None:
-        """Start requests of at most ``most`` bytes, as long as a request begins before ``horizon``."""
+        """Start requests of at most ``most`` bytes each, for the chunks that begin before ``horizon`` and are not
+        scheduled yet.
+        """
         index = self._segment.index
         end = min(limit, self._range.stop)
         if end <= self._position:
@@ -316,7 +322,7 @@ class SegmentStream(io.RawIOBase):
             self._head = self._loader.original(first, timeout_s)
         begin = self._position - self._segment.index.original_range(first.chunk).start
         if begin + size > len(self._head):
-            # Decode the rest of a chunk that was decoded only up to the end of the previous read.
+            # The chunk was decoded only up to the end of the previous read, so decode all of it now.
             whole = self._loader.whole(self._segment, first, self._buffers, timeout_s)
             self._buffers.originals.give(self._head)
             self._head = whole
@@ -340,7 +346,9 @@ class SegmentStream(io.RawIOBase):
             self._buffers.cached.give(head)
 
     def _keep_what_follows(self) -> None:
-        """After a seek to a scheduled chunk, keep it and those after it; otherwise forget all."""
+        """After a seek to a scheduled chunk, keep that chunk and the chunks after it. After any other seek, drop all
+        scheduled chunks.
+        """
         chunk = self._position // self._segment.index.original_chunk_size
         if not self._scheduled or not self._scheduled[0].chunk <= chunk <= self._scheduled[-1].chunk:
             self._forget()

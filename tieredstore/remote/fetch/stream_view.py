@@ -22,7 +22,9 @@ class StreamView:
         self._piece, self._begin = b"", start
 
     def at(self, position: int) -> memoryview:
-        """Return the bytes from ``position`` on: at least a batch header and a marker, unless the log ends earlier."""
+        """Return the bytes from ``position`` on, enough for a batch header and a transaction marker, unless the log
+        ends earlier.
+        """
         needed = min(_HEAD, self._size - position)
         if not self._begin <= position <= self._begin + len(self._piece) - needed:
             self._stream.seek(position - self._start)
@@ -30,9 +32,11 @@ class StreamView:
         return memoryview(self._piece)[position - self._begin :]
 
     def marker(self, header: BatchHeader) -> bytes:
-        """Return the first bytes of a control batch's records; raise BatchCorruptError for a damaged marker."""
+        """Return the first bytes of the records of a control batch; raise BatchCorruptError if its transaction marker
+        is damaged.
+        """
         head = self.at(header.position)
-        # Treat only small batches as possible transaction markers: every transaction marker is that small.
+        # Every transaction marker is a batch of at most this size, so only small batches are checked.
         if header.size_in_bytes <= _HEAD:
             check_batch_crc(head[: header.size_in_bytes], header)
         return bytes(head[HEADER_SIZE : min(header.size_in_bytes, _HEAD)])
