@@ -1,4 +1,4 @@
-"""Decides if a partition's logs in the bucket and at the broker are one history, with as few requests as possible."""
+"""Decides if the bucket's and the broker's log of a partition are parts of one log, with as few requests as possible."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class BothSides(NamedTuple):
 
 
 class EpochInquiry:
-    """Asks the broker where the leader epochs of the bucket's last records end. If it cannot answer, reads watermarks.
+    """Asks the broker where the leader epochs of the bucket's last records end. If the broker cannot answer, reads the
+    watermarks in the bucket (up to which offset a partition was uploaded).
 
-    Answers are reused until bucket or leader changes. ``known`` are earlier answers, ``moves`` the watermarks read
-    before.
+    Answers are reused until the bucket's log or the leader changes. ``known`` are earlier answers, ``moves`` the
+    watermarks that were read before.
     """
 
     def __init__(
@@ -55,9 +56,10 @@ class EpochInquiry:
         self._moves = StoredMoves(source) if moves is None else moves
 
     def histories(self, partitions: Mapping[TopicPartition, BothSides]) -> dict[TopicPartition, History]:
-        """Return the history of each partition whose leader has a later epoch than the bucket. One inquiry for all.
+        """Return the history of each partition if its leader has a later epoch than the bucket. All partitions share
+        one request.
 
-        Raise BrokerUnavailableError if neither broker nor watermark answers.
+        Raise BrokerUnavailableError if the broker does not answer and no watermark tells where the epoch ends.
         """
         behind = {where: both for where, both in partitions.items() if both.is_left_behind}
         asked = {
@@ -88,8 +90,8 @@ class EpochInquiry:
         lineage, left = both.lineage, last_epoch(both.lineage)
         assert both.live_epoch is not None
         cuts = [None if answer is None else cut_by_broker(lineage, answer)]
-        # Read the watermark too if the broker's log begins after the epoch's end: the leader does not know the epoch
-        # then, and returns its log's start.
+        # If the broker's log begins after the end of the epoch, the leader no longer knows the epoch, and answers with
+        # the start of its log. The watermark in the bucket then says more.
         if answer is None or answer.end <= both.live_start:
             cuts.append(cut_by_watermark(lineage, read_moves(self._source, lineage.partition)))
             if answer is None and cuts == [None, None]:

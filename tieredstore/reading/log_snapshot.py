@@ -36,7 +36,7 @@ class LogSnapshot:
     def check_selected(self, query: LogQuery, source: SegmentSource) -> None:
         """Raise ResourceNotFoundError if a topic or partition that the query names does not exist.
 
-        Only for that error, ask ``source`` and the broker for similar names.
+        ``source`` and the broker are asked for similar names only if this raises an error.
         """
         missing = self._missing(query.selection)
         if missing:
@@ -47,7 +47,9 @@ class LogSnapshot:
             )  # fmt: skip
 
     def _missing(self, selection: Selection) -> dict[str, list[int]]:
-        """Return the missing topics. Of topics that exist, return the missing partitions."""
+        """Return the missing topics. If the query selects partitions, the lists have the missing partitions; otherwise
+        they are empty.
+        """
         topics = {topic for topic, _ in self.logs}
         if not isinstance(selection, Assign):
             return {topic: [] for topic in named_topics(selection) or () if topic not in topics}
@@ -59,7 +61,7 @@ class LogSnapshot:
 
 
 def _live_partitions(query: LogQuery, topics: Iterable[str]) -> dict[str, tuple[int, ...]] | None:
-    """Return these topics with their partitions, and all other topics without theirs, to suggest similar names."""
+    """Return these topics with their partitions, and all other topics with no partitions, to suggest similar names."""
     cluster = query.open_cluster()
     if cluster is None:
         return None

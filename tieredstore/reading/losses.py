@@ -1,4 +1,5 @@
-"""Data loss: requested offsets that no longer exist. This module words losses and applies the query's policy.
+"""Data loss: requested offsets that no longer exist. This module describes losses in messages, and applies the query's
+policy.
 
 By the policy, a loss is an error, or a warning after which the read continues.
 """
@@ -55,7 +56,7 @@ class DeletedOnBroker(NamedTuple):
 
 
 class CutWhileRead(NamedTuple):
-    """Offsets that were planned to be read from the broker, and that an election has truncated since."""
+    """Offsets to be read from the broker that an election has truncated since the read was planned."""
 
     lost: LostOffsets
     cut_at: int
@@ -76,7 +77,7 @@ class NotOnBroker(NamedTuple):
 
 
 class OtherThanNamed(NamedTuple):
-    """A topic whose id at the broker differs from the id that the query names."""
+    """A topic that has another id at the broker than the query names."""
 
     topic: str
     live: Uuid | None
@@ -116,7 +117,7 @@ class Gone(NamedTuple):
 
 
 class CreatedAgain(NamedTuple):
-    """A topic that was re-created since it was read. ``read`` is a clause that says up to where."""
+    """A topic that was re-created since it was read. ``read`` is a clause with the offset up to which it was read."""
 
     topic: str
     now: Uuid
@@ -262,7 +263,7 @@ def _moved(position: int, standing: Standing, log: LogBounds) -> str:
 
 
 def _way_out(loss: Loss, accept_loss: str) -> str:
-    """Return the clause of an error that says what to do."""
+    """Return the last clause of an error, which tells the user what to do."""
     match loss:
         case Missing():
             return f"; request other offsets, or {accept_loss} to skip these"
@@ -326,10 +327,10 @@ class Losses:
     ) -> None:
         """Apply the policy to unreadable segments that may have records of the windows.
 
-        A segment is no loss if another segment or the broker has its offsets, or if it belongs to another topic id. An
-        unreadable segment at the beginning or end of a log shows by nothing else. So it counts as a loss there, except
-        for partitions in ``starts_there`` and ``stops_there``: for these the caller named the window's first or last
-        offset.
+        An unreadable segment is no loss if another segment or the broker has its offsets, or if it belongs to another
+        topic id. At the beginning or end of a log it leaves no gap, so it counts as a loss there. Exceptions are the
+        partitions in ``starts_there`` and ``stops_there``: for these the caller named the window's first or last
+        offset, so missing offsets show.
         """
         hidden = [*self._without_log(snapshot)]
         for where, (start, stop) in windows.items():
@@ -355,8 +356,8 @@ def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOff
     """Yield the offsets from ``start`` up to ``stop`` (exclusive) that neither the bucket nor the broker has."""
     if log.lineage is not None:
         yield from lost_offsets(log.lineage, start, min(stop, log.seam))
-    # Yield offsets that are missing between the end of the bucket's part and the broker's first offset, and after the
-    # end of the log. The bucket's gaps were yielded above.
+    # The gaps within the bucket were yielded above. Now yield the offsets between the end of the bucket's part and the
+    # broker's first offset, and those after the end of the log.
     live_start = log.seam if log.live_start is None else log.live_start
     for first, last in (
         (max(start, log.seam if log.lineage is not None else 0), min(stop, live_start)),

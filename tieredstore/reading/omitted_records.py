@@ -1,6 +1,7 @@
 """Reports which records of a requested range ``read_committed`` has left out, because they are not committed.
 
-A caller that passes the records on reports its progress to :class:`LeftOut`. Readers do not depend on this module.
+A caller that passes records on to a user reports its progress to :class:`LeftOut`. Readers do not depend on this
+module.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class LeftOut:
         self._reached[log.partition] = start
 
     def meet(self, partition: int, aborted: Iterable[AbortedTransaction]) -> None:
-        """Note aborted transactions in a range of the partition that was read, perhaps ahead of the caller."""
+        """Note the aborted transactions in a range that was read. The range may be after the records that the caller
+        has passed on.
+        """
         with self._lock:
             self._aborted[partition].update(aborted)
 
@@ -79,7 +82,9 @@ class LeftOut:
                 yield log, start
 
     def _undecided(self) -> Iterator[str]:
-        """Describe transactions without an outcome in the bucket. Without a broker, the read ends before them."""
+        """Describe transactions for which the bucket has no outcome. Without a broker, the read ends before such a
+        transaction.
+        """
         for log, start in self._ended():
             if not log.on_broker and log.lineage is not None and max(start, log.seam) < log.lineage.end_offset:
                 yield undecided(log.where, max(start, log.seam), log.lineage.end_offset)
@@ -91,8 +96,8 @@ class LeftOut:
         if cluster is None:
             return
         with contextlib.closing(cluster):
-            # Request the log's end (read_uncommitted) first: otherwise records written in between would count as held
-            # back.
+            # Request the log's end (read_uncommitted) before the last stable offset: records that are written between
+            # the two requests would otherwise count as held back by a transaction.
             written: Mapping[TopicPartition, int] = cluster.end_offsets(ended, "read_uncommitted")
             decided = cluster.end_offsets(ended)
         for where, end in written.items():

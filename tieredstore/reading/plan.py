@@ -34,7 +34,7 @@ WindowSplit: TypeAlias = RecordSplit | LiveSplit
 class SplitLimits:
     """The largest size of a split in bytes and offsets, and the least number of splits. None means no limit.
 
-    With ``since_ms``, parts of the bucket that hold only earlier records are left out.
+    With ``since_ms``, parts of the bucket's log that contain only earlier records are left out.
     """
 
     max_bytes: int
@@ -76,7 +76,7 @@ def plan_windows(
     spans = [span for span in spans if span.start < span.stop]
     Losses(query).accept_missing(loss for span in spans for loss in losses_between(*span))
     runs = [run for span in spans for run in _stored_runs(span)]
-    # Share a constant number of readers among the runs.
+    # Divide a constant number of readers among the ranges that are planned at the same time.
     readers = max(1, READERS // max(1, len(runs)))
     planner = _StoredPlanner(source, query, limits, _split_bytes(spans, limits), readers)
     with ThreadPool(READERS, "tieredstore-splits") as pool:
@@ -119,7 +119,7 @@ class _StoredPlanner:
         self._settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
 
     def splits(self, run: _StoredRun) -> Sequence[RecordSplit]:
-        """Return the splits of one run. Several threads call this at once."""
+        """Return the splits of one such range. Several threads call this at once."""
         plan = plan_splits(
             self._source, run.lineage, run.start, run.stop, self._settings,
             max_split_bytes=self._split_bytes,
@@ -128,15 +128,15 @@ class _StoredPlanner:
             readers=self._readers,
         )  # fmt: skip
         if plan.undecided is not None and plan.stop < run.stop:
-            # At planning, the window ended where every transaction had an outcome. So the segments with the outcome are
-            # gone now.
+            # When the window was chosen, every transaction in it had an outcome. Now one has none, so the segments with
+            # its outcome are gone.
             _logger.warning("%s", plan.undecided)
             Losses(self._query).accept_missing([LostOffsets(run.lineage.partition, plan.stop, run.stop)])
         return plan.splits
 
 
 def _live_splits(spans: list[_LogSpan], limits: SplitLimits, already: int) -> Iterator[LiveSplit]:
-    """Divide the broker's part by offsets, because its bytes are unknown."""
+    """Divide the broker's part by numbers of offsets, because its size in bytes is unknown."""
     missing = (limits.min_splits or 0) - already
     total = sum(stop - start for _, start, stop in spans)
     most = limits.max_records or total
@@ -145,6 +145,6 @@ def _live_splits(spans: list[_LogSpan], limits: SplitLimits, already: int) -> It
         most = max(1, min(most, total // missing))
     for log, start, stop in spans:
         count = -(-(stop - start) // most)
-        # Divide equally: a short last part would leave a task with little to do.
+        # Divide into equal parts: with a short last part, its task would have little to do.
         borders = [start + (stop - start) * number // count for number in range(count + 1)]
         yield from (LiveSplit.of(log, *window) for window in itertools.pairwise(borders))

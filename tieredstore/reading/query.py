@@ -26,7 +26,7 @@ _LONGEST_MS: Final = 999_999
 class QueryWords:
     """A front end's names for its options, so that errors can name the option to change.
 
-    ``accept_loss`` and ``start_late`` are imperatives, ``starts`` is a clause, and the others are nouns.
+    ``accept_loss`` and ``start_late`` are imperatives, ``starts`` is a clause, and the other fields are nouns.
     """
 
     accept_loss: str = 'set on_data_loss="report"'
@@ -54,7 +54,7 @@ class LogQuery:
     selection: Selection
     isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
-    # Leave mappings out of the hash, because they are not hashable. Equality compares them.
+    # Mappings are not hashable, so they do not count in the hash. Equality compares them.
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid], hash=False)
     client: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -108,7 +108,7 @@ class LogQuery:
         """
         if self.client is None:
             return None
-        # Import the module only now: it needs the extra `kafka`, which a bucket alone does not.
+        # Import the module only now: it needs the extra `kafka`, which a query without a broker can do without.
         from tieredstore.live import LiveCluster  # noqa: PLC0415
 
         return LiveCluster(self.client, isolation=self.isolation, timeout_s=self.timeout_s)

@@ -40,8 +40,8 @@ _logger: Final = logging.getLogger(__name__)
 class TopicReader(Closing):
     """Reads the topics that a query selects from bucket and broker. Several threads may read at once.
 
-    It opens connections when needed and closes them. It does not close sources; ``open_source`` is called only if the
-    bucket is needed. The query's isolation and loss policy replace those of ``settings``.
+    The reader opens connections to the broker when needed, and closes them. It calls ``open_source`` only if the bucket
+    is needed, and does not close the source. The query's isolation and loss policy replace those of ``settings``.
     """
 
     def __init__(
@@ -101,20 +101,21 @@ class TopicReader(Closing):
         Records of the bucket come first, then those of the broker, with the same columns. For missing offsets, raise
         DataLossError at once, or log a warning for each gap, by the query's policy. The policy applies too if retention
         deletes offsets during the read. Memory is bounded for any window. ``aborted`` collects the aborted transactions
-        of the bucket's part, including some that follow later in a segment. Exhaust or close the generator.
+        of the bucket's part, and may include later ones in the same segment. Exhaust or close the generator.
         """
         if not 0 <= start <= stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")
-        # Apply the loss policy once, before the first record. The reads below only report.
+        # Apply the loss policy once, before the first record. The reads below only report a loss, and do not raise it.
         Losses(self.query).accept_missing(losses_between(log, start, stop))
         return _read(self._sources(self.settings), log, start, stop, aborted)
 
     def start_of_last(self, log: PartitionLog, count: int, stop: int) -> int:
-        """Return the offset from which ``count`` records remain up to ``stop``, or the log's first if it has fewer.
+        """Return the offset from which ``count`` records remain up to ``stop``, or the log's first offset if it has
+        fewer records.
 
         Markers, aborted transactions and compaction leave gaps in the offsets, so records must be read to be counted.
-        Read the last ``count`` offsets of the log; while they hold too few records, read four times as many. Lost
-        offsets are ignored. Memory does not grow with ``count``.
+        Read the last ``count`` offsets before ``stop``; as long as they contain too few records, read four times as
+        many. Lost offsets are ignored. Memory does not grow with ``count``.
         """
         sources = replace(
             self._sources(replace(self.settings, columns=("offset",))),
@@ -148,7 +149,7 @@ class TopicReader(Closing):
         return plan_windows(self._open_source(), snapshot, windows, self.query, limits)
 
     def read_split(self, split: WindowSplit, settings: ReadSettings | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a split, which this or another process has planned."""
+        """Yield the records of a split that this process or another has planned."""
         chosen = settings or self.settings
         if isinstance(split, RecordSplit):
             return QuerySources(self._open_source, self.query, chosen).read_record_split(split)
@@ -186,14 +187,16 @@ def _read(
         yield from StoredRead(sources, log.lineage, (start, min(stop, log.seam)), aborted).batches()
     if log.live_start is None:
         return
-    # Skip missing offsets before the broker's first: the loss policy has handled them already.
+    # Skip missing offsets before the broker's first offset: the loss policy has already been applied to them.
     live = LiveSplit.of(log, max(start, log.seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
         yield from sources.read_live_split(live)
 
 
 def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int]:
-    """Return the first offset of the batch that has record ``number``, and the record's number within that batch."""
+    """Find the batch that contains record ``number``; return the batch's first offset, and the record's number within
+    the batch.
+    """
     for first, rows in batches:
         if number < rows:
             return first, number

@@ -1,4 +1,4 @@
-"""Successive snapshots for long-lived readers. Each reads only what has changed since the one before."""
+"""Successive snapshots for long-lived readers. Each snapshot reads only the changes since the previous one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _NO_END: Final = ((None, None), None)
 
 
 class LogSnapshots:
-    """Snapshots of the logs that a query selects, renewed if older than ``fresh_s``. Not thread-safe; close it.
+    """Snapshots of the logs that a query selects, renewed if older than ``fresh_s``. Not thread-safe. The owner closes
+    this object.
 
     A renewal is cheap, because manifests read before are cached and the broker's connection stays open. ``clock``
     returns monotonic seconds.
@@ -54,15 +55,17 @@ class LogSnapshots:
         self._clock = clock
         self._taken_at = 0.0
         self._log = LogOnce(_logger)
-        # Cache the catalog in memory. A cache in the bucket, as planners may share, would need permission to write.
+        # Cache the catalog in memory. Processes could share a cache in the bucket, but that needs permission to write.
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
         self._moves: StoredMoves | None = None
         self._cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
-        """Where the epochs of positions end at the broker, with the leader epoch at the time of the answer."""
+        """For each position, the end of its leader epoch at the broker, and the leader's epoch when the broker
+        answered.
+        """
 
     def current(self, selection: Selection | None = None) -> LogSnapshot:
-        """Return the latest snapshot if it is fresh, whatever its selection; else take a new one.
+        """Return the latest snapshot if it is fresh, whatever partitions it selects; otherwise take a new snapshot.
 
         A new snapshot has the query's selection, or ``selection``.
         """
@@ -75,13 +78,14 @@ class LogSnapshots:
                 source, query, catalog_file=self._file, cluster=self.cluster(), before=self.last,
                 moves=self._moves,
             )  # fmt: skip
-            # Set the time last: otherwise a snapshot that takes longer than fresh_s would be stale at once.
+            # Set the time after the snapshot: one that takes longer than fresh_s would otherwise be stale at once.
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)
         return self.last
 
     def epoch_ends(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, EpochEnd]:
-        """Return where the epochs of positions end at the broker, for leaders of a later epoch in the latest snapshot.
+        """Return the end, at the broker, of each position's leader epoch, if the latest snapshot shows a leader with a
+        later epoch.
 
         Each answer is reused while the leader stays the same, because the end of an earlier epoch does not change.
         """
@@ -99,7 +103,9 @@ class LogSnapshots:
         return {where: end for where in wanted if (end := self._ends[where][1]) is not None}
 
     def stale(self, positions: Mapping[TopicPartition, Position]) -> set[TopicPartition]:
-        """Return the partitions whose present log ends in an older epoch than the records read. Each is logged once."""
+        """Return the partitions for which the present log ends in an older epoch than the records that were read. Log
+        each once.
+        """
         logs: Mapping[TopicPartition, PartitionLog] = {} if self.last is None else self.last.logs
         stale = {where for where, position in positions.items() if where in logs and is_stale(position, logs[where])}
         for where in sorted(stale):
@@ -129,6 +135,8 @@ class LogSnapshots:
         return self._cluster
 
     def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
-        """Log each problem once, even if it comes and goes: a copy in progress would be reported every second."""
+        """Log each problem once, even if it disappears and returns: otherwise a copy in progress would be reported
+        every second.
+        """
         for problem in snapshot.problems:
             self._log.warn(problem)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindow]:
-    """Yield the ranges within ``start`` up to ``stop`` (exclusive) that segments cover without a gap."""
+    """Yield the ranges between ``start`` and ``stop`` (exclusive) that segments cover without a gap."""
     edges = [max(start, lineage.earliest_offset)]
     for gap in lineage.gaps_between(start, stop):
         edges += [gap.start, gap.stop]
@@ -46,10 +46,11 @@ def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindo
 
 @dataclass(frozen=True, slots=True)
 class LiveSplit:
-    """Offsets to read from the broker (``stop`` is exclusive), as its log was at planning. Small and picklable.
+    """A range of offsets to read from the broker (``stop`` is exclusive), from a log as it was at planning. Small and
+    picklable.
 
-    ``derived_id`` replaces the topic's id in a bucket without topic ids. ``epoch`` is the leader epoch at planning.
-    ``cut`` tells where the broker's log diverges from the bucket's, if an election truncated it.
+    ``derived_id`` stands for the topic's id in a bucket that stores no topic ids. ``epoch`` is the leader epoch at
+    planning. If an election truncated the log, ``cut`` tells where the broker's log diverges from the bucket's.
     """
 
     partition: TopicIdPartition
@@ -88,7 +89,7 @@ class QuerySources:
         query = self.query
         settings = replace(self.settings, on_data_loss=query.on_data_loss, accept_loss=query.words.accept_loss)
         losses = Losses(query)
-        # Read section by section if losses are accepted, so that only the deleted segment is left out.
+        # If losses are accepted, read section by section, so that a deleted segment does not end the whole read.
         alone = [split] if query.fails_on_loss else [replace(split, sections=(one,)) for one in split.sections]
         for one in alone:
             try:
@@ -99,9 +100,9 @@ class QuerySources:
     def read_live_split(self, split: LiveSplit) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records of a split from the broker. No record batch is empty.
 
-        If the broker has deleted records since planning, read them from the bucket, which is opened only for that. If
-        neither has them, raise DataLossError, or log a warning and continue at the broker's first offset, by the
-        query's policy. Raise ConfigError for a query without client properties.
+        If the broker has deleted records since planning, open the bucket and read them from there. If neither the
+        broker nor the bucket has them, raise DataLossError, or log a warning and continue at the broker's first offset,
+        by the query's policy. Raise ConfigError for a query without client properties.
         """
         if self.live is None:
             raise no_client()
@@ -118,15 +119,17 @@ class QuerySources:
                     position = int64_values(records, "offset")[-1] + 1
             except DataLossError as error:
                 begins = _live_start(self.live, partition, position, error)
-                # Look for the missing records in the bucket, because the broker deletes records that it has copied.
+                # The broker deletes records after it has copied them to the bucket, so look for the missing records
+                # there.
                 late = self._late_copies(split, position, stop)
                 if late is not None:
-                    # Continue without reporting a loss: the broker has the records after the late copies.
+                    # Nothing is lost so far: the bucket had these records, and the broker may have the records after
+                    # them.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
                     position = end
                 else:
-                    # Use the broker's present start: it may have deleted more since the error.
+                    # Ask for the broker's present start: it may have deleted more records since the error.
                     lost = LostOffsets(partition, position, min(begins, stop))
                     losses.accept(DeletedOnBroker(lost, error), error)
                     position = begins
@@ -134,11 +137,11 @@ class QuerySources:
                 return
 
     def _late_copies(self, split: LiveSplit, start: int, stop: int) -> tuple[Lineage, int] | None:
-        """Return the bucket's log with offsets from ``start`` on, and where its part of the range ends.
+        """Return the bucket's log with offsets from ``start`` on, and the offset at which its part of the range ends.
 
-        It ends at ``stop``, at the first gap, or under read_committed before the first transaction without an outcome.
-        Return None if the bucket lacks ``start``, or has it only in records that an election has truncated. Lists the
-        topic.
+        The part ends at ``stop``, at the first gap or, under read_committed, before the first transaction without an
+        outcome. Return None if the bucket lacks ``start``, or has it only in records that an election has truncated.
+        This lists the topic.
         """
         source, partition = self.open_source(), split.stored_partition
         lineage: Lineage | None
@@ -151,7 +154,7 @@ class QuerySources:
         lineage = lineage if split.cut is None else split.cut.applied(lineage)
         if lineage is None:
             return None
-        # End at the first gap, because the broker may have the offsets after it.
+        # End at the first gap in the bucket, because the broker may have the offsets after the gap.
         gaps = [gap.start for gap in lineage.gaps_between(start, stop)]
         end = min([stop, lineage.end_offset, *gaps])
         if not lineage.earliest_offset <= start < end:
@@ -164,8 +167,8 @@ class QuerySources:
 class StoredRead:
     """Reads a window of the bucket's offsets. ``position`` is always the next offset to read. Not thread-safe.
 
-    The query's loss policy applies to segments deleted since the snapshot, and to transactions whose outcome they held.
-    Gaps in the window are skipped, because the caller has reported them.
+    The query's loss policy applies to segments that were deleted since the snapshot, and to transactions that lost
+    their outcome with such a segment. Gaps in the window are skipped, because the caller has reported them.
     """
 
     def __init__(
@@ -177,12 +180,13 @@ class StoredRead:
     ) -> None:
         self.position = window[0]
         self.aborted: set[AbortedTransaction] = set() if aborted is None else aborted
-        """The aborted transactions whose records were left out, and some that follow later."""
+        """The aborted transactions whose records were left out. It may include later transactions of the same segment.
+        """
         self._lost: list[LostOffsets] = []
         self._lineage = lineage
         self._window = window
         self._losses = Losses(sources.query)
-        # Read offsets to track the position; drop the column again if the caller did not ask for it.
+        # The offset column is needed to track the position. It is dropped again if the caller did not ask for it.
         settings = sources.settings
         columns = tuple(dict.fromkeys((*settings.columns, "offset")))
         chosen = replace(settings, columns=columns, isolation=sources.query.isolation, on_data_loss="report")
@@ -190,10 +194,11 @@ class StoredRead:
         self._schema = settings.schema
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the records. No record batch is empty. ``position`` is past a batch already when it is yielded."""
+        """Yield the records. No record batch is empty. When a batch is yielded, ``position`` is already past it."""
         for first, last in stored_runs(self._lineage, *self._window):
             self.position = max(self.position, first)
-            # Repeat the pass only if a segment is deleted during the read: the next pass begins after it.
+            # The loop has a second pass only if a segment is deleted during the read: that pass begins after the
+            # deleted segment.
             while self.position < last:
                 report = ReadReport(self.position, aborted=self.aborted)
                 spans = next(runs_of_spans(self._lineage, self.position, last))
@@ -206,7 +211,8 @@ class StoredRead:
                     self._lose_deleted(last, error)
                 else:
                     self._judge(report, last)
-        # Step over the last offsets, which may have no records: transaction markers, or aborted or lost records.
+        # Move past the window's last offsets, even if they gave no record: they may be transaction markers, or aborted
+        # or lost records.
         self.position = max(self.position, self._window[1])
 
     def take_lost(self) -> list[LostOffsets]:
@@ -226,8 +232,8 @@ class StoredRead:
         """Apply the loss policy to offsets that the last segment lacks, and to a transaction without an outcome."""
         lost = [*report.lost]
         if report.undecided is not None:
-            # Count the rest of the window as lost: when it was planned, every transaction in it had an outcome, so the
-            # segments with that outcome are gone now.
+            # When the window was planned, every transaction in it had an outcome. Now one has none, so the segments
+            # with its outcome are gone: the rest of the window is lost.
             first = max(self.position, report.undecided.first_offset)
             lost.append(LostOffsets(self._lineage.partition, first, stop))
         for one in lost:
@@ -243,15 +249,15 @@ def open_reader(query: LogQuery) -> LiveReader:
     """
     if query.client is None:
         raise no_client()
-    # Import the module only now: it needs the extra `kafka`, which a bucket alone does not.
+    # Import the module only now: it needs the extra `kafka`, which a query without a broker can do without.
     from tieredstore.live import LiveReader  # noqa: PLC0415
 
     return LiveReader(query.client, isolation=query.isolation, timeout_s=query.timeout_s)
 
 
 def _uncut_stop(split: LiveSplit, live: LiveReader, losses: Losses) -> int:
-    """Return where the read must end. If an election since planning truncated the log before that, apply the loss
-    policy.
+    """Return the offset at which the read must end. If an election since planning truncated the log before
+    ``split.stop``, apply the loss policy.
     """
     if split.epoch is None:
         return split.stop
@@ -275,7 +281,8 @@ def _only(records: Any, columns: Sequence[str]) -> pa.RecordBatch:
 def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLossError) -> int:
     """Return the present first offset of the broker's log, which is after ``position``.
 
-    Raise ``error`` if the topic was re-created or the log still has ``position``: then retention is not the cause.
+    Raise ``error`` if the topic was re-created or the log still has ``position``, because retention is not the cause in
+    these cases.
     """
     where = partition.topic, partition.partition
     if live.cluster.topic(partition.topic).topic_id != partition.topic_id:

@@ -42,9 +42,9 @@ _TOLD: Final = 10_000
 class StoredLogs:
     """The bucket's logs of partitions with long-lived readers. Not thread-safe, except :meth:`refresh`.
 
-    A topic is listed once, with all its partitions. Later, :meth:`refresh` lists one partition after its last known
-    segment, and :meth:`reload` lists the whole topic after a contradiction. ``wanted`` are the ids of topics whose
-    reader chose an incarnation.
+    A topic is listed once, with all its partitions. Later, :meth:`refresh` lists the new segments of one partition, and
+    :meth:`reload` lists the whole topic again after a contradiction. ``wanted`` are the topic ids that readers chose
+    for re-created topics.
     """
 
     def __init__(self, source: SegmentSource, wanted: Mapping[str, Uuid]) -> None:
@@ -58,7 +58,7 @@ class StoredLogs:
         """The number of listings so far."""
 
     def load(self, topics: Collection[str], ids: dict[str, Uuid]) -> set[str]:
-        """List topics that were not listed before, or were listed under another id; return them.
+        """List the topics that were not listed before, or were listed under another id. Return these topics.
 
         ``ids`` are the broker's topic ids. Raise ConfigError for a re-created topic if no id chooses an incarnation.
         """
@@ -126,7 +126,7 @@ class StoredLogs:
             del self._logs[where]
         self._lives[topic] = None
         if topic not in catalog.topics():
-            # Raise DataLossError if the topic has segments of which none is readable: it is not absent.
+            # A topic with segments of which none is readable is not absent, so raise DataLossError.
             with contextlib.suppress(ResourceNotFoundError):
                 catalog.incarnations(topic)
             return

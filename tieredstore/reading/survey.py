@@ -1,4 +1,4 @@
-"""Takes a snapshot of logs: finds each topic in the bucket and at the broker, and where its two logs meet.
+"""Takes a snapshot of logs: finds each topic in the bucket and at the broker, and the offset between its two parts.
 
 The bucket is read up to an offset called *seam*, before which every transaction has an outcome. The broker is read from
 the seam on.
@@ -55,7 +55,7 @@ class _LiveSpan(NamedTuple):
 
 
 class _FoundPartition(NamedTuple):
-    """A partition for which the offset between the bucket's and the broker's part (the seam) is not known yet."""
+    """A partition for which the seam (the offset between the bucket's and the broker's part) is not known yet."""
 
     where: TopicPartition
     topic_id: Uuid
@@ -93,21 +93,23 @@ def survey_logs(
 ) -> LogSnapshot:
     """List the bucket and ask the query's broker, if it names one. ``cluster`` replaces a new connection.
 
-    Topics are looked up together: the broker gets as many requests for many topics as for one. The bucket is listed
-    with the pages of these topics and a few more. Topics and partitions that neither side has are absent.
+    Topics are looked up together: the broker gets as many requests for many topics as for one. Listing the bucket takes
+    the pages with these topics and a few more. The result omits topics and partitions that neither bucket nor broker
+    has.
 
-    Raise DataLossError by the query's policy if both sides contradict each other: the broker lacks the topic; its topic
-    id differs from the query's or the bucket's; its leader epoch is earlier; or its log ends before the bucket's. Raise
-    ConfigError for a re-created topic if nothing chooses an incarnation.
+    Raise DataLossError, by the query's policy, if bucket and broker contradict each other: the broker lacks the topic;
+    its topic id differs from the id in the query or the bucket; its leader epoch is earlier; or its log ends before the
+    bucket's. Raise ConfigError for a re-created topic if neither broker nor query names the topic id to read.
 
     ``before`` is an earlier snapshot with the same isolation; it saves requests for logs that have not changed.
-    ``moves`` are the watermarks read earlier.
+    ``moves`` are watermarks that were read earlier.
     """
     own = query.open_cluster() if cluster is None else None
     with nullcontext() if own is None else closing(own):
         survey = _Survey(source, query, cluster or own, {} if before is None else before.logs, moves)
-        # Ask for the broker's first offsets before listing the bucket. Otherwise records that the broker copies and
-        # deletes in between would look like a gap. Records that it gets and copies in between come after its end.
+        # Ask for the broker's first offsets before listing the bucket. In the other order, records that the broker
+        # copies and deletes in between would look like a gap. Records that are written and copied in between do no
+        # harm: they come after the end of the broker's log as seen here.
         survey.ask_for_beginnings()
         catalog = survey.catalog(catalog_file)
         logs = {log.where: log for log in survey.logs(catalog)}
@@ -148,8 +150,8 @@ class _Survey:
 
     def catalog(self, file: CatalogFile | None) -> Catalog:
         """Load the catalog of the named topics, or of the whole store for a pattern."""
-        # Load a single partition only if the topic has one id in the bucket. If it has several, its other partitions
-        # help to find the current id.
+        # Load a single partition only if the topic has one id in the bucket. If the topic has several ids, its other
+        # partitions help to find the current id.
         if file is None and self._assigned is not None and len(self._assigned) == 1:
             ((topic, partition),) = self._assigned
             ids = topic_ids(self._source.store, self._source.layout.prefix, topic)
@@ -161,7 +163,8 @@ class _Survey:
         """Return the selected logs that exist."""
         topics = selected_topics(self._query.selection, {*catalog.topics(), *self._live_topics})
         if self._cluster is not None:
-            # Ask the broker for topics found only now: one created during the listing may have segments already.
+            # Ask the broker for topics that the listing has just shown: a topic created meanwhile may already have
+            # segments.
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
         spans = self._live_spans(partition.where for partition in known if partition.on_broker)
@@ -188,13 +191,15 @@ class _Survey:
                 lineage = replace(catalog.lineage(topic, number, life.stored.topic_id), problems=())
                 topic_id = topic_id or life.stored.topic_id
             assert topic_id is not None
-            # Expect no first offset of a partition that was just added to the topic.
+            # A partition that was just added to the topic may have no first offset yet.
             has_beginning = number in on_broker and where in self._live_starts
             if has_beginning or lineage is not None:
                 yield _FoundPartition(where, topic_id, lineage, has_beginning)
 
     def _life(self, catalog: Catalog, topic: str) -> Life:
-        """Return the topic id that bucket and broker share, or the one to read if the query accepts a contradiction."""
+        """Return the topic id that bucket and broker share. If they differ and the query accepts that, return the id to
+        read.
+        """
         live, wanted = self._live_topics.get(topic), self._query.topic_ids.get(topic)
         live_id = None if live is None else live.topic_id
         if live is None and self._cluster is not None:
@@ -205,7 +210,7 @@ class _Survey:
             life = choose_life(catalog, self._source.layout, topic, live=live_id, wanted=wanted)
         except ConfigError as error:
             raise ConfigError(f"{error} with {self._query.words.choose_topic_id}") from None
-        # Report the others only if the caller named no topic id: who names one knows of the others.
+        # A caller that names a topic id knows that the topic has other ids. Report those only if the caller named none.
         if life.others and wanted is None:
             self._lose(OtherLife(topic, live_id, life.others))
         elif life.stored is not None and wanted is None:
@@ -227,8 +232,8 @@ class _Survey:
         return [self._cut(self._of_one_log(one), histories.get(one.where)) for one in known]
 
     def _cut(self, one: _FoundPartition, history: History | None) -> _FoundPartition:
-        """Drop the bucket's records after a cut. They are no loss: an election truncated them, and the broker has
-        the log.
+        """Drop the bucket's records after a cut, the offset at which an election truncated the log. These records are
+        no loss.
         """
         cut, lineage = (None if history is None else history.cut), one.lineage
         if cut is None or lineage is None:
@@ -237,7 +242,9 @@ class _Survey:
         return one._replace(lineage=cut.applied(lineage), history=history)
 
     def _of_one_log(self, one: _FoundPartition) -> _FoundPartition:
-        """Report a broker whose leader epoch is earlier than the bucket's: it has another log. Leave the bucket out."""
+        """If the broker's leader epoch is earlier than the bucket's, the broker has another log: report it, and ignore
+        the bucket.
+        """
         epoch = None if one.live is None else one.live.epoch
         if one.lineage is None or epoch is None or epoch >= one.left:
             return one
@@ -260,7 +267,8 @@ class _Survey:
 
     def _log_of(self, known: _FoundPartition, stored_end: int) -> PartitionLog:
         cut = None if known.history is None else known.history.cut
-        # Continue at the cut if nothing of the bucket's log is left before it and no broker has the log.
+        # If an election truncated all of the bucket's log, and no broker has the log, the log is empty and continues at
+        # the cut.
         empty = 0 if cut is None or known.lineage is not None else cut.at
         live_start, live_end, live_epoch = known.live or (empty, empty, None)
         log = PartitionLog(
@@ -272,38 +280,41 @@ class _Survey:
         if known.lineage is None:
             return log
         seam = max(stored_end, known.lineage.earliest_offset)
-        # Report a broker whose log ends before the bucket's. With a later leader epoch it has lost nothing: it has the
-        # same log, but may not know its end yet.
+        # The broker's log should not end before the bucket's. A leader with a later epoch is an exception: it has the
+        # same log, but may not know the log's end yet.
         if log.on_broker and live_end < seam and not known.is_left_behind:
             self._lose(Behind(known.lineage.partition, live_end, seam))
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
 
     def _end_before(self, known: _FoundPartition) -> int | None:
-        """Return the offset between the bucket's and the broker's part (the seam) from the earlier snapshot if the
+        """Return the seam (the offset between the bucket's and the broker's part) of the earlier snapshot, if the
         bucket's log has not changed; else None.
         """
         log = self._before.get(known.where)
         return None if log is None or known.lineage is None or log.lineage != known.lineage else log.seam
 
     def _stored_end(self, known: _FoundPartition) -> int:
-        """Return where the bucket's part must end: before the first transaction without an outcome. 0 without a log."""
+        """Return the offset at which the bucket's part must end: before the first transaction without an outcome.
+        Return 0 if the bucket has no log.
+        """
         lineage = known.lineage
         if lineage is None:
             return 0
         if self._query.isolation == "read_uncommitted":
             return lineage.end_offset
-        # Search from the last gap on: a transaction that is open at the end may have begun in any segment since.
+        # Search from the last gap on: a transaction that is open at the end may have begun in any segment after that
+        # gap.
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
         last, end = lineage.spans[-1], lineage.end_offset
         is_cut = known.history is not None and known.history.cut is not None and end <= last.segment.end_offset
         if is_cut and known.live is not None and known.live.start <= last.start:
-            # After a cut, the broker's log may give another outcome to transactions in the last segment. Read the
+            # After a cut, transactions in the last segment may have another outcome in the broker's log. So read the
             # segment's offsets from the broker.
             end = last.start
         return decided_end(self._source, lineage, first, end) if first < end else end
 
     def _lose(self, loss: Mismatch) -> None:
-        # Raise the error only if the query fails on data loss: otherwise the snapshot's problems report it.
+        # If the query accepts data loss, raise no error: the snapshot's problems report the loss.
         if self._query.fails_on_loss:
             Losses(self._query).accept(loss)
         self.sentences.append(sentence(loss, self._query.words))

@@ -30,22 +30,24 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _LOOK_AGAIN_S: Final = 1.0
-"""After :meth:`_Looks.ask_soon`, the next look-up of the logs comes within this time. Each look-up lists the bucket."""
+"""Seconds within which the next look-up of the logs comes after :meth:`_Looks.ask_soon`. Each look-up lists the bucket.
+"""
 
 _PAUSE_S: Final = 0.1
 """The least time between two look-ups of the logs during a wait, even if ``look_s`` is shorter."""
 
 _SLEEP_S: Final = 0.5
-"""The longest uninterrupted wait: the clock may be simulated, and the bucket may be closed meanwhile."""
+"""Seconds of the longest uninterrupted wait: during a wait, a simulated clock may advance, or the bucket may be closed.
+"""
 
 _IDENTITY_S: Final = 30.0
-"""Check topic ids at this interval while the broker sends nothing. While records come from the bucket, a check stays
-valid this long.
+"""Seconds between two checks of topic ids while the broker sends nothing. While records come from the bucket, a check
+is valid for the same time.
 """
 
 _FRESH_IDENTITY_S: Final = 1.0
-"""Before records of the broker are returned, a check of topic ids must be younger than this: the records may belong
-to a re-created topic.
+"""Seconds. The broker's records are returned only after a check of topic ids that is at most this old, because they may
+belong to a re-created topic.
 """
 
 
@@ -70,17 +72,15 @@ class _ToLook:
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
-    """The next offset is below the seam of ``log`` (the end of the bucket's part), and waits to be read from the
-    bucket.
-    """
+    """The next offset is in the bucket's part of ``log`` (below its seam); the partition waits to be read."""
 
     log: PartitionLog
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The partition is being read from the bucket, up to the seam of ``log``, where the broker's part begins. One
-    partition is read at a time.
+    """The partition is being read from the bucket, up to the seam of ``log``, where the broker's part begins. Only one
+    partition at a time is in this phase.
     """
 
     log: PartitionLog
@@ -120,7 +120,7 @@ class _Followed:
     topic_id: Uuid | None = None
     identified_at: float = -math.inf
     refused: int | None = None
-    """The epoch of the leader that refused to continue from this position."""
+    """The epoch of the leader that refused this position, None if no leader did."""
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
     """Losses to report with the records after them, ascending."""
 
@@ -131,7 +131,7 @@ class _Followed:
 
 
 class _Partitions(dict[TopicPartition, _Followed]):
-    """The followed partitions. ``within`` has them by phase, in the order in which they entered it."""
+    """The followed partitions. ``within`` groups them by phase, in the order in which they entered the phase."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,13 +187,13 @@ class _Looks:
 class LogTail(Closing):
     """Follows partitions from given offsets, first in the bucket, then at the broker. Not thread-safe.
 
-    The tail reads partitions from the bucket one after another, each as far as the bucket's log is complete. A single
-    consumer then follows them all at the broker. If the broker deletes records before they were read, the tail reads
-    them from the bucket. Without a broker, it lists the bucket every ``look_s`` seconds.
+    The tail reads partitions from the bucket, one after the other, each up to the broker's part. A single consumer then
+    follows all of them at the broker. If the broker deletes records before they were read, the tail reads them from the
+    bucket. Without a broker, it lists the bucket every ``look_s`` seconds.
 
     The query decides the isolation, and whether lost offsets and a re-created topic raise DataLossError or only log a
-    warning. After a warning, the tail continues after the loss, or at the start of the new topic. It uses the memory of
-    one read of the bucket and one consumer.
+    warning. After a warning, the tail continues after the loss, or at the start of the new topic. A tail takes the
+    memory of one read of the bucket and one consumer.
     """
 
     def __init__(
@@ -208,9 +208,9 @@ class LogTail(Closing):
     ) -> None:
         """Follow ``positions``, which may be empty. The query's selection is ignored.
 
-        If a position has a leader epoch, as those of ``places`` and ``PartitionLog.position`` do, a later election that
-        truncates the log below it is noticed, even by another process. ``settings`` choose columns and decoding. Raise
-        ConfigError for invalid settings. Makes no request yet.
+        Positions from ``places`` and ``PartitionLog.position`` have a leader epoch. With it, the tail notices if a
+        later election truncates the log below the position, even in another process. ``settings`` choose columns and
+        decoding. Raise ConfigError for invalid settings. This makes no request yet.
         """
         self._source = source
         self._sources = QuerySources(lambda: source, query, settings or ReadSettings())
@@ -245,7 +245,7 @@ class LogTail(Closing):
         """Follow these partitions too, from these offsets. A partition that is already followed continues at its new
         offset.
         """
-        # End a running read: it would return records of the earlier position.
+        # A running read would return records from the earlier position, so end it.
         self.forget(positions)
         for where, place in positions.items():
             self._followed[where] = _Followed(Position(place) if isinstance(place, int) else place)
@@ -265,14 +265,14 @@ class LogTail(Closing):
         """Return the next records of any partition; None if there are none within about ``timeout_s``.
 
         Look-ups of the logs, and reads of the bucket, may take longer, up to the timeouts of store and broker. Raise
-        DataLossError by the query's policy, and errors of store and broker. An error leaves the tail unchanged, so it
-        can be polled again. Raise AlreadyClosedError after the tail or its bucket was closed.
+        DataLossError by the query's policy, and errors of store and broker. An error leaves the tail unchanged, so the
+        caller may poll it again. Raise AlreadyClosedError after the tail or its bucket was closed.
         """
         end = self._clock() + timeout_s
         while True:
             if self._is_closed:
                 raise AlreadyClosedError("the tail was closed; open another one to continue")
-            # Check the bucket too: if it was closed, the broker alone could still give records.
+            # Without this check, a tail whose bucket was closed could still return records of the broker.
             self._source.check_open()
             records = self._next_records()
             left = end - self._clock()
@@ -316,14 +316,15 @@ class LogTail(Closing):
         """Look at the logs of waiting partitions, and decide how each continues."""
         self._looks.begin()
         to_look = sorted(self._followed.within[_ToLook])
-        # Leave out other partitions: each topic costs a listing, and their losses do not matter.
+        # Only these partitions are looked up: each topic costs a listing, and losses of other partitions do not matter
+        # here.
         snapshot = self._snapshots.current(Assign(tuple(to_look)))
         positions = {where: self._followed[where].at for where in to_look}
         ends, stale = self._snapshots.epoch_ends(positions), self._snapshots.stale(positions)
         for where in to_look:
             log, followed = snapshot.logs.get(where), self._followed[where]
             if log is None:
-                # Look the partition up again: it may appear, or return.
+                # The partition stays in this phase, and is looked up again: it may be created, or return.
                 if followed.topic_id is not None:
                     self._losses.accept(Gone(where, followed.topic_id, followed.offset))
                 continue
@@ -341,7 +342,9 @@ class LogTail(Closing):
         followed.topic_id, followed.identified_at = log.topic_id, self._looks.last_at
 
     def _go_back_to_cut(self, followed: _Followed, log: PartitionLog, answer: EpochEnd | None) -> None:
-        """If an election truncated the log below the position, apply the loss policy and go back to where it did."""
+        """If an election truncated the log below the position, apply the loss policy and go back to the offset of the
+        cut.
+        """
         standing = stand(followed.at, log, answer)
         if standing.kind == "cut":
             self._losses.accept(Moved(log.where, followed.offset, standing, log))
@@ -353,7 +356,8 @@ class LogTail(Closing):
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))
         elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
-            # Wait for the segment with the outcome if the bucket's last records belong to a transaction without one.
+            # Otherwise the bucket's last records belong to a transaction without an outcome: wait for the segment that
+            # has it.
             self._follow_live(followed, log, log.live_start)
 
     def _follow_live(self, followed: _Followed, log: PartitionLog, live_start: int) -> None:
@@ -366,7 +370,8 @@ class LogTail(Closing):
         assert self._follower is not None
         leader, refused = log.live_epoch, followed.refused
         followed.refused = None
-        # Do not let a leader check a position again that it has refused: a later look-up has confirmed the position.
+        # If this leader has already refused the position, do not let it check the position again: a look-up since then
+        # has confirmed the position.
         epochs = {} if leader is None or leader == refused or not followed.offset else {log.where: leader}
         self._follower.add({log.where: followed.offset}, epochs)
         self._followed.enter(log.where, _Live(leader))
@@ -374,7 +379,7 @@ class LogTail(Closing):
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
         """Apply the loss policy to losses from the position on.
 
-        After an error, a second look-up of the logs may report some losses again.
+        If an error follows, the next look-up of the logs may report the same losses, so each is accepted only once.
         """
         spans = list(losses)
         self._losses.accept_missing(span for span in spans if span not in followed.lost)
@@ -392,8 +397,8 @@ class LogTail(Closing):
             try:
                 records = next(phase.batches, None)
             except BaseException:
-                # Look the partition up again: this error has ended the generator, which the next poll would mistake
-                # for the end of the window.
+                # The error has ended the generator, and the next poll would take that for the end of the window. So
+                # look the partition up again.
                 self._look_at_soon(where)
                 raise
             followed.at = phase.log.position(phase.window.position)
@@ -435,8 +440,8 @@ class LogTail(Closing):
         if event.records is not None:
             self._followed[event.where].at = Position(event.next_offset, event.leader_epoch)
             return self._give(event.where, event.records)
-        # Look again: the broker deletes records that it has copied, so they may be in the bucket now; or the log was
-        # truncated.
+        # The broker does not have the next offset: it may have copied the records to the bucket and deleted them, or
+        # the log was truncated. So look the partition up again.
         followed = self._followed[event.where]
         followed.refused = followed.phase.leader if isinstance(followed.phase, _Live) else None
         self._look_at_soon(event.where)
@@ -451,7 +456,7 @@ class LogTail(Closing):
         return TailRecords(where, followed.topic_id, records, followed.offset, lost)
 
     def _look_at_soon(self, where: TopicPartition) -> None:
-        """Let a look-up of the logs decide soon how the partition continues."""
+        """Put the partition into the phase ``_ToLook``, and ask for a look-up of the logs soon."""
         self._followed.enter(where, _ToLook())
         self._looks.ask_soon()
 

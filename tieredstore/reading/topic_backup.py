@@ -1,6 +1,6 @@
-"""Interface to topics that are kept elsewhere than in segments: in files of a pipeline or of Secor, or in batches.
+"""Interface to copies of topics that are not segments: files of a pipeline or of Secor, or batches.
 
-Parts that are installed beside the core implement it, see ``Format.topics`` in ``tieredstore.cli.records.formats``.
+Optional packages implement it, see ``Format.topics`` in ``tieredstore.cli.records.formats``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class TopicBackup(Protocol):
-    """Topics as they were when this object was made. For one thread."""
+    """The topics of a backup as they were when this object was made. Not thread-safe."""
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """The place and the identity of each topic, as a text. Equal texts mean equal records at equal offsets."""
+        """A text per topic, made of its location and identity. Equal texts mean equal records at equal offsets."""
         ...
 
     @property
@@ -29,7 +29,7 @@ class TopicBackup(Protocol):
 
     @property
     def repeats(self) -> int:
-        """The records so far that were left out, because their offsets had been read before."""
+        """The number of records so far that were left out because their offsets had already been read."""
         ...
 
     def extents(self) -> Mapping[TopicPartition, tuple[int, int]]:
@@ -43,6 +43,6 @@ class TopicBackup(Protocol):
     def records(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
         """Yield the records of ``[start, stop)`` by ascending offsets, each once.
 
-        Columns: ``offset timestamp key value headers``. A time of -1 is unknown.
+        The columns are ``offset timestamp key value headers``. A timestamp of -1 is unknown.
         """
         ...

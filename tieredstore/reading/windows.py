@@ -1,4 +1,4 @@
-"""Converts requested places (offsets, times, last records) to windows of offsets in the present logs.
+"""Converts requested places (an offset, a time, or a number of last records) to windows of offsets in the present logs.
 
 Commands and queries clamp: an end beyond the log, or a time without a record, becomes the end of the log. Spark's
 options are exact, as in its Kafka source.
@@ -39,7 +39,7 @@ OffsetAtTime: TypeAlias = Callable[["PartitionLog", int], int | None]
 """Returns the offset of a log's first record at or after a time (ms); None if there is none before its end."""
 
 StartOfLast: TypeAlias = Callable[["PartitionLog", int, int], int]
-"""Returns the offset in a log from which a number of records remain up to an end offset."""
+"""Returns the offset from which the given number of records remain before an end offset (log, number, end)."""
 
 Windows: TypeAlias = "dict[TopicPartition, OffsetWindow]"
 """The offsets to read of each partition; the end is exclusive."""
@@ -56,8 +56,8 @@ def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: Partiti
     if cluster is None or not log.on_broker:
         return None
     live_offset = cluster.offsets_for_times({log.where: timestamp_ms})[log.where]
-    # Below the seam (the end of the bucket's part), the bucket is read. If the broker finds an earlier record there,
-    # start at the seam.
+    # Below the seam (the end of the bucket's part) records come from the bucket, which has none at this time. So if the
+    # broker's answer is below the seam, start at the seam.
     return None if live_offset is None or live_offset >= log.end else max(live_offset, log.seam)
 
 
@@ -81,8 +81,8 @@ class PlaceLookup:
     start_of_last: StartOfLast | None = None
 
     def clamped(self, starts: Places, stops: Places) -> Windows:
-        """Return the offsets of each partition from ``starts`` up to ``stops``, clamped to its log. Maps may be
-        partial.
+        """Return the offsets of each partition from ``starts`` up to ``stops``, clamped to its log. The mappings may
+        omit partitions.
 
         Raise ConfigError for partitions that do not exist, and for offsets beyond the ends of all logs.
         """
@@ -101,9 +101,10 @@ class PlaceLookup:
         """Return the first offset to read of each partition. An offset before the log's first is kept; planning reports
         it.
 
-        Raise ConfigError if a map does not name exactly the existing partitions. Raise it too if a partition has no
-        record at or after a time; with ``if_too_late="latest"``, the partition then starts at its end. The loss
-        policy applies to an offset beyond the log's end; if accepted, the partition starts at its end.
+        Raise ConfigError if a mapping does not name exactly the existing partitions. If a partition has no record at or
+        after the requested time, raise ConfigError or, with ``if_too_late="latest"``, start at the log's end. The loss
+        policy applies to an offset beyond the log's end; if the loss is accepted, the partition starts at the log's
+        end.
         """
         words = self.query.words
         self._check_same(places, words.starting, words.starting_times)
@@ -127,7 +128,7 @@ class PlaceLookup:
         ends = self.ending(ending)
         named = with_offsets(ending, ends)
         for where, start in starts.items():
-            # Keep an end that was named as an offset. An end found by other means may move.
+            # An end that the caller named as an offset stays. Any other end may move back.
             if where not in named:
                 ends[where] = self._end_before_undecided(where, start, ends[where])
             if ends[where] < start:
@@ -139,7 +140,8 @@ class PlaceLookup:
 
     def check_readable(self, windows: Mapping[TopicPartition, OffsetWindow], starts: Places, stops: Places) -> None:
         """Apply the query's loss policy to unreadable segments that may have records of the windows."""
-        # Check up to the requested end: a window ends at the latest with its log, the request may go further.
+        # Check up to the requested end: a window is clamped to the end of its log, but the caller may have requested
+        # more.
         asked = {
             where: (first, max(last, stop) if isinstance(stop := place_of(stops, where), int) else last)
             for where, (first, last) in windows.items()
@@ -157,8 +159,8 @@ class PlaceLookup:
             last = min(last, log.end_from(log.earliest))
             return self.start_of_last(log, start.count, last), last
         first = self._reach(log, start)
-        # End at the latest with the log, and not before the start: as timestamps need not ascend with offsets, the end
-        # may precede it.
+        # Clamp the end to the log's end. The end must not precede the start either: it could, because timestamps need
+        # not ascend with offsets.
         return first, max(first, min(last, log.end_from(first)))
 
     def _start(self, log: PartitionLog, places: Places, if_too_late: Literal["error", "latest"], losses: Losses) -> int:
@@ -172,14 +174,16 @@ class PlaceLookup:
                     f"{self.query.words.start_late} to start such partitions at their end"
                 )
             return log.end
-        # Report a start beyond the end as a loss: only a named offset can be there. If it was valid once, the log has
-        # been truncated since.
+        # A start beyond the end counts as a loss. Only an offset that the caller named can be there; if it was valid
+        # once, the log has been truncated since.
         if start > log.end:
             losses.accept(StartsBeyond(log.where, start, log.end))
         return min(start, log.end)
 
     def _end_before_undecided(self, where: TopicPartition, start: int, stop: int) -> int:
-        """Return an end before a transaction without an outcome, and log a warning: the log continues after it."""
+        """If the window contains a transaction without an outcome, return its first offset as the end, and log a
+        warning.
+        """
         end = self.snapshot.logs[where].end_from(start)
         if not start <= end < stop:
             return stop
@@ -226,7 +230,7 @@ class PlaceLookup:
             check_offset(offset, logs)
 
     def _check_same(self, places: Places, offsets_word: str, times_word: str) -> None:
-        """Raise ConfigError unless a map names exactly the partitions that are read, as Spark's Kafka source
+        """Raise ConfigError if a mapping does not name exactly the partitions that are read, as Spark's Kafka source
         requires.
         """
         if not isinstance(places, Mapping):
