@@ -1,4 +1,4 @@
-"""Decides if the bucket's and the broker's log of a partition are parts of one log, with as few requests as possible."""
+"""Decides, with few requests, if the bucket's and the broker's log of a partition are parts of one log."""
 
 from __future__ import annotations
 
