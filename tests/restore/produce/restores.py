@@ -34,6 +34,8 @@ from tieredstore.testing.segments import Producer, Record, build_batch, build_en
 
 TIME_MS: Final = 1_700_000_000_000
 TIMEOUT_S: Final = 90.0
+STEPS: Final = ("begin", "produce", "flush", "positions", "commit", "committed", "map", "tombstone")
+"""The operations of a run."""
 
 Kept = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
 """Offset, timestamp, key, value and headers of a record."""
@@ -170,6 +172,14 @@ class Restore:
         process.join(TIMEOUT_S)
         assert process.exitcode in (0, -signal.SIGKILL)
         return process.exitcode != 0
+
+    def die_before_each_step(self) -> None:
+        """Run processes up to each operation, and one to the end."""
+        for step in STEPS[:-2]:
+            assert self.die(step, 2), step
+        assert self.die("map")
+        assert self.die("tombstone")
+        assert not self.die("")
 
 
 def _restore(store: str, backup: Path | None, servers: str, topics: dict[str, str], step: str, number: int) -> None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.restore.produce.restores import Kept, Restore, SourceBucket, committed, mapped, mixed_topics
-from tests.restore.produce.test_produced_once import STEPS
+from tests.restore.produce.restores import TIME_MS, Kept, Restore, SourceBucket, committed, mapped, mixed_topics
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.kafka.kafka_topics import make_topic
 from tests.support.pipelines.secor_files import sequence_file
+from tests.support.pubsub.pubsub_topics import topics_in
 from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import DataLossError
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.format._writing import BodyWriter
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
+from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.records.settings import OnDataLoss
 from tieredstore.restore.cli.produce import open_backup
 from tieredstore.restore.produce.offset_map import load_map
@@ -42,21 +50,100 @@ def pipeline_file(folder: Path, bucket: Path, **more: str) -> Path:
     return path
 
 
+def batch_topics(folder: Path, *names: str, partitions: int) -> SourceBucket:
+    """Return a bucket with topics of batches, which ``store.properties`` names. A Message and a batch are repeated."""
+    made, source, request_ids = SourceBucket(Bucket(folder)), random.Random(1), itertools.count()
+    settings = "".join(f"{name}={text}\n" for name, text in made.bucket.options.items())
+    (folder / "store.properties").write_text(settings)
+    topics = topics_in(made.bucket.root)
+    for topic, number in itertools.product(names, range(partitions)):
+        created = topics.get(topic) if number else topics.create(topic, partitions)
+        kept = made.committed.setdefault((topic, number), [])
+        with closing(BatchWriter(topics, created, topics.queue(created))) as writer, topics.queue(created) as queue:
+            for _ in range(4):
+                (first, copied), (second, later) = (sealed_records(source, next(request_ids)) for _ in range(2))
+                _, offset = writer.write([first, first, second], Deadline.after(60), number)
+                begin = offset << 24
+                kept += [(begin + at, *record) for at, record in enumerate(copied)]
+                kept += [(begin + 2 * len(copied) + at, *record) for at, record in enumerate(later)]
+            queue.append(number, [list(queue.walk(number))[-1].raw], Deadline.after(60))
+    return made
+
+
+def sealed_records(source: random.Random, request_id: int) -> tuple[SealedMessage, list[Any]]:
+    """Return a Message of random records, and each record as a restore must give it."""
+    body, kept = BodyWriter(1 << 20), list[Any]()
+    for _ in range(source.randrange(1, 9)):
+        key, value = source.choice([None, b"", b"key"]), source.randbytes(source.randrange(400))
+        headers = source.choice([None, [("h", b"1"), ("", b""), ("ключ", b"\xff")]])
+        time_ms = TIME_MS + source.randrange(10**6)
+        assert body.append(value, key, headers, source.choice([None, b"id"]), time_ms)
+        kept.append((time_ms, key or None, value, headers))
+    request = ProducerRequest(b"\x7f\0\0\1", 7, request_id)
+    message = seal_message(body, len(kept), request, Compression.ZSTD)
+    return SealedMessage(message, request, len(kept), TIME_MS, TIME_MS + 10**6), kept
+
+
 def restore_by_command(backup: Path, store: Path, server: KafkaServer, *words: str) -> Result:
     servers = "--bootstrap-server", server.bootstrap_servers
     return tieredstore("restore", "produce", *words, "--backup", backup, "--store", store, *servers)
 
 
-@pytest.mark.parametrize("name", ["parquet", "sequencefile", "avro"])
-def test_files_of_a_pipeline_come_back_whole(kafka: KafkaServer, tmp_path: Path, name: str) -> None:
-    restore = Restore.into(kafka, mixed_topics(tmp_path, "orders", "payments"))
+def kept_topics(kafka: KafkaServer, folder: Path, name: str, partitions: int = 2) -> Restore:
+    """Return a restore from files of a pipeline in this format, or from batches."""
+    if name == "batches":
+        source = batch_topics(folder, "orders", "payments", partitions=partitions)
+        restore = Restore.into(kafka, source)
+        restore.backup = folder / "store.properties"
+        return restore
+    restore = Restore.into(kafka, mixed_topics(folder, "orders", "payments", partitions=partitions))
     settings = {"file__reader__writer__factory": name, "compression__codec": "gzip", "max__file__size__bytes": "2000"}
     bucket = restore.source.bucket.root
-    restore.backup = pipeline_file(tmp_path, bucket, **{f"secor__{each}": text for each, text in settings.items()})
+    restore.backup = pipeline_file(folder, bucket, **{f"secor__{each}": text for each, text in settings.items()})
     tieredstore("pipeline", "run", restore.backup, "--once").clean()
+    return restore
+
+
+@pytest.mark.parametrize("name", ["parquet", "sequencefile", "avro"])
+def test_files_of_a_pipeline_come_back_whole(kafka: KafkaServer, tmp_path: Path, name: str) -> None:
+    restore = kept_topics(kafka, tmp_path, name)
     assert restore.die("commit", 3)
     assert not restore.die("")
     restore.check()
+
+
+def test_batches_come_back_once_whatever_kills_the_run(kafka: KafkaServer, tmp_path: Path) -> None:
+    restore = kept_topics(kafka, tmp_path, "batches")
+    restore.die_before_each_step()
+    restore.check()
+
+
+def test_batches_say_what_they_lack_and_what_is_wrong(kafka: KafkaServer, tmp_path: Path) -> None:
+    restore = kept_topics(kafka, tmp_path, "batches", partitions=1)
+    settings, store, target = tmp_path / "store.properties", restore.source.bucket.root, restore.topics["orders"]
+    kept = len(restore.source.committed["orders", 0])
+    tieredstore("restore", "produce", "orders", "--store", store, "--bootstrap-server", kafka.bootstrap_servers).fails(
+        3, "there is no topic 'orders' in the bucket", "give --backup"
+    )
+    restore_by_command(settings, store, kafka, "ordres").fails(
+        3, "has no topic ordres of batches", "did you mean orders?"
+    )
+    restore_by_command(settings, store, kafka, "other").fails(3, "has no topic other of batches", "pipeline.name")
+    plan = restore_by_command(settings, store, kafka, f"orders={target}", "--dry-run", "--json")
+    checks, summary = plan.rows
+    lacking = "an empty key is none, a null value is an empty one, and records have no message ids"
+    assert (plan.code, summary["records"], checks[0]["detail"]) == (0, kept, lacking)
+    batch = min(store.glob("*/default/topics/orders/*"))
+    whole = batch.read_bytes()
+    batch.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    restore_by_command(settings, store, kafka, f"orders={target}").fails(
+        4, f"{batch.name}: the object's CRC-32 differs"
+    )
+    batch.write_bytes(whole)
+    done = restore_by_command(settings, store, kafka, f"orders={target}", "--json")
+    assert (done.code, done.rows[1]["records"], done.rows[1]["repeats"] > 0) == (0, kept, True), done
+    assert f"source: {lacking}" in done.stderr
+    assert len(committed(kafka, target, 0)) == kept
 
 
 SECORS = {
@@ -107,11 +194,7 @@ def test_secors_files_come_back_once_whatever_kills_the_run(kafka: KafkaServer, 
     source = SourceBucket(Bucket(tmp_path), {("orders", 0): records})
     restore = Restore(source, kafka, {"orders": make_topic(kafka, FOREVER)}, secor)
     # A transaction for each upload. Each also has a record that only a file of the upload before has.
-    for step in STEPS[:-2]:
-        assert restore.die(step, 2), step
-    assert restore.die("map")
-    assert restore.die("tombstone")
-    assert not restore.die("")
+    restore.die_before_each_step()
     restore.check()
 
 
@@ -122,17 +205,22 @@ def test_a_target_that_deletes_old_records_is_refused(kafka: KafkaServer, secor:
     assert committed(kafka, target, 0) == []
 
 
-@pytest.mark.parametrize("suffix", [".seq", ".parquet"])
-def test_missing_files_are_a_loss(kafka: KafkaServer, tmp_path: Path, suffix: str) -> None:
-    restore = Restore.into(kafka, mixed_topics(tmp_path, "orders", partitions=1))
-    settings = pipeline_file(
-        tmp_path, restore.source.bucket.root, secor__file__reader__writer__factory="sequencefile",
-        secor__max__file__size__bytes="2000",
-    )  # fmt: skip
-    tieredstore("pipeline", "run", settings, "--once").clean()
-    # A SequenceFile, or the sidecar that has the keys and headers of another.
-    gone = sorted(path for path in (tmp_path / "files" / "out" / "orders").rglob("*") if path.suffix == suffix)[1]
-    gone.unlink()
+# A SequenceFile, the sidecar that has the keys and headers of another, or a batch.
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("sequencefile", "files/out/orders/**/*.seq"),
+        ("sequencefile", "files/out/orders/**/*.parquet"),
+        ("batches", "bucket/*/default/topics/orders/*"),
+    ],
+)
+def test_missing_files_are_a_loss(kafka: KafkaServer, tmp_path: Path, name: str, files: str) -> None:
+    restore = kept_topics(kafka, tmp_path, name, partitions=1)
+    settings = restore.backup
+    assert settings is not None
+    del restore.source.committed["payments", 0]
+    restore.topics = {"orders": restore.topics["orders"]}
+    sorted(tmp_path.glob(files))[1].unlink()
     with open_backup(settings, ["orders"]) as backup:
         manager, topics, servers = restore.source.bucket.manager, dict(restore.topics), kafka.bootstrap_servers
 
@@ -141,7 +229,8 @@ def test_missing_files_are_a_loss(kafka: KafkaServer, tmp_path: Path, suffix: st
             list(ProduceRun(source, {"bootstrap.servers": servers}).outcomes())
 
         ((start, stop),) = backup.holes(("orders", 0), *backup.extents()["orders", 0])
-        with pytest.raises(DataLossError, match=f"offsets {start} to {stop - 1} of orders-0 are missing in the backup"):
+        missing = f"offsets {start} to {stop - 1} of orders-0 are missing in the backup"
+        with pytest.raises(DataLossError, match=missing):
             run("fail")
         run("report")
     kept = restore.source.committed["orders", 0]

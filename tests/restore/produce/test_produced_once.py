@@ -13,15 +13,13 @@ from typing import Any, Final
 
 import pytest
 
-from tests.restore.produce.restores import TIMEOUT_S, Restore, committed, mixed_topics
+from tests.restore.produce.restores import STEPS, TIMEOUT_S, Restore, committed, mixed_topics
 from tests.support.kafka.kafka_topics import Produced, Transaction, end_offset, make_topic, produce
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import start_kafka_cluster
 from tieredstore.errors import ConfigError, FencedError
 from tieredstore.restore.produce.runs import CONTROL_TOPIC
 from tieredstore.restore.produce.target import NewTopic, TargetCluster
-
-STEPS = ("begin", "produce", "flush", "positions", "commit", "committed", "map", "tombstone")
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
@@ -57,11 +55,7 @@ def test_a_finished_run_does_nothing(restore: Restore) -> None:
 
 
 def test_a_run_killed_before_each_operation(restore: Restore) -> None:
-    for step in STEPS[:-2]:
-        assert restore.die(step, 2), step
-    assert restore.die("map")
-    assert restore.die("tombstone")
-    assert not restore.die("")
+    restore.die_before_each_step()
     restore.check()
 
 

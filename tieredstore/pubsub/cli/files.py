@@ -1,11 +1,16 @@
-"""Batches as a format of ``tieredstore show``."""
+"""Batches as a format of ``tieredstore show``, and topics of batches for ``restore produce --backup``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.records.formats import Asked, Format, Shown, View
+
+if TYPE_CHECKING:
+    from tieredstore.reading.topic_backup import TopicBackup
 
 
 def _knows(asked: Asked) -> bool:
@@ -20,4 +25,15 @@ def _show(asked: Asked) -> AbstractContextManager[Shown]:
     return batch_files.show_batch(asked)
 
 
-FILES: Final = (Format("batches of MemQ", frozenset({View.CONTENTS, View.RECORDS}), _knows, _show),)
+def _topics(settings: Path, topics: Sequence[str]) -> AbstractContextManager[TopicBackup] | None:
+    from tieredstore.config.properties import read_properties
+
+    # A pipeline's settings name a store too: the pipeline's own source.
+    if "pipeline.name" in read_properties(settings):
+        return None
+    from tieredstore.pubsub.consume.topic_backup import open_backup
+
+    return open_backup(settings, topics)
+
+
+FILES: Final = (Format("batches of MemQ", frozenset({View.CONTENTS, View.RECORDS}), _knows, _show, _topics),)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from tieredstore.cli.app.options import BACKUP, Cluster, DryRun, End, Json, Store
+from tieredstore.cli.app.options import Cluster, DryRun, End, Json, Store
 from tieredstore.cli.app.outcomes import Teller, Words, tell_all
 from tieredstore.cli.terminal.output import complain, counted, human_count, print_json_line, print_lines
 from tieredstore.cli.terminal.rows import Row, attributes
 from tieredstore.config.installed import attached_parts
-from tieredstore.errors import ConfigError, ResourceNotFoundError
+from tieredstore.errors import ConfigError, ResourceNotFoundError, TopicNotFoundError
 from tieredstore.model import AtTime, Uuid, human_bytes
 from tieredstore.ops.doctor.checkup import Check, Verdict
 
@@ -69,7 +69,14 @@ def produce(
             help="Create missing topics by FILE, or by the bucket's snapshots.",
         ),
     ] = None,
-    backup: Annotated[Path | None, BACKUP] = None,
+    backup: Annotated[
+        Path | None,
+        typer.Option(
+            "--backup",
+            metavar="FILE",
+            help="Restore from elsewhere: FILE has the settings of a pipeline, of Secor, or of a store with batches.",
+        ),
+    ] = None,
     *,
     dry_run: DryRun = False,
     output: Json,
@@ -81,7 +88,8 @@ def produce(
     order in each partition stay as they are. The new offsets are in the bucket: see restore offsets. --to TIME cuts
     all topics at one time.
 
-    With --backup the records come from the files of that pipeline. What these lack is shown first, also by --dry-run.
+    With --backup the records come from the files of that pipeline, or from that store's topics of batches (see pubsub).
+    What these lack is shown first, also by --dry-run.
 
     Example: tieredstore restore produce orders=orders2 -c store.properties --bootstrap-server broker1:9092
     """
@@ -107,7 +115,10 @@ def produce(
         if kept is not None:
             source = BackupTopics(bucket.manager, options, kept)
         else:
-            source = stack.enter_context(BucketTopics(bucket.manager, options))
+            try:
+                source = stack.enter_context(BucketTopics(bucket.manager, options))
+            except TopicNotFoundError as error:
+                raise TopicNotFoundError(f"{error}; for files of a pipeline, or batches, give --backup") from None
             source.cut = _cut(source, moment, cut_file)
         new = _new_topics(bucket.manager, create_with)
         if dry_run:
@@ -128,7 +139,7 @@ def open_backup(settings: Path, topics: Sequence[str]) -> AbstractContextManager
     opened = (each.topics(settings, topics) for each in formats if each.topics is not None)
     found = next((each for each in opened if each is not None), None)
     if found is None:
-        raise ConfigError(f"{settings} is not a backup: name the settings of a pipeline (pipeline.name)")
+        raise ConfigError(f"no installed part of tieredstore can restore from {settings}")
     return found
 
 

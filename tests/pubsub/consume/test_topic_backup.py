@@ -1,0 +1,123 @@
+"""Topics of batches as ``restore produce`` reads them: offsets, and whatever the queue has no longer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.pubsub.pubsub_topics import batch_keys, orders_on, sealed_message
+from tieredstore.errors import ConfigError, DataLossError
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.consume.topic_backup import BatchBackup
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, message_header
+from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
+from tieredstore.records.columns import int64_values
+
+WHERE = ("orders", 0)
+BATCH = 256 << 24
+"""The offsets of a batch, each of which has a queue's entry of its own."""
+
+
+@pytest.fixture
+def topics() -> Topics:
+    return orders_on()
+
+
+def write(topics: Topics, *messages: SealedMessage) -> None:
+    queue = topics.queue(topics.get("orders"))
+    writer = BatchWriter(topics, topics.get("orders"), queue)
+    writer.write(messages, Deadline.after(60))
+    writer.close()
+
+
+def message(request_id: int, *values: bytes) -> SealedMessage:
+    return sealed_message(ProducerRequest(b"\x7f\0\0\1", 7, request_id), *values, timestamp_ms=5)
+
+
+@pytest.fixture
+def log(topics: Topics) -> Iterator[BatchLog]:
+    for number in range(3):
+        write(topics, message(2 * number, b"a", b"b"), message(2 * number + 1, b"c"))
+    with BatchLog(topics, topics.get("orders")) as opened:
+        yield opened
+
+
+def values(backup: BatchBackup, start: int, stop: int) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    for records in backup.records(WHERE, start, stop):
+        found |= dict(zip(int64_values(records, "offset"), records.to_pydict()["value"], strict=True))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [
+        (0, 2, {0: b"a", 1: b"b"}),
+        (2, BATCH + 1, {2: b"c", BATCH: b"a"}),
+        (3, BATCH, {}),
+        (2 * BATCH + 1, 3 * BATCH, {2 * BATCH + 1: b"b", 2 * BATCH + 2: b"c"}),
+        (7, 7, {}),
+    ],
+)
+def test_offsets_begin_and_end_within_batches(
+    topics: Topics, log: BatchLog, start: int, stop: int, expected: dict[int, bytes]
+) -> None:
+    backup = BatchBackup(topics, {"orders": log})
+    assert backup.extents() == {WHERE: (0, 3 * BATCH)}
+    assert values(backup, start, stop) == expected
+    assert backup.holes(WHERE, start, stop) == []
+
+
+def test_what_retention_frees_during_a_run_is_a_hole(topics: Topics, log: BatchLog) -> None:
+    assert not any("retention" in each for each in BatchBackup(topics, {"orders": log}).lacks)
+    log.queue.free(0, 256)
+    later = BatchBackup(topics, {"orders": log})
+    assert later.lacks[-1] == "retention has freed queue orders/0 before offset 256"
+    assert later.extents() == {WHERE: (BATCH, 3 * BATCH)}
+    assert later.holes(WHERE, 2, 4 * BATCH) == [(2, BATCH), (3 * BATCH, 4 * BATCH)]
+
+
+def test_missing_objects_are_holes_and_are_named(
+    topics: Topics, log: BatchLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    backup = BatchBackup(topics, {"orders": log})
+    key = next(log.walk(0, 256)).key
+    assert backup.holes(WHERE, 0, 3 * BATCH) == []
+    topics.store.delete([key])
+    # It disappears only once the run has begun.
+    with pytest.raises(DataLossError, match=f"queue orders/0, offset 256: the object {key} is missing"):
+        values(backup, 0, 3 * BATCH)
+    later = BatchBackup(topics, {"orders": log})
+    with caplog.at_level(logging.WARNING, "tieredstore"):
+        assert later.holes(WHERE, 1, 2 * BATCH) == [(BATCH, BATCH + (1 << 24))]
+        assert later.holes(WHERE, BATCH + 2, 2 * BATCH) == [(BATCH + 2, BATCH + (1 << 24))]
+    assert caplog.messages == [f"queue orders/0, offset 256: the object {key} is missing"] * 2
+
+
+def test_repeated_messages_keep_their_numbers(topics: Topics, log: BatchLog) -> None:
+    write(topics, message(9, b"x"), message(5, b"c"), message(10, b"y"))
+    backup = BatchBackup(topics, {"orders": log})
+    for start in (0, 3 * BATCH):
+        found = values(backup, start, 4 * BATCH)
+        assert {at: value for at, value in found.items() if at >= 3 * BATCH} == {3 * BATCH: b"x", 3 * BATCH + 2: b"y"}
+    assert backup.repeats == 2
+
+
+def test_records_without_fields_have_no_time(topics: Topics, log: BatchLog) -> None:
+    body = bytes.fromhex("0000 00000000 00000001 76")
+    stored = message_header(body, 1, None, Compression.NONE).to_bytes() + body
+    write(topics, SealedMessage(stored, None, 1, None, None))
+    (records,) = BatchBackup(topics, {"orders": log}).records(WHERE, 3 * BATCH, 4 * BATCH)
+    row = {"offset": 3 * BATCH, "timestamp": -1, "key": None, "value": b"v", "headers": None}
+    assert records.to_pylist() == [row]
+
+
+def test_a_batch_with_too_many_records_is_refused(topics: Topics, log: BatchLog) -> None:
+    stored = message_header(b"", 1 << 24, None, Compression.NONE).to_bytes()
+    write(topics, SealedMessage(stored, None, 1 << 24, None, None), message(9, b"x"))
+    with pytest.raises(ConfigError, match="has 16777217 records, and only 16777216 of a batch can be restored"):
+        values(BatchBackup(topics, {"orders": log}), 3 * BATCH, 4 * BATCH)
+    assert len(batch_keys(topics)) == 4
