@@ -232,6 +232,9 @@ def test_missing_files_are_a_loss(kafka: KafkaServer, tmp_path: Path, name: str,
         missing = f"offsets {start} to {stop - 1} of orders-0 are missing in the backup"
         with pytest.raises(DataLossError, match=missing):
             run("fail")
+        restore_by_command(
+            settings, tmp_path / "bucket", kafka, f"orders={topics['orders']}", "--dry-run"
+        ).fails(3, missing)  # fmt: skip
         run("report")
     kept = restore.source.committed["orders", 0]
     restore.source.committed["orders", 0] = [record for record in kept if not start <= record[0] < stop]

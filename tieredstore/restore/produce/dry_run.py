@@ -297,7 +297,8 @@ def examine(
 ) -> DryRun:
     """Compare what a run of ``restore produce`` would restore with the target's topics. ``scan`` reads all records.
 
-    A missing topic is created later if ``new`` says how. Raise the errors of the brokers.
+    A missing topic is created later if ``new`` says how. Raise the errors of the brokers, and DataLossError of a scan
+    for missing offsets.
     """
     options, is_rehashed, now_ms = topics.options, topics.options.partitioner != "keep", int(time.time() * 1000)
     checks = [Check("source", Verdict.WARN, sentence) for sentence in topics.lacks]
@@ -305,6 +306,8 @@ def examine(
     missing: dict[str, NewTopic] = {}
     with TargetCluster(properties) as cluster:
         ranges = topics.ranges()
+        if scan:
+            topics.check(ranges)
         spans, scanned = topics.spans(ranges), _scan(topics.batches(ranges)) if scan else {}
         for topic, name in options.topics.items():
             partitions = {number: each for (of, number), each in spans.items() if of == topic}
