@@ -1,4 +1,4 @@
-"""Batches on object storage: producers, consumers and the topics between them."""
+"""Topics stored as batches of records in object storage, with their producers, consumers and brokers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BatchConsumer", "BatchProducer", "Position", "Topic", "Topics", "ope
 
 
 def __getattr__(name: str) -> object:
-    # Import lazily: `tieredstore --help` imports this package only for its table of commands.
+    # Import submodules on first use: `tieredstore --help` imports this package only for its list of commands.
     with Extra("a topic of batches", "kafka"):
         match name:
             case "BatchConsumer":

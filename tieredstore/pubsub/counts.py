@@ -1,6 +1,6 @@
 """Counts of producers, consumers and brokers of topics of batches.
 
-Prometheus gets sums over topics, since the number of topics is unbounded."""
+Prometheus gets sums over all topics, because the number of topics is unlimited."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tieredstore.metrics import Snapshots
 class ProducerCounts:
     """Counts of one producer, changed only under its lock.
 
-    Records count when their Message is closed. The export to Prometheus adds the open Message's records and the levels
-    (held bytes, waiting records)."""
+    Records are counted when their Message is closed. The export to Prometheus adds the records of the open Message, and
+    two current levels (held bytes, waiting records)."""
 
     records: int = 0
     record_bytes: int = 0
@@ -59,7 +59,7 @@ class AuditingCounts:
 
 @dataclass(slots=True)
 class PairingCounts:
-    """Counts of Messages, from comparing the audit records of producers and consumers.
+    """Counts of Messages that result from pairing the audit records of producers and consumers.
 
     ``paired_records`` and ``damaged_records`` count records. ``lag_ms_max`` is the time from a producer's audit record
     to the consumer's in the latest pair. The last three fields are gauges.

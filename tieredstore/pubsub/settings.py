@@ -12,7 +12,7 @@ from tieredstore.config.sections import Section
 from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port, integer, long, string, words
 
 MOST_BROKER_PORT: Final = 32767
-"""MemQ's packets hold a port in signed 16 bits."""
+"""Maximum port number in MemQ's packets: a signed 16-bit number."""
 
 _COORDINATOR: Final = "pubsub.broker.coordinator"
 _KEY: Final = "pubsub.broker.tls.key"
@@ -66,26 +66,32 @@ class BatchSettings(SettingsGroup):
         description="Bytes of a Message before compression; larger records are refused.",
     )
     batch_bytes: Annotated[int, integer(1024, 1073741824)] = Field(
-        default=16777216, alias="pubsub.batch.bytes", description="Stored bytes at which a batch is sealed."
+        default=16777216,
+        alias="pubsub.batch.bytes",
+        description="Size of a batch in stored bytes at which it is written.",
     )
     batch_ms: Annotated[int, integer(1, 3600000)] = Field(
-        default=1000, alias="pubsub.batch.ms", description="Age in ms of the first record at which a batch is sealed."
+        default=1000,
+        alias="pubsub.batch.ms",
+        description="Age in ms of a batch's first record at which the batch is written.",
     )
     batch_messages: Annotated[int, integer(1, 100000)] = Field(
-        default=1000, alias="pubsub.batch.messages", description="Messages at which a batch is sealed."
+        default=1000, alias="pubsub.batch.messages", description="Number of Messages at which a batch is written."
     )
     buffer_bytes: Annotated[int, integer(1048576)] = Field(
         default=67108864,
         alias="pubsub.buffer.bytes",
-        description="Bytes of records that a producer may hold; then `send` waits.",
+        description="Bytes of records that a producer may hold before `send` waits.",
     )
     max_block_ms: Annotated[int, integer(0)] = Field(
-        default=60000, alias="pubsub.max.block.ms", description="Time in ms that `send` waits for room."
+        default=60000,
+        alias="pubsub.max.block.ms",
+        description="Time in ms for which `send` waits for room in that buffer.",
     )
     delivery_timeout_ms: Annotated[int, integer(1000)] = Field(
         default=120000,
         alias="pubsub.delivery.timeout.ms",
-        description="Time in ms from sealing within which a batch must be stored and notified, or fails.",
+        description="Time in ms in which a full batch and its notification must be stored; after it, delivery fails.",
     )
     uploads: Annotated[int, integer(1, 64)] = Field(
         default=4, alias="pubsub.uploads", description="Batches of one producer to write in parallel."
@@ -96,7 +102,7 @@ class BatchSettings(SettingsGroup):
     fetch_bytes: Annotated[int, integer(1048576)] = Field(
         default=268435456,
         alias="pubsub.fetch.bytes",
-        description="Bytes of objects that one consumer may hold; at least one object.",
+        description="Bytes of objects that one consumer may hold; one object may be larger.",
     )
     retention_ms: Annotated[int | None, integer(1)] = Field(
         default=None,
@@ -111,7 +117,7 @@ class BatchSettings(SettingsGroup):
     delete_delay_ms: Annotated[int, integer(0)] = Field(
         default=3600000,
         alias="pubsub.delete.delay.ms",
-        description="Time in ms until objects of freed batches are deleted, for readers that are about to fetch them.",
+        description="Time in ms from freeing a batch to deleting its object, which readers may still be fetching.",
     )
     dedup_window_ms: Annotated[int, integer(1)] = Field(
         default=600000,
@@ -121,7 +127,7 @@ class BatchSettings(SettingsGroup):
     max_expanded_bytes: Annotated[int, integer(1048576, 1073741824)] = Field(
         default=268435456,
         alias="pubsub.max.expanded.bytes",
-        description="Most bytes that one Message may expand to.",
+        description="Maximum bytes of one Message after decompression.",
     )
     audit_topic: Annotated[str | None, NAME] = Field(
         default=None,
@@ -159,7 +165,7 @@ class BatchBrokerSettings(SettingsGroup):
     advertised: Annotated[tuple[str, int] | None, string("host:port, the port up to 32767", _address)] = Field(
         default=None,
         alias="pubsub.broker.advertised",
-        description="Address for clients; unset: this machine's address and the port.",
+        description="Address that clients get; unset: this machine's address, and the port of `pubsub.broker.listen`.",
     )
     rack: Annotated[str, string()] = Field(
         default="", alias="pubsub.broker.rack", description="Zone of the broker (MemQ's locality)."
@@ -172,19 +178,21 @@ class BatchBrokerSettings(SettingsGroup):
     buffer_bytes: Annotated[int, integer(16777216)] = Field(
         default=268435456,
         alias="pubsub.broker.buffer.bytes",
-        description="Bytes of Messages that a broker may hold; then it stops reading.",
+        description="Bytes of Messages that a broker may hold before it stops reading requests.",
     )
     connections: Annotated[int, integer(1, 1000000)] = Field(
-        default=10000, alias="pubsub.broker.max.connections", description="Most connections; further ones are closed."
+        default=10000,
+        alias="pubsub.broker.max.connections",
+        description="Maximum number of connections; further connections are closed.",
     )
     serve_reads: Annotated[bool, BOOLEAN] = Field(
-        default=False, alias="pubsub.broker.serve.reads", description="Answer reads of a topic's own objects."
+        default=False, alias="pubsub.broker.serve.reads", description="Answer READ requests for a topic's objects."
     )
     batch_by: Annotated[str, choice("any", "producer")] = Field(
         default="any",
         alias="pubsub.batch.by",
-        description="Messages that share a broker's batch: those of `any` producers, or by `producer` those of the "
-        "producers of one read partition. Effectively-once with several brokers needs `producer`.",
+        description="Which Messages share a batch of a broker. `any`: Messages of all producers. `producer`: each "
+        "producer's Messages go to one read partition; effectively-once with several brokers needs this.",
     )
     coordinator: Annotated[str, choice("none", "store", "zookeeper")] = Field(
         default="store",
@@ -195,7 +203,7 @@ class BatchBrokerSettings(SettingsGroup):
     zookeeper: Annotated[str | None, NAME] = Field(
         default=None,
         alias="pubsub.broker.zookeeper.connect",
-        description="ZooKeeper's servers, `host:port,host:port/path`; those of MemQ's brokers, if any.",
+        description="ZooKeeper's servers, `host:port,host:port/path`; if there are MemQ brokers, the same as theirs.",
     )
     zookeeper_session_ms: Annotated[int, integer(1000, 600000)] = Field(
         default=8000,
@@ -219,8 +227,8 @@ class BatchBrokerSettings(SettingsGroup):
     authorizer: Annotated[str, NAME] = Field(
         default="none",
         alias="pubsub.broker.authorizer",
-        description="Who may read and write: `none` lets all, or a Python class `module.Class`, a subclass of "
-        "`tieredstore.pubsub.broker.authorization.Authorizer`.",
+        description="Authorization of reads and writes: `none` allows all; or a Python class `module.Class`, a "
+        "subclass of `tieredstore.pubsub.broker.authorization.Authorizer`.",
     )
     certificate: Annotated[Path | None, PATH] = Field(
         default=None,
@@ -255,7 +263,9 @@ class BatchClientSettings(SettingsGroup):
     """Settings of producers that write to brokers."""
 
     bootstrap: Annotated[tuple[str, ...], words("host:port, separated by commas", _bootstrap)] = Field(
-        default=(), alias="pubsub.bootstrap", description="Brokers to ask first; if set, producers write to brokers."
+        default=(),
+        alias="pubsub.bootstrap",
+        description="Brokers to contact first; if set, producers write to brokers.",
     )
     rack: Annotated[str, string()] = Field(
         default="", alias="pubsub.rack", description="Zone of a producer, which prefers brokers of the same zone."
@@ -268,7 +278,7 @@ class BatchClientSettings(SettingsGroup):
     request_timeout_ms: Annotated[int, integer(100)] = Field(
         default=15000,
         alias="pubsub.request.timeout.ms",
-        description="Time in ms to wait for a broker before trying another; more than storing a batch takes.",
+        description="Time in ms to wait for a broker before trying another one; storing a batch must take less.",
     )
     endpoints: Annotated[int, integer(1, 64)] = Field(
         default=1, alias="pubsub.write.endpoints", description="Number of brokers that a producer writes to in turn."
@@ -298,13 +308,13 @@ class BatchClientSettings(SettingsGroup):
 SECTIONS: Final = (
     Section(
         "Batches on object storage",
-        f"Not for the plugin. `{BatchSettings.client_properties}*` are properties of the Kafka client of a queue in "
-        "Kafka.",
+        f"The plugin has no such settings. `{BatchSettings.client_properties}*` are properties of the Kafka client, "
+        "for a queue in Kafka.",
         (BatchSettings,),
     ),
     Section(
         "Brokers of batches",
-        "For `tieredstore pubsub broker` and for producers that write to brokers. Not for the plugin.",
+        "For `tieredstore pubsub broker` and for producers that write to brokers. The plugin has no such settings.",
         (BatchBrokerSettings, BatchClientSettings),
     ),
 )

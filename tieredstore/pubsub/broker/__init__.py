@@ -1,1 +1,3 @@
-"""A broker that speaks MemQ's packets: many small requests in, few large objects out (docs/how-to/batches.md)."""
+"""A broker that speaks MemQ's packets: it combines many small requests into few large objects (docs/how-
+to/batches.md).
+"""

@@ -1,4 +1,4 @@
-"""Authorization at a broker: a hook, and its default that allows everything."""
+"""Authorization of a broker's clients: a hook for the operator's code, and the default, which allows everything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class Client:
 
 
 class Authorizer(ABC):
-    """Hook that allows or denies writes and reads of a topic. Metadata are open to all, as at MemQ's brokers."""
+    """Hook that allows or denies writes and reads of a topic. Every client may read metadata, as with MemQ's
+    brokers.
+    """
 
     @abstractmethod
     def allows(self, client: Client, operation: PacketType, topic: str) -> bool:
@@ -37,7 +39,8 @@ class EverybodyMay(Authorizer):
 
 
 def authorizer_of(name: str) -> Authorizer:
-    """Return the authorizer of ``pubsub.broker.authorizer``; raise ConfigError if its class cannot be used."""
+    """Return an instance of the class that ``pubsub.broker.authorizer`` names; raise ConfigError if the class cannot be
+    used."""
     if name == NONE:
         return EverybodyMay()
     own_class: type[Authorizer] = named_class(

@@ -1,6 +1,7 @@
 """A broker that speaks MemQ's packets: it stores Messages of many producers in batches, then acknowledges them.
 
-Kept apart from ``running``, so that a process can run a broker on a loop of its own."""
+Separate from ``running``, which wraps the broker as a service: a process that has its own event loop needs only this
+module."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ class _Write:
 
 
 class Broker:
-    """Answers requests from ``start`` until ``drain``. Runs on one loop; threads access the store.
+    """A broker: answers requests from ``start`` until ``drain``. Runs on one event loop; worker threads access the
+    store.
 
     ========  ===========================================  ==========================================================
     state     has                                          next
@@ -170,11 +172,12 @@ class Broker:
         return any(self._assignment.serves(known.name) for known in self.directory.all())
 
     async def hand_over(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Serve until ``is_over``, then until all clients know which brokers now have their topics.
+        """Serve until ``is_over()`` is true and all clients know which brokers now have their topics.
 
-        Answer writes to topics of other brokers with 302, and name those brokers in metadata. After ``is_over``, wait
-        until every writing client was redirected and had a second to ask for metadata. This wait takes at most ten
-        seconds, the whole call ``seconds``. MemQ's clients do not look for another broker when a connection ends.
+        A write to another broker's topic is answered with 302, and the metadata names that broker. Redirects are needed
+        because MemQ's clients do not look for another broker when a connection ends. After ``is_over()``, wait at most
+        ten seconds until every writing client was redirected and had a second to ask for metadata. The whole call takes
+        at most ``seconds``.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds
@@ -187,7 +190,7 @@ class Broker:
         return is_quiet and not any(connection.expects_to_write for connection in self._connections)
 
     async def drain(self, seconds: float) -> None:
-        """Stop listening, store and answer all Messages, then close all connections, within ``seconds``."""
+        """Stop listening, store and answer Messages for at most ``seconds``, then close all connections."""
         self._stop_listening()
         for connection in self._connections:
             connection.stop_reading()
@@ -205,7 +208,7 @@ class Broker:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close at once: answer nothing more, and lose Messages that are not stored."""
+        """Close all connections at once. Messages that are not stored yet are lost, and get no answer."""
         self._stop_listening()
         for connection in list(self._connections):
             connection.abort()
@@ -273,7 +276,7 @@ class Broker:
             self.room.give_back(write.held)
             return
         if not self._processors.is_ready(topic):
-            # Copy the data of a write that has to wait: the frame's memory is reused after this call.
+            # Copy the data of a write that has to wait, because the frame's memory is reused after this call.
             write = replace(write, payload=replace(write.payload, data=bytes(write.payload.data)))
         self._processors.ask(topic, partial(self._store, write), partial(self._begin, write.connection))
 
@@ -297,7 +300,8 @@ class Broker:
         self.counts.message_bytes += len(payload.data)
         connection.expects_to_write = True
         if not header.record_count:
-            # Acknowledge without storing, as MemQ does: its reader skips the rest of a batch after an empty Message.
+            # Acknowledge an empty Message without storing it, as MemQ does: MemQ's reader would skip the rest of a
+            # batch after it.
             self.counts.empty_messages += 1
             processor.note_empty(header)
             self.room.give_back(write.held)
@@ -345,7 +349,7 @@ class Broker:
             if self._authorizer.allows(Client(connection.address, connection.principal), operation, topic):
                 return True
         except Exception:
-            # The authorizer is the operator's code: log its error and hide it from clients.
+            # The authorizer is the operator's code: its error goes to the log, and clients do not see it.
             _logger.exception("the authorizer failed over a %s by %s", operation.name, _name(connection))
             _refuse(connection, request, Code.INTERNAL_ERROR, "the authorizer failed")
         else:
@@ -396,7 +400,7 @@ async def _wait_until(holds: Callable[[], bool], end_s: float) -> None:
 
 
 def _nobody_waits(failure: TieredStoreError | None) -> None:
-    """Ignore the outcome of a Message whose client wants no acknowledgement."""
+    """Do nothing with the outcome of a Message, because its client wants no acknowledgement."""
 
 
 def _name(connection: Connection) -> str:
@@ -404,7 +408,7 @@ def _name(connection: Connection) -> str:
 
 
 def own_address(host: str) -> str:
-    """Return the address under which other machines reach this one; ``host`` unless it is a wildcard."""
+    """Return ``host``; if it is a wildcard, return the address at which other machines reach this machine."""
     if host not in {"0.0.0.0", "::", ""}:  # noqa: S104  compared, not listened on
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -416,7 +420,8 @@ def own_address(host: str) -> str:
 
 
 def server_tls(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS context for clients, None without TLS; raise ConfigError for unusable files."""
+    """Return the TLS context for clients, or None without TLS; raise ConfigError if a certificate or key file is
+    unusable."""
     own = settings.section(BatchBrokerSettings)
     if own.certificate is None:
         return None
@@ -433,7 +438,9 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
 
 
 class MetadataAnswers:
-    """Metadata answers of one broker, on its loop. Every client may ask, as at MemQ's brokers."""
+    """Answers to metadata requests of one broker's clients, on its loop. Every client may ask, as with MemQ's
+    brokers.
+    """
 
     def __init__(self, directory: Directory, assignment: Assignment, lookups: Executor) -> None:
         self._directory = directory
@@ -443,7 +450,7 @@ class MetadataAnswers:
     def answer(
         self, connection: Connection, request: Request, names: tuple[str, ...]
     ) -> Coroutine[object, object, None] | None:
-        """Answer at once, or return a coroutine that first looks up unknown topics."""
+        """Answer at once and return None, or return a coroutine that looks up the unknown topics and then answers."""
         if all(self._directory.known(name) is not None or self._directory.is_unknown(name) for name in names):
             self._tell(connection, request, names)
             return None
@@ -455,7 +462,7 @@ class MetadataAnswers:
                 try:
                     loop = asyncio.get_running_loop()
                     if await loop.run_in_executor(self._lookups, self._directory.look, name) is None:
-                        break  # one unknown topic is enough to refuse the request: look up no more topics
+                        break  # the topic does not exist, so the request is refused whatever the other topics are
                 except TieredStoreError as error:
                     _refuse(connection, request, Code.REQUEST_FAILED, str(error))
                     return
@@ -480,7 +487,7 @@ READ_VERSION: Final = 5
 
 _RANGE_BYTES: Final = 4 << 20
 _ANSWER_S: Final = 600.0
-"""The longest time to send an answer: a client that does not read it blocks others."""
+"""The longest time to send an answer: while a client does not read its answer, reads of other clients wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,7 +527,8 @@ def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
 
 
 class ReadAnswers:
-    """READ answers of one broker. A connection sends one answer at a time, so that their ranges do not mix."""
+    """READ answers of one broker. A connection sends one answer at a time, so that parts of different answers do not
+    mix."""
 
     def __init__(self, threads: Executor, *, at_once: int) -> None:
         self._threads = threads

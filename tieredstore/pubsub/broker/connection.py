@@ -1,8 +1,10 @@
-"""One client's connection: splits bytes into frames, without copying large ones or exceeding the broker's buffer.
+"""One client's connection: splits received bytes into frames, without copying large frames or exceeding the broker's
+buffer.
 
-All connections of a broker read into one buffer, since the loop reads one socket at a time. Complete frames are handled
-in place; the connection keeps only the incomplete rest. A large frame gets memory of its own once its whole size is
-free in the broker's buffer (``pubsub.broker.buffer.bytes``). Until then the socket is not read, and the client waits.
+All connections of a broker read into one shared memory, because the loop reads one socket at a time. The connection
+handles complete frames in that memory, and copies only the incomplete frame at the end. A large frame gets separate
+memory once its whole size is free in the broker's buffer (``pubsub.broker.buffer.bytes``). Until then the connection
+does not read the socket, so the client waits.
 """
 
 from __future__ import annotations
@@ -42,17 +44,17 @@ at most 64 KiB.
 LEAST_PACE_S: Final = 60.0
 """The longest time for a request to arrive, since a slow client holds memory that others wait for.
 
-It counts from the request's first byte (for the first request, from the connection) and includes the wait for free
-memory in the broker's buffer. A request has at least ``LEAST_PACE_AFTER_S`` after its memory was reserved. Idle time
-between requests is unlimited.
+The time counts from the request's first byte (for the first request, from the moment of connecting) and includes the
+wait for free memory in the broker's buffer. After its memory was reserved, a request still has ``LEAST_PACE_AFTER_S``.
+Idle time between requests is unlimited.
 """
 
 LEAST_PACE_AFTER_S: Final = 5.0
 
 _UNSENT_BYTES: Final = 1 << 20
 _MOST_SLOW: Final = 16
-"""Requests of one connection that may wait for the store at once. Messages do not count: the broker's buffer limits
-them.
+"""Maximum number of requests of one connection that wait for the store at once. Writes do not count, since the broker's
+buffer limits them.
 """
 
 
@@ -93,8 +95,8 @@ class Inlet:
     """Resources that all connections of a broker share: the handler of requests, the limit on buffered bytes, and
     memory.
 
-    ``pool`` recycles the memory of large frames. The loop reads one socket at a time into ``shared``, of
-    ``READ_BYTES``.
+    ``pool`` recycles the memory of large frames. All connections read into ``shared``, memory of ``READ_BYTES``, one
+    socket at a time.
     """
 
     def __init__(self, handler: RequestHandler, room: Room, loop: asyncio.AbstractEventLoop) -> None:
@@ -107,7 +109,8 @@ class Inlet:
 
 
 class Answers:
-    """Outgoing answers of one connection, in any order; they queue while a streamed answer goes out."""
+    """Outgoing answers of one connection. Their order is free. While a streamed answer is sent, other answers wait in a
+    queue."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.transport: asyncio.Transport | None = None  # None unless the client is connected
@@ -127,17 +130,18 @@ class Answers:
             self._behind_bytes += len(packet)
             return self._behind_bytes <= _UNSENT_BYTES
         if self.transport is not None and not self.transport.is_closing():
-            if not self._unsent:  # send all answers of one turn of the loop together
+            if not self._unsent:  # one write sends all answers of a loop iteration
                 self._loop.call_soon(self.flush)
             self._unsent.append(packet)
             self._unsent_bytes += len(packet)
-            # Send the waiting answers now: asyncio then stops reading from a client that does not read its answers.
+            # Write now: if the client does not read its answers, asyncio calls ``pause_writing``, which stops reading
+            # its requests.
             if self._unsent_bytes > _UNSENT_BYTES:
                 self.flush()
         return True
 
     def flush(self) -> None:
-        """Send the answers of this turn of the loop."""
+        """Write the answers that have gathered in this loop iteration."""
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
         if unsent and self.transport is not None:
             self.transport.write(b"".join(unsent))
@@ -163,7 +167,7 @@ class Answers:
 
 @dataclass(slots=True)
 class _Arriving:
-    """A large frame that arrives in memory of its own; its bytes are reserved in the broker's buffer."""
+    """A large frame that arrives in separate memory; its bytes are reserved in the broker's buffer."""
 
     memory: memoryview
     filled: int
@@ -172,7 +176,7 @@ class _Arriving:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Reads frames, and sends answers by ``send`` in any order. Runs on the loop.
+    """Connection of one client: reads frames, and sends answers in any order by ``send``. Runs on the loop.
 
     The next request of a client is in one of these states:
 
@@ -201,7 +205,8 @@ class Connection(asyncio.BufferedProtocol):
         self._answers = Answers(inlet.loop)
         self._stops: set[Stop] = set()
         self._reading = inlet.shared  # memory for the next read, which begins with a copy of ``_left``
-        self._left = b""  # received and unhandled: the beginning of a frame, or frames that wait for memory
+        # Received bytes that are not handled yet: the beginning of a frame, or frames that wait for memory.
+        self._left = b""
         self._coming: Waiter | _Arriving | None = None
         self._began_s: float | None = inlet.loop.time()  # time at which the incomplete request began to arrive
         self._slow = 0  # number of requests that wait for the store
@@ -231,7 +236,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the protocol's signature
         """Give back all that the connection holds."""
-        # TLS transports and connections form a cycle, so release resources now instead of at a garbage collection.
+        # A TLS transport and its connection refer to each other, so break the cycle now instead of at a garbage
+        # collection.
         self._answers.transport = None
         self._answers.writable.set()
         self._began_s = None
@@ -243,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inlet.handler.forget(self)
 
     def eof_received(self) -> bool:
-        """Finish the client's requests after it has sent its last, then close."""
+        """Let the requests received so far finish, then close: the client has closed its sending side."""
         self._answers.flush()
         return False
 
@@ -316,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         if Stop.BUSY in self._stops or (
             self._stops and not isinstance(coming, _Arriving) and Stop.NO_ROOM not in self._stops
         ):
-            self._began_s = now_s  # the client holds no memory, or waits for the store
+            self._began_s = now_s  # restart the clock: the client holds no memory, or waits for the store
         elif Stop.NO_ROOM in self._stops:
             return
         elif now_s > max(self._began_s + LEAST_PACE_S, granted_s + LEAST_PACE_AFTER_S):
@@ -340,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- frames ---
 
     def _take_frames(self, came: memoryview) -> None:
-        """Handle all complete frames of ``came``, and keep the rest."""
+        """Handle all complete frames in ``came``, and keep the incomplete rest for the next read."""
         start, count = 0, 0
         while self.is_open and not self._stops and not isinstance(self._coming, _Arriving):
             taken = self._take_frame(came[start:])
@@ -361,7 +367,8 @@ class Connection(asyncio.BufferedProtocol):
             self._inlet.turns.wait(self.address, partial(self._go_on, Stop.OTHERS))
 
     def _take_frame(self, came: memoryview) -> int:
-        """Hand on the next frame or begin a large one; return the number of bytes taken.
+        """Pass the next complete frame to the broker, or begin a large frame; return the number of bytes taken from
+        ``came``.
 
         Return 0 if the frame has to wait or the connection ends."""
         available = len(came)
@@ -393,8 +400,8 @@ class Connection(asyncio.BufferedProtocol):
         return size
 
     def _frame_size(self, came: memoryview) -> int | None:
-        """Return the size of the next frame, with its own four bytes; if it is invalid, end the connection and return
-        None."""
+        """Return the size of the next frame, including the four bytes of its length. If that size is invalid, end the
+        connection and return None."""
         size = int.from_bytes(came[:_SIZE_BYTES], "big", signed=True)
         if REQUEST_HEAD_SIZE - _SIZE_BYTES <= size <= MAX_PACKET_BYTES:
             return size + _SIZE_BYTES
@@ -418,16 +425,16 @@ class Connection(asyncio.BufferedProtocol):
         self._coming = _Arriving(memory, len(came), now_s)
         if self._began_s is None:
             self._began_s = now_s
-        # Check the pace soon: other clients wait for the memory that this request holds.
+        # The request may have little time left, so do not wait for the periodic check: other clients need its memory.
         elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:
             loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))
 
     def _take_granted(self) -> None:
-        # Defer: ``Room`` is still granting memory to other waiters in this call.
+        # Continue in the next loop iteration, because ``Room`` is still granting memory to other waiters in this call.
         self._inlet.loop.call_soon(self._go_on, Stop.NO_ROOM)
 
     def _refuse(self, why: str) -> None:
-        """End the connection, since the next frame's beginning is unknown."""
+        """End the connection: after an invalid frame, the beginning of the next frame is unknown."""
         _logger.info("connection of %s ends: %s", self.address, why)
         self._stop(Stop.ENDING)
         self.close()
@@ -460,7 +467,7 @@ def _principal(tls: ssl.SSLObject | None) -> str | None:
 
 
 MESSAGE_COST: Final = 1024
-"""Bytes that a Message in memory takes beside its data: callbacks, header and bookkeeping."""
+"""Memory of a Message in bytes besides its data: callbacks, header and bookkeeping."""
 
 
 @dataclass(slots=True, eq=False)
@@ -476,11 +483,11 @@ class Waiter:
 
 
 class Room:
-    """The bytes of memory that a broker may hold, used only on its loop. Waiters are served in order, whatever their
-    size.
+    """The memory that a broker may hold, in bytes. Waiters get memory in the order of arrival, whatever size they need.
+    Used only on the broker's loop.
 
-    A Message reserves all its bytes before the first is read: two Messages with half their bytes each would
-    deadlock.
+    A Message reserves all its bytes before the first byte is read. Two Messages that hold half their memory each and
+    wait for the rest would deadlock.
     """
 
     def __init__(self, size: int) -> None:
@@ -530,7 +537,7 @@ class Room:
 
 
 FRAMES_AN_ADDRESS: Final = 256
-"""Maximum number of frames of one client address that a turn of the loop handles."""
+"""Maximum number of frames from one client address that one turn, an iteration of the event loop, handles."""
 
 FRAMES_A_CONNECTION: Final = 64
 """Maximum number of frames of one connection that are handled before other connections of its address get a turn."""

@@ -1,8 +1,9 @@
-"""TLS handshakes of clients: none before a client sends a byte, a few at once, all within the broker's buffer limit.
+"""TLS handshakes of clients. A handshake begins after the client's first byte; a few run at once, within the broker's
+buffer limit.
 
-A TLS connection takes a hundred times the memory of a socket, from its first moment. So a client is only a socket until
-its first byte arrives. Then it waits for one of a few handshakes, and for free memory in the broker's buffer. Kept
-apart from ``broker``, which handles a client only after its handshake.
+From its first moment, a TLS connection takes a hundred times the memory of a socket. So a client is only a socket until
+its first byte arrives. Then it waits for one of a few handshakes, and for free memory in the broker's buffer. Separate
+from ``broker``, which sees a client only after its handshake.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from tieredstore.pubsub.counts import BrokerCounts
 _logger: Final = logging.getLogger(__name__)
 
 TLS_COST: Final = 288 << 10
-"""Bytes of a TLS connection: 256 KiB that asyncio reads into, and OpenSSL's state. Measured: 276 KiB."""
+"""Memory of a TLS connection in bytes: asyncio's read buffer of 256 KiB, and OpenSSL's state. Measured: 276 KiB."""
 
 HANDSHAKES: Final = 32
 HANDSHAKES_AN_ADDRESS: Final = 16
 WAITING: Final = 1024
 WAITING_AN_ADDRESS: Final = 512
-"""Limits on sockets that are silent or wait for their handshake: in all, and per address. Beyond a limit, the oldest
-silent socket is closed, since TLS clients speak first.
+"""Limits on sockets that have sent nothing or wait for their handshake: in all, and per address. Beyond a limit, the
+oldest socket that has sent nothing is closed: a TLS client always sends the first byte.
 """
 
 WAIT_S: Final = 10.0
 """Longest time from a client's arrival to its handshake."""
 
 HANDSHAKE_S: Final = 10.0
-"""Seconds, at most, for the TLS handshake, and for the wait for memory before it."""
+"""Maximum seconds for the wait for memory and the TLS handshake after it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +74,7 @@ class Handshakes:
 
     @property
     def waiting(self) -> int:
-        """Sockets that are silent or wait for their handshake."""
+        """Number of sockets that have sent nothing or wait for their handshake."""
         return self._waiting.total()
 
     @property

@@ -1,7 +1,7 @@
 """A broker's topics: checks, holds, writes and acknowledges Messages.
 
-A topic's processor is made for the first write to the topic; further writes wait for it. Kept apart from ``broker``,
-which handles connections and requests: this module handles batches.
+The first write to a topic creates the topic's processor, and further writes wait for it. This module handles batches,
+apart from ``broker``, which handles connections and requests.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _logger: Final = logging.getLogger(__name__)
 
 _LEAST_MEMORY: Final = 64 << 10
 _MOST_EMPTY: Final = 5_000
-"""Maximum number of requests without records that wait for the next notification. The audit reports further ones as
-lost or empty.
+"""Maximum number of requests without records to remember until the next notification lists them. ``pubsub verify``
+reports further requests as lost or empty.
 """
 
 Answer = Callable[[TieredStoreError | None], None]
@@ -70,10 +70,10 @@ class _OpenBatch:
     timer: asyncio.TimerHandle
     held: list[_Held] = field(default_factory=list[_Held])
     empty: tuple[ProducerRequest, ...] = ()
-    """Requests without records, which the batch's notification lists."""
+    """Requests without records that the batch's notification will list."""
 
     def seal(self) -> list[SealedMessage]:
-        """Return the batch's Messages. The broker does not know their records' timestamps."""
+        """Return the batch's Messages, without the timestamps of records, which the broker does not know."""
         stored = self.memory.list_messages()
         return [
             SealedMessage(message, held.header.request, held.header.record_count, None, None)
@@ -95,7 +95,8 @@ class Intake:
 
 
 class TopicProcessor:
-    """Collects Messages of a topic in batches, has them written, and answers. Runs on the loop except for writing.
+    """Collects Messages of one topic in batches, writes the batches on threads, and answers the clients. All but the
+    writing runs on the loop.
 
     A checked Message is in one of these states:
 
@@ -111,8 +112,8 @@ class TopicProcessor:
     failed    nothing; a repetition is stored             –
     ========  ==========================================  ===========================================================
 
-    A Message holds memory until it is stored or has failed. Then it is answered, once. There is one open batch, or one
-    for each read partition if ``by_producer`` is set.
+    A Message holds memory until it is stored or has failed. Then its client gets one answer. There is one open batch,
+    or one for each read partition if ``by_producer`` is set.
     """
 
     def __init__(self, writer: BatchWriter, intake: Intake) -> None:
@@ -195,7 +196,8 @@ class TopicProcessor:
             self._seal(lane)
 
     def _new_batch(self, lane: int | None, least: int) -> _OpenBatch:
-        # Begin with a buffer of the last batch's size: most topics of a broker get little data.
+        # Most topics of a broker get little data, so begin with a buffer of the last batch's size instead of
+        # ``batch_bytes``.
         memory = BatchMemory(
             self._pool,
             self._settings.batch_bytes,
@@ -249,7 +251,7 @@ class TopicProcessor:
 
 
 Waiting = Callable[[TopicProcessor | None, TieredStoreError | None], None]
-"""Called with a topic's processor, or None if this broker has none, and with the error if there was one."""
+"""Callback: gets a topic's processor (None if this broker has none), and the error if there was one."""
 
 _UPLOADS_A_SETTING: Final = 4
 
@@ -283,8 +285,8 @@ class TopicProcessors:
         return is_elsewhere or (name not in self._preparing and self._directory.is_unknown(name))
 
     def ask(self, name: str, then: Waiting, begin: Callable[[Coroutine[object, object, None]], None]) -> None:
-        """Call ``then`` with the topic's processor, or with None if this broker has none. A known answer is given at
-        once.
+        """Call ``then`` with the topic's processor, or with None if this broker has none: at once if it is known, else
+        after a lookup.
 
         ``begin`` schedules a coroutine on the loop for the caller.
         """
@@ -346,8 +348,8 @@ MOST: Final = 200_000
 class StoredHeaders:
     """Headers of recently stored Messages: at most 200,000, for ten minutes.
 
-    A header holds its producer, request id and a checksum of the body, so equal headers mean the same Message. Headers
-    without a producer are never equal. Used only on the broker's loop.
+    A header has the producer, the request id and a checksum of the body, so Messages with equal headers are the same.
+    Headers without a producer are never remembered as stored. Used only on the broker's loop.
     """
 
     def __init__(
@@ -397,7 +399,7 @@ def check_message(write: WriteRequest, most: int) -> MessageHeader:
 
 
 def _holds_something(compression: Compression, body: memoryview) -> bool:
-    """Return True if the body expands to at least one byte; expand no more than that."""
+    """Return True if the body decompresses to at least one byte; decompress only that byte."""
     if compression is Compression.NONE or not body:
         return bool(body)
     try:

@@ -39,8 +39,8 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def make_governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
-    """Return the broker that the settings describe, and its governor; None in place of a governor if it is the only
-    broker.
+    """Return the broker that the settings describe, and its governor, which assigns topics to brokers; for a single
+    broker the governor is None.
     """
     own = topics.settings.section(BatchBrokerSettings)
     authorizer = authorizer_of(own.authorizer)
@@ -111,7 +111,7 @@ def broker_service(
                 return
 
     own = broker.own
-    # Allow 10 s after the drain for the loop to end. Requests that no client waits for may be cut off.
+    # Allow 10 s after the drain for the loop to end. Requests to the store that no client waits for may be cut off.
     return Service(
         "broker",
         {"serve": serve, "topics": read_topics, **({} if governor is None else {"governor": govern})},
@@ -135,13 +135,13 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
     while True:
         begin_s = time.monotonic()
         try:
-            # Before the first success no topic is assigned here. If a failed tick has announced this broker, the
-            # announcement soon expires.
+            # Until the first success a stop need not wait for the tick: this broker has no topics yet, and an
+            # announcement by a failed tick soon expires.
             with contextlib.nullcontext() if has_part else nothing_under_way():
                 governor.tick()
             has_part = True
         except TieredStoreError as error:
-            # Keep the current assignment until a newer one is known.
+            # The broker keeps its current assignment until a tick succeeds.
             once.warn(f"governor: {error}")
             health.fails(_ASSIGNED, f"assignments unknown: {type(error).__name__}")
         else:
@@ -152,7 +152,8 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
 
 
 def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, ended: threading.Event) -> None:
-    """Give up the broker's topics. To redirect its clients, follow the new assignments until the broker has ended."""
+    """Give up the broker's topics, then keep reading the new assignments until the broker has ended, so that it can
+    redirect its clients."""
     try:
         if not governor.leave():
             return
@@ -181,6 +182,6 @@ async def _serve(
         await asyncio.sleep(_LOOK_S)
     deadline = Deadline.after(broker.own.drain_ms / 1000)
     if handed_over is not None:
-        # Without topics there is nothing to hand over, and the governor may hang on a silent store.
+        # A broker without topics does not wait for its governor, which may hang on a store that does not answer.
         await broker.hand_over(lambda: handed_over.is_set() or not broker.serves_any(), deadline.remaining_s() / 2)
     await broker.drain(deadline.remaining_s())

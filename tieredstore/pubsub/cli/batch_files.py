@@ -1,6 +1,6 @@
 """Batches in ``tieredstore show``: Messages or records.
 
-Kept apart from the table of formats, which imports it when a file may be a batch.
+The table of formats imports this module only for a file that may be a batch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def is_batch(asked: Asked) -> bool:
 
 @contextlib.contextmanager
 def show_batch(asked: Asked) -> Generator[Shown]:
-    """Show a batch's records, or its Messages. Every Message is decoded completely; a damaged one shows the reason."""
+    """Show a batch's records, or its Messages. Every Message is decoded completely; for a damaged Message, show the
+    reason."""
     with _open(asked) as source:
         index = source.index()
         if asked.view is View.RECORDS:

@@ -1,6 +1,6 @@
-"""Option groups shared by the commands of batches.
+"""Groups of options that the ``pubsub`` commands share.
 
-Kept apart from ``pubsub``, since they open topics.
+Separate from ``pubsub``, which only declares commands: these groups open topics.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``tieredstore pubsub``: batches on object storage, like MemQ's.
 
-Separate modules implement the commands, and are imported on use.
+Other modules implement the commands; a command imports them when it runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.pubsub.cli.options import BatchStore, TopicName, TopicNames
 from tieredstore.query.positions import duration_of
 
-# How far back --follow reads, to find the producer's record of a Message that is read now.
+# Time before now at which --follow begins: a Message that is read now may have a producer's audit record of that age.
 _FOLLOWED_MS: Final = 600_000
 
 app: Final = typer.Typer(no_args_is_help=True, help="Batches of records in a store, like MemQ.")
@@ -108,9 +108,11 @@ def produce(
     Example: seq 1000 | tieredstore pubsub produce orders -c store.properties
     """
     if bootstrap is not None and store.url is not None:
-        raise ConfigError("--bootstrap writes to brokers and --store to a store: give one of them")
+        raise ConfigError("--bootstrap writes to brokers, but --store to a store: leave out one of the two")
     if bootstrap is not None and store.topic_config is not None:
-        raise ConfigError("--bootstrap writes to brokers, which know the topic's configuration: give one of them")
+        raise ConfigError(
+            "--bootstrap writes to brokers, which know the topic's configuration: leave out --topic-config"
+        )
     from tieredstore.pubsub.cli.records import produce_lines
     from tieredstore.pubsub.produce.producer import BatchProducer
 
@@ -164,7 +166,7 @@ def broker(
     *,
     json_logs: JsonLogs = False,
 ) -> None:
-    """Accept Messages of producers by MemQ's protocol, and store them in batches, until stopped.
+    """Run a broker: accept Messages from producers by MemQ's protocol, and store them in batches, until stopped.
 
     The settings file holds the store's settings, pubsub.* and pubsub.broker.* (docs/how-to/batches.md). After
     SIGTERM the broker stores and acknowledges its Messages.
@@ -257,7 +259,7 @@ def verify(
     """
     is_of_records = audit_records or follow
     if bodies and is_of_records:
-        raise ConfigError("--bodies reads objects, but --audit-records and --follow read Kafka: give one of them")
+        raise ConfigError("--bodies reads objects, but --audit-records and --follow read Kafka: leave out --bodies")
     since = parse_time("--from", start)
     if since is not None and not is_of_records:
         raise ConfigError("--from applies to audit records: give --audit-records or --follow")

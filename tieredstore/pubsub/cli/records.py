@@ -74,7 +74,7 @@ def show_records(
 
 
 def _join(consumer: BatchConsumer) -> None:
-    """Wait until the group has a free partition: partitions of a killed member are free after a while."""
+    """Wait until the group has a free partition. The partitions of a killed member become free after a timeout."""
     waited_s = 0.0
     while consumer.group is not None and not consumer.assignment() and waited_s < _GROUP_WAIT_S:
         if not waited_s:
@@ -84,7 +84,8 @@ def _join(consumer: BatchConsumer) -> None:
 
 
 def _is_before(consumer: BatchConsumer, queue: NotificationQueue, ends: dict[int, int]) -> bool:
-    """Return True if entries are left before the ends. Ask the queue, since offsets are not dense."""
+    """Return True if a queue has entries between the consumer's position and its end. Offsets have gaps, so read the
+    queue."""
     return any(
         position.offset < ends.get(partition, 0) and bool(queue.read(partition, position.offset))
         for partition, position in consumer.position().items()
@@ -116,7 +117,7 @@ RECORD: Final[Row[ConsumedRecord]] = Row(
     field("headers", lambda record: [[name, _encode(value)] for name, value in record.headers] or None),
     field("timestamp", lambda record: record.timestamp),
 )
-"""A record of a batch, with MemQ's names of fields."""
+"""A record of a batch as shown, with MemQ's field names."""
 _CONSUMED: Final[Row[ConsumedRecord]] = Row(
     field("partition", lambda record: record.partition),
     field("offset", lambda record: record.offset),

@@ -44,8 +44,8 @@ def show_audit(audit: TopicAudit, *, as_json: bool) -> None:
 
 
 def open_audit_log(topics: Topics, name: str, settle_ms: int | None, late_ms: int, since_ms: int | None) -> AuditLog:
-    """Open a topic's audit records. The caller closes the log. ``settle_ms``, the time in which a Message should be
-    read, defaults to MemQ's.
+    """Open a topic's audit records; the caller closes the log. A Message should be read within ``settle_ms``, by
+    default MemQ's value.
     """
     from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditLog, AuditPairs
 

@@ -43,15 +43,15 @@ _SHORTEST_WAIT_S: Final = 0.005
 
 
 class BatchConsumer(Closing):
-    """Reads a topic of batches at least once: after a crash, records that were not committed come again. For one
-    thread.
+    """Reads a topic of batches, each record at least once: after a crash, it returns the records after the last commit
+    again. For one thread.
 
     Without ``group``, a consumer reads all partitions from ``start``, and ignores partitions added later. With a
     group, the members share the partitions. Reading begins at the group's commit, or at ``start`` if there is none.
 
     ``on_corrupt="skip"`` skips damaged Messages (see ``skipped``). ``on_data_loss="report"`` continues after missing
-    objects and after entries freed by retention (see ``losses``). By default both raise.
-    ``delivery="effectively-once"`` skips Messages that the read partition already had within
+    objects and after entries freed by retention (see ``losses``). By default, damage and data loss raise errors.
+    ``delivery="effectively-once"`` skips a Message if the read partition had the same Message within
     ``pubsub.dedup.window.ms`` (counted by ``doubles``).
 
     Close a consumer after use: a later read raises AlreadyClosedError. The last two parameters are for tests.
@@ -130,7 +130,8 @@ class BatchConsumer(Closing):
         return self.counts.repeated_messages
 
     def poll(self, timeout_s: float = 1.0) -> pa.RecordBatch | None:
-        """Return the next records of one batch, or None if none arrive in time. The records count as handed out.
+        """Return the next records of one batch, or None if no records arrive in time. :meth:`commit` then includes
+        these records.
 
         Columns: ``key value headers message_id timestamp message record partition offset``.
         """
@@ -142,7 +143,7 @@ class BatchConsumer(Closing):
         return rows
 
     def records(self, timeout_s: float = 1.0) -> Iterator[ConsumedRecord]:
-        """Yield records until none arrive for ``timeout_s``; each counts as handed out when it is yielded.
+        """Yield records until no record arrives for ``timeout_s``. :meth:`commit` includes a record once it is yielded.
 
         Before each record, check with the group that its partition still belongs to this member. A loop may stop at any
         record; the next call continues with the following one.
@@ -166,10 +167,10 @@ class BatchConsumer(Closing):
         return {partition: claim.committed for partition, claim in claims.items()}
 
     def commit(self, positions: Mapping[int, Position] | None = None) -> None:
-        """Commit ``positions`` for the group, by default those after all records handed out.
+        """Commit ``positions`` for the group, by default the positions after all records handed out.
 
-        Raise FencedError if another member now owns one of the partitions. In that case the other partitions are
-        committed, and this consumer stops reading the lost partition. Raise ConfigError without a group.
+        Raise FencedError if another member now owns one of the partitions: this consumer stops reading that partition,
+        and the others are committed. Raise ConfigError without a group.
         """
         if self._member is None:
             raise ConfigError("a consumer without a group cannot commit: pass group=..., or store position()")
@@ -191,7 +192,8 @@ class BatchConsumer(Closing):
         self._move(partition, position if isinstance(position, Position) else Position(position))
 
     def seek_to_time(self, time: GivenPlace) -> None:
-        """Read all partitions from the first batch notified at a time or later: an aware datetime, a date or a text."""
+        """Continue all partitions at the first batch that was notified at ``time`` or later: an aware datetime, a date
+        or a text."""
         moment = time_of("time", time)
         if moment is None:
             raise ConfigError("time is None: give a time, as yesterday or 2026-01-31T08:00Z")
@@ -206,9 +208,11 @@ class BatchConsumer(Closing):
                 self._move(partition, self._log.position_before_end(partition, records))
 
     def read_at(self, partition: int, offset: int, message: int = -1, record: int = -1) -> pa.RecordBatch:
-        """Return a batch, one of its Messages, or one record. No position changes.
+        """Return the records of a batch, of one of its Messages, or one record. The consumer's position does not
+        change.
 
-        One ranged GET reads the index, a second the Message. Raise InvalidRangeError for a place that does not exist.
+        One ranged GET reads the index, a second GET the Message. Raise InvalidRangeError if the Message or record does
+        not exist.
         """
         entries = self._queue.read(partition, offset)
         if not entries or entries[0].offset != offset:
@@ -273,8 +277,8 @@ class BatchConsumer(Closing):
                 self._open(partition, claim.committed, claim.term)
 
     def _let_go(self, claims: Mapping[int, Claim]) -> None:
-        """Stop reading partitions that another member owns now, or has owned meanwhile: it has continued from the
-        committed position.
+        """Stop reading each partition that another member owns, or has owned since this consumer began to read it: that
+        member has continued from the committed position.
         """
         for partition, state in list(self._partitions.items()):
             if partition not in claims or claims[partition].term != state.term:
@@ -292,7 +296,7 @@ class BatchConsumer(Closing):
                 if state.at_hand is not None:
                     return state
             self._turn += 1
-            # Rotate, so that a busy partition does not starve the others.
+            # Begin with another partition each time, so that a busy partition does not starve the others.
             first = self._turn % len(states) if states else 0
             for state in states[first:] + states[:first]:
                 if self._ask(state):
@@ -314,8 +318,8 @@ class BatchConsumer(Closing):
             self._sleep(min(wait_s, _SHORTEST_WAIT_S) if is_ahead else wait_s)
 
     def _ask(self, state: PartitionState) -> bool:
-        """Return True if a partition has rows to take. Raise a data loss, or note and skip it, as ``on_data_loss``
-        says.
+        """Return True if a partition has rows to take. After a data loss, raise the error or record and skip the loss,
+        as ``on_data_loss`` says.
         """
         try:
             state.look()

@@ -57,7 +57,7 @@ class Fetches:
         self.log = log
         self.at_once = objects
         self._objects, self._bytes = objects, most_bytes  # remaining budget
-        # Add threads that read ahead in the queue.
+        # ``_LOOKS_AHEAD`` more threads read ahead in the queue.
         self.pool: ThreadPool = ThreadPool(objects + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
 
     @property
@@ -81,14 +81,15 @@ class Fetches:
     def _fetch(self, batch: QueuedBatch) -> FetchedObject:
         """Fetch an object and compute its checksums. Runs on several threads.
 
-        Use recycled memory: fresh memory from the system costs as much time as the transfer.
+        The object goes to recycled memory, because getting new memory from the system takes as long as the transfer.
         """
         topics = self.log.topics
         body: Buffer
         body = room = memoryview(topics.memory.slab(batch.size))[: batch.size]
         try:
             topics.store.get_whole(batch.key, room)
-        except RangeNotSatisfiableError:  # the object has another size; the check of its checksum or index reports that
+        # The size differs from the notification's: the check of its checksum or index raises the error.
+        except RangeNotSatisfiableError:
             body = topics.store.get(batch.key)
         return FetchedObject(body, *split_checksums(body, batch.key))
 
@@ -119,8 +120,8 @@ class SharedReading:
 class Lookout:
     """Reads one partition of the queue, and schedules the next read.
 
-    The caller waits for the queue only if it has no other work. In a backlog, a fetching thread reads ahead, more
-    entries each time. Its error is raised after all entries before the error were read.
+    The caller waits for the queue only if it has nothing else to do. In a backlog, a fetching thread reads ahead, more
+    entries each time. An error of that thread is raised after all entries before the error were read.
     """
 
     def __init__(self, shared: SharedReading, partition: int, offset: int) -> None:
@@ -160,7 +161,8 @@ class Lookout:
         return looked.entries
 
     def _read(self, count: int) -> Looked:
-        """Read at least ``count`` entries. An error after some entries is dropped: it recurs at the next read."""
+        """Read at least ``count`` entries. If an error follows some entries, return these entries: the next read raises
+        the error again."""
         entries: list[QueuedNotification] = []
         asked, is_end = 0, False
         while len(entries) < count and not is_end:
@@ -193,14 +195,14 @@ class Fetching:
 
 
 class OpenBatch:
-    """A fetched object from ``position`` on: rows to take, and rows to decode.
+    """The rest of a fetched object from ``position`` on: decoded rows to take, and rows that are not decoded yet.
 
     If decoding finds damage, the partition returns to ``fetching``, and reopens the batch after the last record handed
     out.
     """
 
     def __init__(self, shared: SharedReading, fetching: Fetching, fetched: FetchedObject, position: Position) -> None:
-        """Raise MessageCorruptError if the object's CRC-32 is wrong, except if damage is skipped."""
+        """Raise MessageCorruptError if the object's CRC-32 is wrong, unless the consumer skips damage."""
         self.at_hand: RowsAtHand | None = None
         self.repeated: frozenset[int] = frozenset()
         self.fetching = fetching
@@ -307,7 +309,8 @@ class PartitionState:
 
     @property
     def under_way(self) -> list[Future[FetchedObject] | Future[Looked]]:
-        """The running fetch of the next object, and the running read of the queue. More records need one of the two."""
+        """The running fetch of the next object, and the running read of the queue. More records come only after one of
+        them ends."""
         first = self._first
         futures = (first.object if isinstance(first, Fetching) else None, self.lookout.looking)
         return [future for future in futures if future is not None and not future.done()]
@@ -397,7 +400,7 @@ class PartitionState:
         self.position = Position(first.batch.offset + 1)
 
     def pass_over(self) -> None:
-        """Skip what failed: the first batch, or entries that retention has freed."""
+        """Skip the cause of the last error: the first batch, or entries that retention has freed."""
         if self._ahead:
             self._exhaust()
         elif self._queued:
@@ -428,7 +431,7 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass(slots=True)
 class RowsAtHand:
-    """Decoded rows of one batch in order. A row is taken once."""
+    """Decoded rows of one batch in order. Each row can be taken once."""
 
     rows: pa.RecordBatch
     taken: int = 0

@@ -21,8 +21,8 @@ from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """A producer's request seen in a batch. The header is None if only the notification was read, which lists
-    request ids.
+    """A producer's request seen in a batch. The header is None if the request id comes from the batch's notification
+    and no object was read.
     """
 
     batch: QueuedBatch
@@ -33,8 +33,8 @@ class _Sighting:
 class SeenMessages:
     """Messages of one partition that were appended within ``window_ms`` before the batch being read. Not thread-safe.
 
-    An object is read only if its notification lists no requests (MemQ's do not), or to confirm a repetition. A copy is
-    skipped only if the first Message exists undamaged.
+    An object is read only if its notification lists no requests (MemQ's notifications list none), or to confirm a
+    repetition. A copy is skipped only if the first Message exists undamaged.
     """
 
     def __init__(self, log: BatchLog, partition: int, window_ms: int) -> None:
@@ -46,7 +46,7 @@ class SeenMessages:
         self._is_rebuilt = False
 
     def doubles(self, batch: QueuedBatch, body: Buffer | None) -> frozenset[int]:
-        """Return the numbers of a batch's Messages that repeat earlier ones; remember the others as seen.
+        """Return the numbers of a batch's Messages that repeat earlier Messages; remember its other Messages as seen.
 
         Without the object's ``body``, fetch its headers."""
         if not self._is_rebuilt:
@@ -55,8 +55,7 @@ class SeenMessages:
         repeated: set[int] = set()
         headers = self._log.headers(batch) if body is None else headers_in(body, batch.key)
         for number, header in headers:
-            # Skip a Message without a request id: its repetition cannot be told from a Message that was sent twice on
-            # purpose.
+            # Never count a Message without a request id as repeated: the producer may have sent it twice on purpose.
             if not isinstance(header, MessageHeader) or (request := header.request) is None:
                 continue
             if any(self._is_earlier(sighting, batch, number, header) for sighting in self._seen.get(request, ())):
@@ -69,7 +68,7 @@ class SeenMessages:
     def _is_earlier(self, sighting: _Sighting, batch: QueuedBatch, number: int, header: MessageHeader) -> bool:
         before = sighting.batch
         if (before.offset, sighting.number) >= (batch.offset, number):
-            return False  # the Message is the first copy itself, read again
+            return False  # the remembered Message is this one, or comes after it: the batch is read again
         if before.appended_ms < batch.appended_ms - self._window_ms:
             return False
         if sighting.header is not None and sighting.header != header:
@@ -77,7 +76,7 @@ class SeenMessages:
         return self._is_whole(before, header)
 
     def _is_whole(self, batch: QueuedBatch, header: MessageHeader) -> bool:
-        """Return True if the batch holds this Message undamaged. Otherwise a later copy must be read."""
+        """Return True if the batch has this Message undamaged. If it is damaged, a later copy must be read instead."""
         try:
             body = self._log.store.get(batch.key)
             index = BatchIndex(body, batch.key, len(body))
@@ -92,7 +91,7 @@ class SeenMessages:
                 continue
         return False
 
-    # --- the window before the first batch ---
+    # --- rebuild the window from the queue ---
 
     def _rebuild(self, batch: QueuedBatch) -> None:
         queue, least_ms = self._log.queue, batch.appended_ms - self._window_ms

@@ -1,4 +1,4 @@
-"""Topics of batches as tables that can be scanned repeatedly, always at the same snapshot.
+"""Topics of batches as tables; repeated scans of a table see the same snapshot.
 
 Columns: ``topic partition offset message record timestamp key value headers messageId``. A scan does not fetch batches
 that its filter excludes by partition, offset or the time range in a notification.
@@ -66,7 +66,7 @@ class BatchTable:
         return next((error for error in errors if isinstance(error, TieredStoreError)), None)
 
     def check_interruption(self) -> None:
-        """Re-raise the interrupt that ended a scan, if any: query engines replace it by errors of their own."""
+        """If an interrupt ended a scan, raise it again, because the query engine has replaced it by its own error."""
         for scan in self._scans:
             if scan.error is not None and not isinstance(scan.error, Exception):
                 raise scan.error

@@ -1,5 +1,5 @@
-"""MemQ's audit records, as its clients write them to a Kafka topic: a Message's facts, reported by its producer and its
-consumers.
+"""MemQ's audit records, which its clients write to a Kafka topic. The producer and each consumer of a Message report
+the Message's records.
 
 ::
 
@@ -39,7 +39,8 @@ class AuditRecord:
     is_producer: bool
 
     def key(self) -> bytes:
-        """Return the key, which sends both sides' records to one partition."""
+        """Return the record's key. The records of a producer and of consumers for one Message have the same key, so
+        they are in one partition."""
         return self.request.address + _REQUEST.pack(self.request.epoch_ms, self.request.request_id)
 
     def to_bytes(self) -> bytes:
@@ -88,8 +89,8 @@ def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
 
 
 class IdsHash:
-    """The XOR of message ids, and their number. Shorter ids are aligned at their beginning, as in MemQ, which fails
-    for some lengths.
+    """The XOR of message ids, and their number. As in MemQ, which fails for some lengths, ids of different lengths are
+    aligned at their first bytes.
     """
 
     def __init__(self) -> None:
@@ -127,7 +128,8 @@ class IdsHash:
 
 
 def _fold(ids: memoryview, count: int) -> bytes:
-    """Return the XOR of ``count`` ids of one length, by folding halves repeatedly."""
+    """Return the XOR of ``count`` ids of equal length: repeatedly combine the first half of the ids with the second
+    half."""
     size = len(ids) // count
     folded = int.from_bytes(ids)
     while count > 1:

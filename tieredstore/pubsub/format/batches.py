@@ -33,7 +33,7 @@ from tieredstore.pubsub.format.messages import (
 )
 
 START_SIZE: Final = 8
-"""Bytes that give the length of the index."""
+"""Bytes at an object's beginning that give the length of its index."""
 
 _START: Final = struct.Struct(">ii")
 _ENTRY: Final = struct.Struct(">iii")
@@ -63,17 +63,17 @@ def parse_index_size(start: Buffer, name: str) -> int:
 
 
 class BatchIndex:
-    """Places of a batch's Messages; the constructor checks that they follow each other without gaps.
+    """Byte ranges of a batch's Messages; the constructor checks that the Messages follow each other without gaps.
 
-    It keeps the raw bytes, so that a maliciously large index costs no extra memory.
+    The index stays in its raw form, so that a maliciously large index costs no extra memory.
     """
 
     __slots__ = ("_entries", "name", "object_size", "size")
 
     def __init__(self, head: Buffer, name: str, object_size: int | None = None) -> None:
-        """``head`` begins with the whole index. ``object_size``: the object's size, where the last Message must end.
+        """``head`` begins with the whole index. If ``object_size`` is given, the last Message must end there.
 
-        Raise MessageCorruptError, naming the object and the byte.
+        Raise MessageCorruptError, which names the object and the byte, if the index is invalid.
         """
         self.name: str = name
         self.size: int = parse_index_size(head, name)
@@ -108,7 +108,7 @@ class BatchIndex:
         return start, start + size
 
     def place(self, number: int) -> MessagePlace:
-        """Return the place of a Message, for errors."""
+        """Return the place of a Message, which errors name."""
         return MessagePlace(self.name, number, self.byte_range(number)[0])
 
     def messages(self, batch: Buffer) -> Iterator[tuple[MessagePlace, memoryview]]:
@@ -120,7 +120,7 @@ class BatchIndex:
 
 
 def read_index(read: Callable[[int, int], Buffer], name: str, size: int) -> BatchIndex:
-    """Return the index of an object, by two small reads of bytes ``start:stop``."""
+    """Return the index of an object, by two small reads; ``read(start, stop)`` returns those bytes of the object."""
     head = parse_index_size(read(0, min(START_SIZE, size)), name)
     return BatchIndex(read(0, min(head, size)), name, size)
 
@@ -135,7 +135,7 @@ def headers_in(batch: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | 
 
 
 def build_batch(messages: Sequence[Buffer]) -> bytes:
-    """Return the object of Messages; raise InvalidRangeError for none, or for more than 2 GiB."""
+    """Return the object that holds these Messages; raise InvalidRangeError for no Messages, or for more than 2 GiB."""
     return b"".join([batch_index(messages), *messages])
 
 
@@ -163,8 +163,8 @@ def batch_index(messages: Sequence[Buffer]) -> bytes:
 
 
 def batch_checksum(batch: Buffer, messages: Sequence[Buffer]) -> int:
-    """Return the CRC-32 of an object, computed from the checksums of its large Messages, which must be sealed or
-    checked.
+    """Return the CRC-32 of an object. The checksums of large Messages come from their headers, so the Messages must be
+    sealed or checked.
     """
     crc = checksum(memoryview(batch)[: index_size(len(messages))])
     for message in messages:
@@ -175,7 +175,7 @@ def batch_checksum(batch: Buffer, messages: Sequence[Buffer]) -> int:
 def split_checksums(batch: Buffer, name: str) -> tuple[int, Sequence[int] | None]:
     """Return the CRC-32 of a whole object, and of each Message's body, in one pass.
 
-    If Messages are small or the index is damaged, return None in place of the bodies' checksums.
+    If the Messages are small or the index is damaged, the second value is None.
     """
     try:
         index = BatchIndex(batch, name, len(batch))

@@ -33,8 +33,9 @@ _FIELDS: Final = (  # in the order of the kernel's bits
 )
 
 COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
-"""The names of all columns of a record. ``message`` and ``record`` are its place in the batch. ``key``, ``headers`` and
-``message_id`` are null if empty, which the format cannot distinguish; ``timestamp`` is null if absent."""
+"""The names of all columns of a record. ``message`` and ``record`` are its place in the batch. An empty ``key``,
+``headers`` or ``message_id`` becomes null, since the format does not distinguish empty from null; ``timestamp`` is null
+if absent."""
 
 
 class RecordColumns:
@@ -48,8 +49,8 @@ class RecordColumns:
         self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:
-        """Return a record batch over the decoder's slabs of memory, without copying. The slabs are recycled only
-        after the batch.
+        """Return a record batch that uses the decoder's slabs of memory without copying. A slab is recycled only after
+        the batch is freed.
         """
         rows, (key_nulls, id_nulls, timestamp_nulls, headers_nulls), headers, names_ascii, slabs = taken
         buffers = [buffer_of(slab) for slab in slabs]
@@ -102,11 +103,11 @@ DEFAULT_MAX_EXPANDED_BYTES: Final = 256 * 1024 * 1024
 _MOST_EXPANDED_BYTES: Final = 1 << 30
 _MOST_ROWS: Final = 131_072
 _LENT_SHARE: Final = 8
-"""A body larger than this fraction of a record batch becomes a record batch of its own, as bodies of the usual size
-do.
+"""A decompressed body larger than this fraction of a record batch becomes a separate record batch, without a copy.
+Bodies of the usual size are larger.
 """
 _CODECS: Final = {Compression.GZIP: CompressionType.GZIP, Compression.ZSTD: CompressionType.ZSTD}
-# Damage of a record, in the order of the kernel's fault numbers, from 1.
+# Texts for the fault numbers, from 1, that the compiled reader returns for a damaged record.
 _FAULTS: Final = (
     "record {record} has a field that ends after the body",
     "record {record} has a field of a negative length",
@@ -121,12 +122,13 @@ class BatchDecoder:
     """Decodes batches into Arrow record batches with ``columns``, in their order.
 
     With ``on_corrupt="fail"`` a damaged Message raises MessageCorruptError after the records before it. With ``skip``
-    only that Message is left out and reported in :attr:`skipped`. A damaged index always raises, since it locates the
-    Messages.
+    only that Message is left out and reported in :attr:`skipped`. A damaged index always raises the error, because
+    without it the Messages cannot be found.
 
-    A record batch holds about ``target_bytes`` of records, and at most 131,072. ``max_expanded_bytes`` limits the
-    expanded size of a Message, which the format does not state; memory stays within a small multiple of both. A decoder
-    is for one thread; several run in parallel, since decoding releases the interpreter's lock.
+    A record batch holds about ``target_bytes`` of records, and at most 131,072. ``max_expanded_bytes`` limits the size
+    of a Message's body after decompression, which the format does not state. A decoder takes at most a small multiple
+    of the two limits in memory. It is for one thread; several decoders run in parallel, because decoding releases the
+    interpreter's lock.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class BatchDecoder:
         target_bytes: int = 4 * 1024 * 1024,
         pool: SlabPool | None = None,
     ) -> None:
-        """``pool``: memory that other decoders, in sequence or in parallel, can reuse."""
+        """``pool``: memory for record batches; several decoders can share a pool."""
         if on_corrupt not in ("fail", "skip"):
             raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected fail or skip")
         if not 0 < max_expanded_bytes <= _MOST_EXPANDED_BYTES:
@@ -204,7 +206,7 @@ class BatchDecoder:
         stored = message[header.size :]
         check_crc(header, stored, place, crc)
         body = self._expand(header, stored, place)
-        # Copy small bodies out of the memory into which the next Message expands.
+        # Copy a small body, because the next Message is decompressed into the same memory.
         is_expanded = header.compression is not Compression.NONE
         is_lent = is_expanded and len(body) >= self._target_bytes // _LENT_SHARE
         fault = reader.add(bytes(body) if is_expanded and not is_lent else body, header.record_count, place.number)
@@ -226,6 +228,6 @@ class BatchDecoder:
             raise place.corrupt(header.size, str(error)) from error
 
     def _take(self, reader: RecordReader) -> Iterator[pa.RecordBatch]:
-        # Allow up to twice the target: splitting slightly larger amounts would leave tiny batches.
+        # Allow up to twice the target size: splitting slightly more than the target would leave a tiny record batch.
         while (taken := reader.take(self._pool, _MOST_ROWS, 2 * self._target_bytes)) is not None:
             yield self._columns.build(taken)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tieredstore.pubsub.format._writing import BodyWriter
 else:
-    try:  # several times as fast, from the extra ``arrow``
+    try:  # several times as fast as zlib; installed by the extra ``arrow``
         from isal.isal_zlib import crc32
     except ModuleNotFoundError:
         from zlib import crc32
@@ -50,7 +50,7 @@ Headers: TypeAlias = Sequence[tuple[str, bytes]]
 """Headers of a record: unique names with their values."""
 
 RecordFields: TypeAlias = tuple[bytes, bytes | None, Headers | None, bytes | None, int]
-"""Value, key, headers, message id and timestamp in ms, in the order of the body writer."""
+"""Value, key, headers, message id and timestamp in ms: the order of the body writer's arguments."""
 
 VERSION: Final = 100
 BARE_HEADER_SIZE: Final = 19
@@ -63,7 +63,7 @@ _BODY: Final = struct.Struct(">IBii")
 _HEADER_SIZE: Final = struct.Struct(">h")
 _CRC: Final = struct.Struct(">I")
 _MOST_ADDRESS: Final = 127  # MemQ's reader takes the length as signed
-_LEAST_JOINED: Final = 16 << 10  # below this size, computing the CRC of the bytes is as fast as joining it
+_LEAST_JOINED: Final = 16 << 10  # for smaller Messages, computing a CRC of the bytes is as fast as combining two CRCs
 _COMPRESSORS: Final = threading.local()
 
 
@@ -97,12 +97,13 @@ def new_address() -> bytes:
 
 
 def is_own_address(address: bytes) -> bool:
-    """Return True for producers of this project. Unlike MemQ's, they do not number requests without records."""
+    """Return True for the address of a producer of this project. Such producers, unlike MemQ's, do not number requests
+    without records."""
     return len(address) == ADDRESS_BYTES and address.startswith(b"\xfd")
 
 
 class ProducerRequest(NamedTuple):
-    """A producer and its request id. Unique among Messages of this project's producers."""
+    """A producer and its request id, which together identify a Message of this project's producers."""
 
     address: bytes
     epoch_ms: int
@@ -151,7 +152,7 @@ class MessageHeader:
 def parse_message_header(message: Buffer, place: MessagePlace, *, whole: bool = True) -> MessageHeader:
     """Parse the header of ``message``; raise MessageCorruptError if its numbers are inconsistent.
 
-    With ``whole``, ``message`` is the whole Message, whose size must match too.
+    With ``whole``, ``message`` is the whole Message, and its size must match the header.
     """
     if len(message) < BARE_HEADER_SIZE:
         raise place.corrupt(
@@ -190,7 +191,7 @@ def checksum(data: Buffer, before: int = 0) -> int:
 
 
 def message_checksum(message: Buffer, before: int = 0) -> int:
-    """Return the CRC-32 of a sealed or checked Message, trusting its header for a large body."""
+    """Return the CRC-32 of a sealed or checked Message. For a large body, the checksum in the header is used."""
     view = memoryview(message)
     (size,) = _HEADER_SIZE.unpack_from(view)
     crc, body_size = crc32(view[:size], before), len(view) - size
@@ -201,7 +202,7 @@ def message_checksum(message: Buffer, before: int = 0) -> int:
 
 
 def split_checksum(message: Buffer) -> tuple[int, int]:
-    """Return the CRC-32 of a Message and of its body, in one pass, without trusting its header."""
+    """Return the CRC-32 of a Message and of its body, computed in one pass; the checksum in the header is not used."""
     view = memoryview(message)
     (size,) = _HEADER_SIZE.unpack_from(view) if len(view) >= _HEADER_SIZE.size else (0,)
     body = view[min(max(size, 0), len(view)) :]
@@ -210,7 +211,7 @@ def split_checksum(message: Buffer) -> tuple[int, int]:
 
 
 def check_crc(header: MessageHeader, body: Buffer, place: MessagePlace, known: int | None = None) -> None:
-    """Raise MessageCorruptError unless the stored body has the header's checksum.
+    """Raise MessageCorruptError if the stored body does not have the header's checksum.
 
     ``known`` is the body's checksum, if already computed."""
     if (computed := crc32(body) if known is None else known) != header.crc:
@@ -223,8 +224,8 @@ def seal_message(
     request: ProducerRequest | None,
     compression: Compression = Compression.ZSTD,
 ) -> bytes:
-    """Return the Message of a body of ``record_count`` records, compressed as a whole, mostly without the interpreter's
-    lock."""
+    """Return the Message of a body of ``record_count`` records, which is compressed as a whole. Most of the work
+    releases the interpreter's lock."""
     with memoryview(body) as view:
         stored = _COMPRESS[compression](view)
     return message_header(stored, record_count, request, compression).to_bytes() + stored
@@ -242,9 +243,9 @@ def message_header(
 
 
 def seal_body(body: BodyWriter, request: ProducerRequest | None, compression: Compression) -> bytes | memoryview:
-    """Seal all records of a finished body like :func:`seal_message`, without a copy if uncompressed.
+    """Build the Message of a finished body like :func:`seal_message`, but without a copy if it is not compressed.
 
-    ``body`` then becomes the Message, and must not be used otherwise.
+    Without compression the Message uses the memory of ``body``, so do not use ``body`` afterwards.
     """
     if compression is not Compression.NONE:
         return seal_message(body, body.count, request, compression)

@@ -2,7 +2,7 @@
 
 A key is ``[<hh>/]<path>/<client request id>_<server request id>_<ms>_<attempt>_<host>``. Keys show neither the order
 nor the time of records; ``hh`` spreads them over 256 prefixes. A notification has MemQ's fields first, in MemQ's order,
-then this project's, which MemQ ignores.
+then fields of this project, which MemQ ignores.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE, ProducerRequest
 
 MOST_BYTES: Final = 1 << 20
-"""Maximum bytes of a notification: one of a thousand Messages of a thousand producers has 100 KiB."""
+"""Maximum bytes of a notification. For comparison: the notification of a thousand Messages from a thousand producers
+has 100 KiB."""
 
 _MOST_VALUES: Final = 50_000
-_MOST_MESSAGES: Final = 100_000  # maximum in one batch that this project writes: readers enumerate each request
+_MOST_MESSAGES: Final = 100_000  # maximum in a batch of this project's writers, because readers enumerate every request
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_NUL: Final = r"^[^\x00]*$"
 
@@ -50,7 +51,8 @@ _Timestamp = Annotated[int, Strict(), Field(ge=-_MAX_INT64 - 1, le=_MAX_INT64)]
 
 
 class RequestRuns(NamedTuple):
-    """A producer's address in hexadecimal, its epoch, and the first and last request id of each run."""
+    """A producer's address in hexadecimal, its epoch, and the first and last request id of each sequence of consecutive
+    ids."""
 
     address: Annotated[str, Strict(), Field(max_length=254, pattern=r"^(?:[0-9a-fA-F]{2})*$")]
     epoch: _Number
@@ -66,9 +68,9 @@ class RequestRuns(NamedTuple):
 class BatchFacts:
     """Facts that this project's writers add to a notification, so that readers need not fetch the object.
 
-    ``crc32`` is that of the whole object. ``producers`` are the requests of its Messages. ``empty`` are requests
-    without records: the broker has acknowledged them since its last batch, without storing anything. Timestamps are in
-    ms, None if no record has one.
+    ``crc32`` is the checksum of the whole object. ``producers`` lists the requests of its Messages. ``empty`` lists
+    requests without records, which the broker has acknowledged since its last batch without storing them. Timestamps
+    are in ms, None if no record has one.
     """
 
     batch_id: Annotated[str, Strict(), AfterValidator(_check_batch_id), Field(alias="batchId")]
@@ -81,7 +83,7 @@ class BatchFacts:
     empty: tuple[RequestRuns, ...] = ()
 
     def requests(self, most: int) -> Iterator[ProducerRequest]:
-        """Yield the requests listed in ``producers``, at most ``most`` + 1 of each run."""
+        """Yield the requests listed in ``producers``, at most ``most`` + 1 of each sequence of ids."""
         for runs in self.producers:
             address = bytes.fromhex(runs.address)
             for first, last in runs.pairs:
@@ -93,7 +95,7 @@ class BatchFacts:
 class Notification:
     """One batch: its object (``bucket`` and ``key``, or ``path`` of MemQ's file handler), and its sizes.
 
-    ``object_size`` is MemQ's number: in a bucket it leaves out the index, in a file it includes the index.
+    ``object_size`` is MemQ's number: for an object in a bucket it excludes the index, for a file it includes the index.
     ``total_size`` is the size of the whole object.
     """
 
@@ -198,8 +200,8 @@ def _facts_fields(facts: BatchFacts) -> dict[str, object]:
 def _parse_object(raw: bytes, where: str) -> dict[str, object]:
     if len(raw) > MOST_BYTES:
         raise NotificationCorruptError(f"{where}: a notification of {len(raw)} bytes is larger than {MOST_BYTES}")
-    # Limit the number of JSON values, each of which follows a comma or bracket: parsed ones take many times their
-    # bytes.
+    # Limit the number of JSON values, because a parsed value takes many times the memory of its text. Each value
+    # follows a comma or bracket.
     if sum(raw.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
         raise NotificationCorruptError(f"{where}: a notification has more than {_MOST_VALUES} values")
     try:
@@ -219,7 +221,8 @@ _NAME: Final = re.compile(r"(-?\d{1,20})_(-?\d{1,20})_(\d{1,20})_(\d{1,10})_([^/
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """The parts of a key. The two ids are of the batch's first Message; ``ms`` is when its writing began."""
+    """The parts of a key. The two ids belong to the batch's first Message; ``ms`` is the time at which writing the
+    batch began."""
 
     path: str
     client_request_id: int
@@ -235,7 +238,7 @@ class BatchKey:
 
 
 def folder_of(path: str, client_request_id: int | None) -> str:
-    """Return the beginning of a path's keys, with the last ``/``; without ``hh`` if the id is None."""
+    """Return the part of a key before its name, including the last ``/``. If the id is None, leave out ``hh``."""
     hashed = "" if client_request_id is None else f"{key_hash(client_request_id)}/"
     return f"{hashed}{path}/"
 
@@ -254,7 +257,7 @@ def parse_batch_key(key: str, path: str) -> BatchKey | None:
 
 
 def check_path(path: str) -> str:
-    """Return ``path``; raise ConfigError if its keys could be confused with those of another."""
+    """Return ``path``; raise ConfigError if keys below it could be confused with keys below another path."""
     parts = path.split("/")
     if not all(parts) or {".", ".."} & set(parts) or len(path.encode("utf-8", "replace")) > 512 or "\0" in path:
         raise ConfigError(f"invalid path {path!r}: use names separated by single /, at most 512 bytes")

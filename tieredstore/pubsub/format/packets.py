@@ -22,7 +22,7 @@ from tieredstore.pubsub.errors import PacketCorruptError
 from tieredstore.pubsub.format._packets import write_fields
 
 MAX_PACKET_BYTES: Final = 4 << 20
-"""Maximum bytes of a packet, without its size field, that a broker accepts."""
+"""Maximum size in bytes of a packet that a broker accepts, not counting the size field."""
 
 VERSIONS: Final = range(2, 6)
 SLOTS_FROM: Final = 4
@@ -106,9 +106,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class WriteAnswer:
-    """``str broker to move to · 4 slots to move · 4 slots owned · 2 server version`` from v4; empty before.
+    """``str broker to move to · 4 slots to move · 4 slots owned · 2 server version`` from version 4 on; empty in
+    earlier versions.
 
-    ``server_version`` 0 means undeclared; some older brokers omit the field.
+    ``server_version`` 0 means that the broker does not state its version; some older brokers omit the field.
     """
 
     move_to: str = ""
@@ -213,7 +214,7 @@ def request_head(packet: Buffer) -> tuple[int, int, PacketType]:
 def view_request(packet: memoryview) -> Request:
     """Parse a request for a broker, without copying the data of a write.
 
-    A write's data is a view of the packet. The producer id and its slots are left out.
+    The data of a write is a view of the packet. The producer id and its slots are not parsed.
     """
     fields = write_fields(packet) if len(packet) <= MAX_PACKET_BYTES else None
     if fields is None:
@@ -362,21 +363,21 @@ def request_bytes(request: Request) -> bytes:
 
 
 def response_bytes(response: Response) -> bytes:
-    """Return the packet of a response, with its size; a long error text is cut."""
+    """Return the packet of a response, with its size; a long error text is truncated."""
     head = struct.pack(">hqbh", response.version, response.request_id, response.kind.value, response.code.value)
     return _with_size(head + _text(response.error[:_MOST_ERROR]) + _payload_bytes(response))
 
 
 def write_acknowledgement(version: int, request_id: int) -> bytes:
-    """Return the packet that acknowledges a write. It leaves out the slots and the server version of protocol
-    version 4, so that clients keep alternating between brokers.
+    """Return the packet that acknowledges a write. It omits the slots and the server version of protocol version 4, so
+    that clients keep alternating between brokers.
     """
     start, rest = _ACKNOWLEDGEMENTS[version]
     return start + request_id.to_bytes(8, "big", signed=True) + rest
 
 
 def read_response_head(version: int, request_id: int, size: int) -> bytes:
-    """Return the start of a READ answer. The ``size`` bytes of data follow as they come from the store."""
+    """Return the start of a READ answer, to be followed by the ``size`` bytes of data as they arrive from the store."""
     head = struct.pack(">hqbh", version, request_id, PacketType.READ.value, Code.OK.value) + _text("")
     return struct.pack(">i", len(head) + 4 + size) + head + struct.pack(">i", size)
 

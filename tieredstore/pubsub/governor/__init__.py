@@ -1,1 +1,1 @@
-"""Assignment of topics to brokers, by one governing broker at a time. See docs/how-to/batches.md."""
+"""Assignment of topics to brokers. One broker at a time governs: it decides for all. See docs/how-to/batches.md."""

@@ -1,4 +1,6 @@
-"""Strategies for assigning topics to brokers: a pure, pluggable interface, and MemQ's default."""
+"""Strategies for assigning topics to brokers: an interface that operators can implement, and MemQ's default
+strategy.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from tieredstore.pubsub.format.packets import BrokerAddress
 DEFAULT: Final = "free-capacity"
 
 STICKY_MS: Final = 5 * 60_000
-"""Age up to which a topic stays at a living broker, whatever capacity others have free."""
+"""Time for which an assigned topic stays at its living broker, even if other brokers have more free capacity."""
 
 FORMING_MS: Final = 60_000
-"""Age up to which a topic may move to a broker without topics. Otherwise the first of several starting brokers would
-keep all topics until ``STICKY_MS``.
+"""Time for which an assigned topic may still move to a broker without topics. Otherwise the first of several starting
+brokers would keep all topics for ``STICKY_MS``.
 """
 
 
@@ -42,7 +44,7 @@ class TopicLoad:
     clustering_multiplier: float = 3.0
 
     def partitions(self, racks: int) -> int:
-        """Return the number of write partitions, by MemQ's formula: the same number, at least one, in each rack."""
+        """Return the number of write partitions by MemQ's formula: each rack has the same number, at least one."""
         wanted = math.floor(self.input_mb * (1 << 20) / (self.batch_bytes * self.clustering_multiplier))
         # Round as Java does: halves up.
         return max(racks, math.floor(wanted / racks + 0.5) * racks)
@@ -53,7 +55,7 @@ class TopicLoad:
 
 
 Assignments = Mapping[str, Mapping[str, int]]
-"""The brokers of each topic, each with the time when it got the topic, in ms of the governor's clock."""
+"""The brokers of each topic. Each broker's value is the time when it got the topic, in ms of the governor's clock."""
 
 
 class AssignmentStrategy(ABC):
@@ -138,7 +140,8 @@ class FreeCapacity(AssignmentStrategy):
 
 
 def _keep_holders(seats: Iterable[_Seat], holders: Mapping[str, int], wanted: int) -> list[_Seat]:
-    """Return the brokers that keep the topic they have: if too many, those with the most capacity."""
+    """Return the brokers that keep the topic. If more brokers than ``wanted`` have the topic, choose those with the
+    most free capacity."""
     return sorted((seat for seat in seats if seat.broker.name in holders), key=_Seat.rank)[:wanted]
 
 
@@ -148,14 +151,15 @@ def _seat(seat: _Seat, topic: str, share: float) -> None:
 
 
 def _is_clearly_better(other: _Seat, holder: _Seat, share: float) -> bool:
-    """Return True if the topic is better placed even after the move, so that it does not move back."""
+    """Return True if ``other`` would be the better broker even after the move, so that the topic does not move back."""
     if share > 0:
         return other.free_mb - share > holder.free_mb
     return other.free_mb >= holder.free_mb and len(other.topics) + 1 < len(holder.topics)
 
 
 def strategy_of(name: str) -> AssignmentStrategy:
-    """Return the strategy of ``pubsub.broker.assignment``; raise ConfigError if its class cannot be used."""
+    """Return an instance of the strategy that ``pubsub.broker.assignment`` names; raise ConfigError if its class cannot
+    be used."""
     if name == DEFAULT:
         return FreeCapacity()
     own_class: type[AssignmentStrategy] = named_class(

@@ -25,7 +25,8 @@ _MOST_UNKNOWN: Final = 1000
 
 
 class Assignment(ABC):
-    """The brokers of each topic. The broker's loop asks for each request, so implementations answer from memory."""
+    """The brokers of each topic. The broker's loop calls these methods for each request, so implementations answer from
+    memory."""
 
     @abstractmethod
     def serves(self, topic: str) -> bool:
@@ -64,8 +65,9 @@ class AllTopics(Assignment):
 class KnownTopic:
     """A topic as brokers know it: its load, and the storage that metadata answers describe to clients.
 
-    ``topic`` and ``topics`` are None if this broker cannot store the topic: a topic of MemQ's may be in another bucket
-    or have another storage handler. Clients still get its metadata. ``document`` is MemQ's JSON, if there is any.
+    ``topic`` and ``topics`` are None if this broker cannot store the topic: MemQ may keep a topic in another bucket, or
+    with another storage handler. Clients still get the topic's metadata. ``document`` is the topic's JSON in MemQ's
+    format, or None.
     """
 
     load: TopicLoad
@@ -82,7 +84,7 @@ class KnownTopic:
 
 
 class TopicSource(ABC):
-    """A source of topics. Its methods run on a thread, and raise its errors."""
+    """A source of topics, as a store or ZooKeeper. Its methods may block, so they are called on a thread."""
 
     @abstractmethod
     def all(self) -> Iterable[KnownTopic]:
@@ -105,7 +107,7 @@ class StoreTopics(TopicSource):
         self._complaints: dict[str, str] = {}
 
     def all(self) -> Iterable[KnownTopic]:
-        """Yield the store's readable topics; log others once."""
+        """Yield the topics that can be read from the store; log each error about other topics once."""
         for name in self._topics.names():
             try:
                 topic = self._topics.get(name)
@@ -134,8 +136,8 @@ class StoreTopics(TopicSource):
 
 
 class Directory:
-    """The topics as last read. ``refresh`` and ``look`` ask the sources, so they run on a thread. The other methods
-    use memory.
+    """The topics as last read. ``refresh`` and ``look`` send requests to the sources, so they are called on a thread.
+    The other methods answer from memory.
     """
 
     def __init__(self, *sources: TopicSource, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -147,8 +149,8 @@ class Directory:
         self._once = LogOnce(_logger)
 
     def refresh(self) -> None:
-        """Read all topics. A deleted topic stays known, as at MemQ's brokers, so that its Messages can still be
-        stored."""
+        """Read all topics again. A deleted topic stays known, as with MemQ's brokers, so that Messages for it can still
+        be stored."""
         for source in reversed(self._sources):
             self._known |= {known.name: known for known in source.all()}
 
@@ -168,11 +170,11 @@ class Directory:
         except TieredStoreError:
             raise
         except Exception as error:
-            # Convert the error: clients wait for an answer, and their requests hold the broker's memory until then.
+            # Any error must become an answer: until then the clients wait, and their requests hold the broker's memory.
             _logger.exception("cannot look up topic %r", name)
             raise own_error(error) from error
         if known is None:
-            # Limit the memory: clients may ask for any number of names that do not exist.
+            # Limit the memory, because clients may ask for any number of names that do not exist.
             if len(self._unknown) >= _MOST_UNKNOWN:
                 self._unknown.clear()
             self._unknown[name] = self._monotonic() + _UNKNOWN_S
@@ -216,7 +218,7 @@ def _handler(topic: Topic, settings: Settings) -> tuple[str, dict[str, str]]:
 
 
 def own_error(error: Exception) -> TieredStoreError:
-    """Return the error that clients get in place of an unforeseen error."""
+    """Return the error that clients get for an unforeseen error: it names the error's type, but no details."""
     return StoreError(f"internal error of the broker: {type(error).__name__}")
 
 
@@ -230,19 +232,21 @@ def rest_s(took_s: float) -> float:
 
 
 class Governor(Assignment):
-    """An assignment by an elected broker. One thread calls ``tick`` and ``leave``."""
+    """An assignment that one elected broker, the governing broker, decides. One thread calls ``tick`` and ``leave``."""
 
     generation: int | None = None
-    """Grows with each change of the governing broker; None unless this broker governs."""
+    """A number that grows with each change of the governing broker; None if this broker does not govern."""
 
     @abstractmethod
     def tick(self) -> None:
-        """Announce this broker, find the others, govern if it is this broker's turn, and read the assignments."""
+        """Announce this broker, find the other brokers, assign topics if this broker governs, and read the
+        assignments.
+        """
 
     @abstractmethod
     def leave(self) -> bool:
-        """Give the topics to the other brokers, which soon have them (see :meth:`follow`). Return False if there is
-        no other broker.
+        """Withdraw this broker, so that its topics go to other brokers; :meth:`follow` shows when. Return False if
+        there is no other broker.
         """
 
     @abstractmethod

@@ -1,5 +1,5 @@
-"""A governor, which assigns topics to brokers, elected by a lease in the store. Conditional replaces decide; clocks of
-different machines are never compared.
+"""A governor, which assigns topics to brokers. A lease in the store elects the governing broker. Conditional replaces
+protect the lease; clocks of different machines are never compared.
 
 ::
 
@@ -7,10 +7,10 @@ different machines are never compared.
     <own folder>/governor/lease           {"beat", "owner", "session", "generation"}
     <own folder>/governor/assignments     {"generation", "brokers": {name: [rack, ip, port, reads]}, "topics": {…}}
 
-Every broker increments its own heartbeat and watches the others. A broker is gone if its heartbeat has not changed
-for ``PATIENCE_S`` on the watcher's clock. The holder of the lease governs; each new holder raises the lease's
-generation. A governor writes its generation into the assignments, refuses to replace those of a later generation,
-and replaces only the etag that it has read. A delayed write of an earlier governor therefore fails.
+Every broker increments its own heartbeat and watches the others. A broker is gone if its heartbeat has not changed for
+``PATIENCE_S`` on the watcher's clock. The holder of the lease governs; each new holder raises the lease's generation. A
+governor writes its generation into the assignments. It replaces only assignments of the same or an earlier generation,
+and only if their etag is the one that it has read. A delayed write of an earlier governor therefore fails.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ read the new assignments, other brokers have its topics within 15 s.
 
 _SEATS_FOR_S: Final = 30.0
 _REREADS: Final = 3
-"""Limits on reading brokers' objects again: one object at most every ``_SEATS_FOR_S`` seconds, and at most ``_REREADS``
-objects per tick. A listing alone shows new heartbeats. Reading many objects in a row would take longer than a broker
-may be silent.
+"""Limits on reading the objects of known brokers again: each object at most every ``_SEATS_FOR_S`` seconds, and at most
+``_REREADS`` objects per tick. The etags in a listing already show new heartbeats, and reading many objects in a row
+would take longer than ``PATIENCE_S``.
 """
 
 _MOST_BYTES: Final = 16 << 20
@@ -99,7 +99,7 @@ _LEASE: Final = TypeAdapter(_LeaseObject)
 
 @dataclass(slots=True)
 class _Watched:
-    """The last seen heartbeat of another broker, and when it changed."""
+    """The last heartbeat that this broker has seen of another broker, and when it changed."""
 
     token: str
     since_s: float
@@ -194,7 +194,7 @@ class StoreGovernor(Governor):
         return any(now_s - self._others[name].since_s < self._patience_s for name in self._seats.keys() & self._others)
 
     def follow(self) -> None:
-        """Read the assignments, by a HEAD, and a GET after a change."""
+        """Read the assignments: send a HEAD, and a GET only if the etag has changed."""
         key = self._key("assignments")
         etag = self._etag_of(key)
         if etag is not None and etag != self._view_etag:
@@ -248,7 +248,7 @@ class StoreGovernor(Governor):
             except ObjectNotFoundError:
                 continue
             if known is None or known.token != token:
-                # Count a broker with a new heartbeat as alive for another ``PATIENCE_S`` seconds.
+                # A new heartbeat: count the broker as alive for another ``PATIENCE_S`` seconds.
                 self._others[name] = _Watched(token, now_s, read_s)
             if name not in self._seats:
                 continue
@@ -262,11 +262,12 @@ class StoreGovernor(Governor):
         return [living[name] for name in sorted(living)]
 
     def _read_seat(self, name: str, key: str) -> str:
-        """Read a broker's object. Return its session and heartbeat, which show changes in stores without etags."""
+        """Read a broker's object. Return its session and heartbeat as text, which shows a change if the store has no
+        etags."""
         try:
             stored = self._folder.read(key, BROKER_SEAT, _SEAT)
         except CorruptDataError as error:
-            # Skip this broker: if it is alive, it soon replaces its own object.
+            # A living broker soon replaces its damaged object, so skip this broker until then.
             _logger.warning("skipping a broker's object: %s", error)
             self._seats.pop(name, None)
             return ""
@@ -292,7 +293,7 @@ class StoreGovernor(Governor):
         try:
             if stored is None:
                 self._folder.store.put(key, self._lease_body(own, 1), if_absent=True)
-                return False  # the next tick reads the new etag, and then this broker holds the lease
+                return False  # this broker holds the lease once the next tick has read the new etag
             return self._take_lease(own, *stored)
         except PreconditionFailedError:
             return False  # another broker was faster
@@ -300,7 +301,7 @@ class StoreGovernor(Governor):
     def _take_lease(self, own: BrokerSeat, stored: _LeaseObject, etag: str) -> bool:
         key = self._key("lease")
         now_s = self._monotonic()
-        # Keep a lease of this broker's own: an earlier write succeeded, but its answer was lost.
+        # The lease is already this broker's: an earlier write succeeded, but its answer was lost.
         if stored.session == self.session:
             self._lease_etag, self.generation, self._lease_beat = etag, stored.generation, stored.beat
             return True
@@ -323,7 +324,7 @@ class StoreGovernor(Governor):
     # --- assignments ---
 
     def _govern(self, living: Sequence[BrokerSeat]) -> None:
-        """Assign, and write changes. Raise FencedError if a later generation governs."""
+        """Assign topics, and write the assignments if they changed. Raise FencedError if a later generation governs."""
         assert self.generation is not None
         key = self._key("assignments")
         etag = self._etag_of(key)
@@ -362,5 +363,6 @@ class StoreGovernor(Governor):
 
 
 def broker_name(address: BrokerAddress) -> str:
-    """Return a broker's name, made of its address: after a restart the broker gets its topics back."""
+    """Return a broker's name, made of its address, so that a restarted broker has the same name and gets its topics
+    back."""
     return f"{address.ip.replace(':', '-').replace('/', '-')}_{address.port}"

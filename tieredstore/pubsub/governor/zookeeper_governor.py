@@ -44,8 +44,8 @@ Nodes = Mapping[str, BrokerNode]
 
 
 class ZooKeeperGovernor(Governor):
-    """One broker's part in the election and, if elected, in governing. Its node is named by its IP address, so a
-    cluster has one broker per address.
+    """One broker's part in the election and, if elected, in governing. The broker's node has its IP address as name, so
+    a cluster has one broker per address.
     """
 
     def __init__(
@@ -83,7 +83,9 @@ class ZooKeeperGovernor(Governor):
         )
 
     def readers(self, topic: str) -> tuple[BrokerAddress, ...]:
-        """Return this project's brokers that serve reads, and MemQ's to which the topic is assigned."""
+        """Return all brokers of this project that serve reads, and the brokers of MemQ to which the topic is
+        assigned.
+        """
         return tuple(
             node.seat.address
             for _, node in sorted(self._nodes.items())
@@ -93,7 +95,7 @@ class ZooKeeperGovernor(Governor):
     # --- on a separate thread ---
 
     def tick(self) -> None:
-        """Keep this broker's node, govern if elected, and read the assignments."""
+        """Create this broker's node if missing, assign topics if this broker is elected, and read the assignments."""
         for path in (BROKERS, GOVERNOR):
             self._session.provide(path)
         seat = self._seat()
@@ -113,7 +115,9 @@ class ZooKeeperGovernor(Governor):
             self._own = own.assigned
 
     def leave(self) -> bool:
-        """Delete this broker's nodes, so that other brokers have its topics after a tick."""
+        """Delete this broker's nodes, so that the next tick of the governing broker gives its topics to other
+        brokers.
+        """
         self.generation = None
         own = self._seat().address.ip
         for path in (
@@ -137,7 +141,7 @@ class ZooKeeperGovernor(Governor):
         self._session.close()
 
     def _keep_own_node(self, seat: BrokerSeat) -> None:
-        """Recreate this broker's node with its assignments if the session that owned it has ended."""
+        """Create this broker's node with its assignments again if the node's session has ended."""
         path = f"{BROKERS}/{seat.address.ip}"
         try:
             raw, stat = self._session.get(path)
@@ -155,7 +159,8 @@ class ZooKeeperGovernor(Governor):
             _logger.info("%s: another session has just created it", path)
 
     def _check_own(self, raw: bytes, path: str, seat: BrokerSeat) -> None:
-        """Raise ConfigError if a node belongs to another broker at the same address instead of an earlier session."""
+        """Raise ConfigError if a node belongs to another broker at the same address, and not to an earlier session of
+        this broker."""
         try:
             address = parse_broker_node(raw, path).seat.address
         except CorruptDataError as error:
@@ -234,8 +239,9 @@ class ZooKeeperGovernor(Governor):
     def _assign(self, topics: Mapping[str, KnownTopic], nodes: Nodes) -> dict[str, dict[str, int]]:
         """Return the brokers of each topic, chosen by the strategy.
 
-        MemQ's brokers cannot store topics of this store, which have no node. This project's brokers cannot reach the
-        storage of some of MemQ's topics. Most topics suit both kinds of brokers: these are assigned first.
+        MemQ's brokers cannot store topics without a node in ZooKeeper. This project's brokers cannot reach the storage
+        of some of MemQ's topics. Topics that both kinds of brokers can store are assigned first; most topics are of
+        this kind.
         """
         writing = {name: node for name, node in nodes.items() if node.writes}
         free = {name: float(node.seat.capacity_mb) for name, node in writing.items()}
@@ -262,7 +268,7 @@ class ZooKeeperGovernor(Governor):
 
 
 def _document(known: KnownTopic) -> Mapping[str, object]:
-    """Return MemQ's JSON of a topic. For a topic of this store, build the part that clients get."""
+    """Return MemQ's JSON of a topic. For a topic without a node, build the part of the JSON that clients get."""
     if known.document is not None:
         return known.document
     return {

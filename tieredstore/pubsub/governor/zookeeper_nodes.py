@@ -27,7 +27,7 @@ from tieredstore.pubsub.queue.memq_topics import open_configured_topics, parse_t
 from tieredstore.pubsub.queue.topics import Topics
 
 OWN_TYPE: Final = "tieredstore"
-"""``instanceType`` of this project's brokers, which MemQ's governor keeps."""
+"""``instanceType`` of this project's brokers. MemQ's governor leaves it unchanged."""
 
 _MEMQ_CAPACITY_MB: Final = 200
 _BATCH_BYTES: Final = 100 << 20
@@ -84,12 +84,12 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
     """Parse a broker's node; raise CorruptDataError if it is invalid."""
     document = parse_object(raw, path)
     ip, port, locality = document.get("brokerIP"), document.get("brokerPort"), document.get("locality") or ""
-    # Check the port, which packets give to clients in signed 16 bits.
+    # Packets give the port to clients as a signed 16-bit number, so check its range.
     if not ip or type(port) is not int or not -_PORTS <= port < _PORTS:
         raise CorruptDataError(f"{path} is not a valid broker node: it has no address")
     ip, locality = packet_text(ip, path), packet_text(locality, path)
     capacity = document.get("totalNetworkCapacity")
-    # Use MemQ's fixed capacity for a MemQ broker, which does not state its own.
+    # A MemQ broker does not state its capacity: use MemQ's fixed number.
     capacity_mb = capacity if type(capacity) is int and capacity > 0 else _MEMQ_CAPACITY_MB
     assigned: dict[str, Mapping[str, object]] = {}
     topics: object = document.get("assignedTopics") or ()
@@ -117,7 +117,7 @@ def parse_object(raw: bytes, path: str) -> dict[str, object]:
 
 
 def packet_text(value: object, path: str) -> str:
-    """Return text that fits a packet; raise CorruptDataError otherwise."""
+    """Return ``value`` if it is a text that fits a packet; raise CorruptDataError otherwise."""
     try:
         if isinstance(value, str) and len(value.encode()) <= MOST_TEXT:
             return value
@@ -129,7 +129,7 @@ def packet_text(value: object, path: str) -> str:
 def load_of(document: Mapping[str, object], topic: str, path: str) -> TopicLoad:
     """Return a topic's load from its JSON, with MemQ's defaults.
 
-    Raise CorruptDataError for another topic's JSON or invalid numbers."""
+    Raise CorruptDataError if the JSON is another topic's, or has invalid numbers."""
     if document.get("topic") != topic:
         raise CorruptDataError(f"{path} names topic {document.get('topic')!r:.80}")
     batch_bytes = _amount(document, "batchSizeBytes", 0, path) or _amount(document, "batchSizeMB", 0, path) * _MIB
@@ -170,8 +170,8 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ZooKeeperTopics(TopicSource):
-    """The topics below ``/topics``. The session is not the governor's, so that lookups and ticks run at the same
-    time.
+    """The topics below ``/topics``. They have a separate ZooKeeper session, so that lookups run at the same time as the
+    governor's ticks.
     """
 
     def __init__(self, session: ZooKeeperSession, topics: Topics) -> None:
@@ -215,14 +215,14 @@ class ZooKeeperTopics(TopicSource):
             config = parse_topic_config(raw, path, Path.cwd())
             topics = open_configured_topics(self._topics.store, self._topics.settings, config)
         except ConfigError as error:
-            # Warn only: MemQ's brokers may be able to store the topic.
+            # Only log a warning: MemQ's brokers may be able to store the topic.
             self._complain(path, f"this broker cannot store it: {error}")
             return known
         self._complaints.pop(path, None)
         return KnownTopic(load, known.handler, known.properties, config.topic, topics, document)
 
     def _complain(self, path: str, why: str) -> None:
-        """Log each reason once, since topics are read every ten seconds."""
+        """Log each reason once, because topics are read every ten seconds."""
         if self._complaints.get(path) != why:
             self._complaints[path] = why
             _logger.warning("%s in ZooKeeper: %s", path, why)

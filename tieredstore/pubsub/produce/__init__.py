@@ -1,1 +1,2 @@
-"""Producers and sinks: pack records into Messages and batches, and store them or send them to brokers."""
+"""Producers and sinks: they pack records into Messages and batches, and store the batches or send the Messages to
+brokers."""

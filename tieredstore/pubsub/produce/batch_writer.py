@@ -1,4 +1,4 @@
-"""Writes a batch: PUTs the object, notifies of it, and returns its place."""
+"""Writing of a batch: put the object, append its notification to the topic's queue, and return the batch's place."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchSettings
 
 _MOST_VALUES: Final = 30_000
-"""Maximum number of JSON values about producers in a notification: 800 KB of the 1 MiB that readers and Kafka
-accept.
+"""Maximum number of JSON values about producers in a notification. They take up to 800 KB of the 1 MiB that readers and
+Kafka accept.
 """
 
 _VALUES_A_PRODUCER: Final = 4
@@ -42,7 +42,7 @@ _VALUES_A_PRODUCER: Final = 4
 class SealedMessage:
     """A Message as stored, with the facts for its notification.
 
-    A Message of another client may lack a producer, and its timestamps are unknown.
+    A Message that another client has built may name no producer, and its timestamps are unknown.
     """
 
     stored: Buffer
@@ -61,7 +61,7 @@ class SealedBatch:
     stored_bytes: int = 0
 
     def has_room_for(self, message: SealedMessage) -> bool:
-        """Return True if the Message fits; an empty batch takes any."""
+        """Return True if the Message fits; an empty batch has room for any Message."""
         return not self.messages or self.stored_bytes + len(message.stored) <= self.settings.batch_bytes
 
     def add(self, message: SealedMessage) -> None:
@@ -77,7 +77,7 @@ class SealedBatch:
 
 
 class BatchWriter:
-    """Writes batches of one topic. Thread-safe, with ``uploads`` batches in parallel."""
+    """Writes batches of one topic. Thread-safe; up to ``uploads`` threads may write in parallel."""
 
     def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue, *, host: str | None = None) -> None:
         """``host`` becomes part of the keys; by default this machine's name."""
@@ -87,7 +87,7 @@ class BatchWriter:
         self._puts = BatchPuts(topics.store, topics.batches.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
-        # Begin at random numbers: keys of two writers never collide, and partitions fill evenly.
+        # Begin at random numbers, so that keys of two writers never collide and the first partition is not preferred.
         self._next_id = secrets.randbits(64) - (1 << 63)
         self._turn = secrets.randbelow(queue.partitions)
 
@@ -104,9 +104,9 @@ class BatchWriter:
         memory: BatchMemory | None = None,
         empty: Sequence[ProducerRequest] = (),
     ) -> tuple[int, int]:
-        """Store the batch and notify of it; return its read partition and offset.
+        """Store the batch and append its notification; return its read partition and offset.
 
-        Without ``partition``, partitions take turns. The notification also lists ``empty`` requests. Raise
+        Without ``partition``, the read partitions take turns. The notification also lists ``empty`` requests. Raise
         DeliveryFailedError on failure."""
         notification = self.store(messages, deadline, memory, empty)
         partition = self._next_partition() if partition is None else partition
@@ -114,7 +114,7 @@ class BatchWriter:
         try:
             (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
         except TieredStoreError as error:
-            # Report a failure: the object is stored but not announced (an orphan), unless only the answer was lost.
+            # Readers do not see the object (it is an orphan), or the append succeeded and only its answer was lost.
             raise DeliveryFailedError(
                 f"{key} is stored, but its notification failed: {error}", maybe_stored=True
             ) from error
@@ -127,7 +127,7 @@ class BatchWriter:
         memory: BatchMemory | None = None,
         empty: Sequence[ProducerRequest] = (),
     ) -> Notification:
-        """Store the batch without notifying of it; raise DeliveryFailedError on failure.
+        """Store the batch without appending a notification; raise DeliveryFailedError on failure.
 
         If given, ``memory`` already holds all of the batch's Messages in place. Otherwise they are copied together.
         """
@@ -165,7 +165,8 @@ class BatchWriter:
             max_timestamp=_over_all(max, (message.max_timestamp for message in messages)),
             total_size=len(body),
             crc32=batch_checksum(body, [message.stored for message in messages]),
-            # Leave out lists that would make the notification too large: readers then look into the object.
+            # Leave out a list that would make the notification too large: readers then read the object's headers
+            # instead.
             producers=named if values <= _MOST_VALUES else (),
             empty=left_out if values + _values(left_out) <= _MOST_VALUES else (),
         )
@@ -180,7 +181,7 @@ class BatchWriter:
 
 
 def _over_all(choose: Callable[[list[int]], int], timestamps: Iterable[int | None]) -> int | None:
-    """Return the minimum or maximum; None if any timestamp is unknown."""
+    """Return the timestamp that ``choose`` selects from all; None if any timestamp is unknown."""
     known: list[int] = []
     for timestamp in timestamps:
         if timestamp is None:
@@ -190,7 +191,7 @@ def _over_all(choose: Callable[[list[int]], int], timestamps: Iterable[int | Non
 
 
 def request_runs(requests: Iterable[ProducerRequest | None]) -> tuple[RequestRuns, ...]:
-    """Group requests by producer, with their ids as runs."""
+    """Group requests by producer, and list their ids as sequences of consecutive ids."""
     ids: dict[tuple[str, int], set[int]] = {}
     for request in requests:
         if request is not None:
@@ -238,13 +239,13 @@ class _Race:
 
 
 class BatchPuts:
-    """Puts batches for ``uploads`` threads. Each thread puts one batch at a time."""
+    """Puts objects of batches, on behalf of up to ``uploads`` calling threads."""
 
     def __init__(self, store: ObjectStore, uploads: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._monotonic = monotonic
         self._usual = UsualTime()
-        # Have threads to spare: a try that hangs keeps its thread until the store's own deadline.
+        # More threads than concurrent tries: a try that hangs keeps its thread until the store's own deadline.
         self._pool = ThreadPool((_TRIES_AT_ONCE + 1) * uploads, "tieredstore-pubsub-put")
 
     def close(self) -> None:
@@ -254,8 +255,8 @@ class BatchPuts:
     def put(self, key: str, body: Body, deadline: Deadline) -> None:
         """Return once the object is stored.
 
-        Raise DeliveryFailedError if the store refuses or at the deadline; its ``maybe_stored`` is True if a try may
-        have succeeded or may still do so."""
+        Raise DeliveryFailedError if the store refuses the object, or at the deadline. The error's ``maybe_stored`` is
+        True if a try may have succeeded or may still succeed."""
         race, delay_s = _Race(), _FIRST_DELAY_S
         self._begin(race, key, body)
         while True:
@@ -313,23 +314,25 @@ class BatchPuts:
             race.changed.notify_all()
 
 
-_LEAST_MESSAGE: Final = 64  # bytes; bounds the number of Messages, and so the size of the index before them
+# Bytes; it limits the number of Messages, and so the size of the index, for which memory is reserved.
+_LEAST_MESSAGE: Final = 64
 
 
 class BatchMemory:
-    """Memory for one batch of ``size`` bytes and at most ``messages`` Messages. A larger single Message enlarges it.
+    """Memory for one batch of ``size`` bytes and at most ``messages`` Messages. If the first Message needs more, the
+    memory is larger.
 
     Not thread-safe. Messages never change once they are added.
     """
 
     def __init__(self, pool: SlabPool, size: int, messages: int, *, least: int = 0, first: int | None = None) -> None:
-        """``least``: bytes that the first Message may need. ``first``: bytes to begin with, if the batch may stay
-        small. With ``first``, add Messages only by :meth:`add`, which grows and moves the memory.
+        """``least``: bytes that the first Message may need. ``first``: initial bytes, for batches that may stay small.
+        With ``first``, add Messages only by :meth:`add`, which replaces the memory by a larger block when needed.
         """
         self._pool = pool
         self.most_messages: int = min(messages, size // _LEAST_MESSAGE + 1)
         self._first = self._end = index_size(self.most_messages)
-        # Leave out one byte: for a round size, the pool would return a larger block.
+        # Use one byte less: for a round size, the pool would return a much larger block.
         self._most = size - 1
         self._size = max(self._most, self._first + least)
         self._memory = memoryview(pool.slab(self._size if first is None else min(self._size, self._first + first)))
@@ -352,9 +355,10 @@ class BatchMemory:
         return self._end - self._first
 
     def body(self, most: int, head: int) -> BodyWriter:
-        """Return a writer for the next Message's records; keep ``head`` bytes before them for its header.
+        """Return a writer for the next Message's records, with ``head`` free bytes before the records for the header.
 
-        It may write ``most`` bytes, or the rest of the memory. Only :meth:`hold` adds the Message to the batch.
+        The writer takes at most ``most`` bytes, and no more than the rest of the memory. Only :meth:`hold` adds the
+        Message to the batch.
         """
         return BodyWriter(min(most, self.left - head), self._memory[self._end : self._size], head)
 
@@ -379,7 +383,7 @@ class BatchMemory:
         return [self._memory[start:end] for start, end in pairwise(ends)]
 
     def batch(self, messages: Sequence[Buffer]) -> memoryview:
-        """Return the object of all Messages; ``messages`` must be those of :meth:`list_messages`."""
+        """Return the object that holds all Messages; ``messages`` must be the result of :meth:`list_messages`."""
         if list(map(len, messages)) != self._sizes:
             raise InvalidRangeError(f"{len(messages)} Messages given, but the batch holds {self.messages} others")
         index = batch_index(messages)
@@ -389,9 +393,9 @@ class BatchMemory:
 
 
 def room_for(messages_of_a_batch: int, batch_bytes: int, message_bytes: int) -> int:
-    """Return the most Messages that a batch can hold.
+    """Return the maximum number of Messages that a batch can hold.
 
-    A Message ends when the next record does not fit. Any two successive Messages are therefore larger than the limit of
-    one.
+    A Message ends when the next record does not fit. Any two successive Messages are therefore together larger than the
+    limit of a single Message.
     """
     return max(1, min(messages_of_a_batch, 2 * (batch_bytes // message_bytes) + 2))

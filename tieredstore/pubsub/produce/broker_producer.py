@@ -1,6 +1,6 @@
 """Delivery to brokers, this project's or MemQ's.
 
-A module of its own: the producer imports it only for brokers, since it needs asyncio and TLS.
+The producer imports this module only if it writes to brokers, because the module needs asyncio and TLS.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def open_broker_outbox(sending: Sending, *, topic: str, client: BatchClientSetti
 
 
 class BrokerDelivery:
-    """Seals Messages on a thread, and sends several at once on a loop of its own."""
+    """Seals Messages on a thread, and sends several Messages at once. It runs its own event loop."""
 
     def __init__(self, sending: Sending, topic: str, client: BatchClientSettings) -> None:
         self._how = sending
@@ -134,7 +134,7 @@ class BrokerDelivery:
         except (TieredStoreError, asyncio.CancelledError) as error:
             why = str(error) or "the producer was closed before delivery"
             outbox.fail([message], DeliveryFailedError(why, maybe_stored=True))
-        except Exception as error:  # an unforeseen error must not leave a waiter hanging
+        except Exception as error:  # an unforeseen error must not leave the caller waiting forever
             _logger.exception("cannot send a Message")
             outbox.fail([message], DeliveryFailedError(f"internal error: {error!r:.200}", maybe_stored=True))
         else:
@@ -158,8 +158,8 @@ class BrokerDelivery:
             delay_s = min(2 * delay_s, _MOST_DELAY_S)
 
     async def _try(self, request: Request, deadline: Deadline) -> tuple[str | None, bool, bool]:
-        """Try once. Return the reason of a failure (None if accepted), True if the Message may be stored anyway, and
-        True if the result is final.
+        """Send the Message once. Return three values: the reason of a failure (None if the broker accepted it), True if
+        the Message may be stored, and True if the result is final.
         """
         if self._brokers is None:
             self._brokers = TopicBrokers(self._topic, self._client)
@@ -182,7 +182,7 @@ class BrokerDelivery:
         if response.code in _REFUSED:
             return why, False, True
         self._brokers.mark_stale()
-        # Count the Message as perhaps stored if the broker's store failed.
+        # After an error of the broker's store, the Message may be stored; after these three codes it is not.
         return why, response.code not in {Code.REDIRECT, Code.NOT_FOUND, Code.SERVICE_UNAVAILABLE}, False
 
 
@@ -235,9 +235,9 @@ class TopicBrokers:
         self._connecting: dict[Place, asyncio.Lock] = {}
 
     async def link(self) -> BrokerLink:
-        """Return a connection to write to.
+        """Return a connection to the next broker to write to.
 
-        Raise BrokerUnavailableError if there is none now, TopicNotFoundError if the topic does not exist."""
+        Raise BrokerUnavailableError if no broker answers now, TopicNotFoundError if the topic does not exist."""
         await self._ask_if_stale()
         places = self._choose()
         if not places:
@@ -281,7 +281,7 @@ class TopicBrokers:
     def _pause(self, place: Place) -> None:
         rest = self._pauses.setdefault(place, _Pause())
         now_s = rest.failed_s = self._monotonic()
-        if rest.until_s <= now_s:  # many Messages may report the same lost broker
+        if rest.until_s <= now_s:  # many Messages may report the same lost broker: lengthen its pause once
             rest.seconds = min(_MOST_REST_S, max(_FIRST_REST_S, 2 * rest.seconds))
             rest.until_s = now_s + rest.seconds * (0.5 + random.random() / 2)  # noqa: S311  jitter
 
@@ -312,7 +312,7 @@ class TopicBrokers:
             if self._monotonic() - self._asked_s < _STALE_S:
                 return
             if self._failure is not None and self._monotonic() - self._failure[0] < _FIRST_REST_S:
-                raise self._failure[1]  # the same request has just failed for another Message
+                raise self._failure[1]  # the metadata request of another Message has just failed
             known = [(broker.ip, broker.port) for broker in self._brokers]
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
@@ -324,7 +324,7 @@ class TopicBrokers:
                 except BrokerUnavailableError as failure:
                     error = failure
                 else:
-                    # Request the metadata of a topic without brokers again earlier: the topic soon gets a broker.
+                    # If the topic has no broker yet, request its metadata again soon: a governor will assign one.
                     self._asked_s = self._monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
                     return
             if error is not None:
@@ -366,7 +366,8 @@ def _place(text: str) -> Place:
 
 
 def client_tls(settings: BatchClientSettings) -> ssl.SSLContext | None:
-    """Return the TLS context for brokers, None without TLS; raise ConfigError for unusable files."""
+    """Return the TLS context for brokers, or None without TLS; raise ConfigError if a certificate or key file is
+    unusable."""
     if settings.tls == "none":
         return None
     try:
@@ -386,7 +387,7 @@ Place = tuple[str, int]
 
 
 class BrokerLink:
-    """A connection to a broker, made by ``open``. Once lost, it stays lost: waiters get BrokerUnavailableError."""
+    """A connection to a broker, made by ``open``. Once it is lost, all its calls raise BrokerUnavailableError."""
 
     def __init__(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.place = place
@@ -409,7 +410,7 @@ class BrokerLink:
         return cls(place, reader, writer)
 
     async def ask(self, request: Request, kind: PacketType, timeout_s: float) -> Response:
-        """Send a request and return its answer. A timeout loses the connection for all waiters."""
+        """Send a request and return its answer. A timeout ends the connection, so all requests on it fail."""
         if self.is_lost:
             raise self._loss_error("the connection was lost")
         name = (kind, request.request_id)
@@ -448,7 +449,7 @@ class BrokerLink:
             while True:
                 response = await self._next()
                 answer = self._waiting.get((response.kind, response.request_id))
-                # Ignore unexpected answers: MemQ's broker answers a too large Message twice.
+                # Ignore an answer that no request waits for: MemQ's broker answers a Message that is too large twice.
                 if answer is not None and not answer.done():
                     answer.set_result(response)
         except PacketCorruptError as error:

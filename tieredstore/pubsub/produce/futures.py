@@ -1,9 +1,9 @@
 """Futures of records. There is one per record, so a future must be cheap until it is used.
 
-Python's future begins with a lock, a condition and two lists. Making them takes longer than copying the record. Here
-they are made at the first use: every way of waiting begins with the condition. A Message's outcome is stored once for
-all of its records, and notifies only used futures. A dropped future is therefore freed at once, without the garbage
-collector.
+Python's future begins with a lock, a condition and two lists. Creating these takes longer than copying the record. This
+future creates them at its first use: every way of waiting needs the condition first. A Message's outcome is stored once
+for all of its records, and notifies only the futures in use. A future that the caller drops unused is therefore freed
+at once, without the garbage collector.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 
 class RecordPlace(NamedTuple):
-    """Place of a record: read partition, offset of its batch in the queue, Message, record in the Message."""
+    """Place of a record: read partition, offset of its batch in the queue, number of the Message in the batch, number
+    of the record in the Message."""
 
     partition: int
     offset: int
@@ -23,11 +24,11 @@ class RecordPlace(NamedTuple):
 
 
 UNREPORTED: Final = RecordPlace(-1, -1, -1, -1)
-"""The place of a record that was stored at an unreported place."""
+"""The place of a record that is stored, but a broker did not report where."""
 
 
 class MessageOutcome:
-    """Outcome of one Message's records: the place of each, or one error. Thread-safe."""
+    """Outcome of one Message's records: the place of each record, or one error for all. Thread-safe."""
 
     __slots__ = ("_error", "_is_known", "_lock", "_place", "_watched")
 
@@ -39,7 +40,8 @@ class MessageOutcome:
         self._error: BaseException | None = None
 
     def succeed(self, place: tuple[int, int, int] | None) -> None:
-        """Record that the Message is stored: partition, offset and Message, or None for an unreported place."""
+        """Record that the Message is stored at ``place`` (partition, offset and Message), or at an unreported place if
+        None."""
         self._know(place, None)
 
     def fail(self, error: BaseException) -> None:
@@ -57,7 +59,8 @@ class MessageOutcome:
                 future.set_exception(error)
 
     def watch(self, future: RecordFuture) -> None:
-        """Prepare a future at its first use; complete it now, or when the Message's outcome is known."""
+        """Create a future's attributes at its first use. Complete the future now, or once the Message's outcome is
+        known."""
         with self._lock:
             if future.has_shape:
                 return
@@ -76,19 +79,19 @@ class MessageOutcome:
 class RecordFuture(Future[RecordPlace]):
     """A future of one record. It is running from the start: a sent record cannot be cancelled."""
 
-    # Hold the initial values in class attributes, to save memory per future.
+    # Initial values are class attributes, which saves memory in each future.
     _state = "RUNNING"
     _result = None
     _exception = None
 
     def __init__(self, outcome: MessageOutcome, number: int) -> None:
         """Make the future of record ``number`` in the Message of ``outcome``."""
-        # Skip the base class's __init__, which makes the lock and lists.
+        # The base class's __init__ is not called, because it creates the lock and the lists.
         self._outcome = outcome
         self.number = number
 
     def __getattr__(self, name: str) -> Any:
-        # Make one of the three attributes that can be missing: Python calls this function for them.
+        # Python calls this method only for a missing attribute: before the first use, these three are missing.
         if name not in ("_condition", "_waiters", "_done_callbacks"):
             raise AttributeError(name)
         self._outcome.watch(self)
@@ -100,10 +103,10 @@ class RecordFuture(Future[RecordPlace]):
         return "_condition" in self.__dict__
 
     def take_shape(self, place: RecordPlace | None, error: BaseException | None) -> None:
-        """Make the attributes of a Python future, completed if there is a place or an error."""
+        """Create the attributes of a Python future; complete the future if there is a place or an error."""
         self._waiters = []
         self._done_callbacks: list[Any] = []
         if place is not None or error is not None:
             self._result, self._exception, self._state = place, error, "FINISHED"
-        # Set the condition last: a thread that sees it then sees all other attributes too.
+        # Set the condition last, so that a thread that finds the condition finds all other attributes too.
         self._condition = threading.Condition()

@@ -32,7 +32,7 @@ _LENGTHS: Final = 21  # bytes of a written record besides its data: lengths and 
 
 @dataclass(slots=True)
 class OpenMessage:
-    """A Message that still takes records, and the outcome for their futures."""
+    """A Message that still takes records, and the outcome for the records' futures."""
 
     body: BodyWriter
     request: ProducerRequest
@@ -45,7 +45,7 @@ class OpenMessage:
     """Length of the message ids: MemQ's reader stops at a Message with ids of different lengths."""
 
     def takes(self, message_id: bytes | None) -> bool:
-        """Return True if a record with this id may be added; records without an id always may."""
+        """Return True if a record with this id may be added to the Message; a record without an id always may."""
         return not message_id or self.id_size in (0, len(message_id)) or not self.body.count
 
     def note_id(self, message_id: bytes | None, *, is_audited: bool) -> None:
@@ -63,7 +63,7 @@ class OpenMessage:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Settings of a producer's delivery, which forked children keep, and its counts."""
+    """Settings of a producer's delivery, which a forked child keeps, and the producer's counts, which it resets."""
 
     settings: BatchSettings
     acks: Acks
@@ -90,17 +90,17 @@ class Packer(Protocol):
         ...
 
     def close(self, message: OpenMessage) -> bool:
-        """Finish a Message; return True if its batch has no room for another."""
+        """Finish a Message; return True if its batch has no room for another Message."""
         ...
 
     def has_other_room(self) -> bool:
-        """Return True, and end the batch, if a new batch may have room for a record that an empty Message could not
-        hold.
+        """End the batch and return True if a new batch may have room for a record that was too large for an empty
+        Message of this batch.
         """
         ...
 
     def end_batch(self) -> None:
-        """Begin a new batch with the next Message."""
+        """Finish the batch: the next Message begins a new batch."""
         ...
 
 
@@ -124,26 +124,27 @@ class PlainPacker:
         return False
 
     def end_batch(self) -> None:
-        """Do nothing: this outbox forms batches of Messages later."""
+        """Do nothing: the delivery combines Messages into batches later."""
 
 
 class Delivery(Protocol):
-    """Takes closed Messages out of an outbox on its own threads, and settles or fails each."""
+    """Takes closed Messages out of an outbox on its own threads, and reports each as stored (``settle``) or failed."""
 
     def start(self, outbox: Outbox) -> None:
-        """Start the threads unless they run. The outbox's lock is held."""
+        """Start the threads if they do not run yet. The caller holds the outbox's lock."""
         ...
 
     def stop(self) -> None:
-        """End the threads: the outbox is empty, or its closer waits no longer."""
+        """End the threads: the outbox is empty, or ``close`` has waited long enough."""
         ...
 
 
 class Outbox:
-    """Records that were sent and are neither stored nor failed. Thread-safe by one lock. For one process.
+    """A producer's records that are neither stored nor failed yet. One lock makes it thread-safe. A forked child needs
+    a new outbox.
 
-    A Message is first open, then closed and with the delivery, then settled or failed. Its bytes count as held until it
-    is settled or failed.
+    A Message is first open; then it is closed, and waits for the delivery; at the end it is settled (stored) or failed.
+    Until that end, its bytes count as held.
     """
 
     def __init__(self, sending: Sending, packer: Packer, delivery: Delivery) -> None:
@@ -159,7 +160,7 @@ class Outbox:
         self._open: OpenMessage | None = None
         self._closed: deque[OpenMessage | BatchEnd] = deque()
         self._next_request = 0
-        # Bytes and records of closed Messages that are still to store, and the bytes that the open Message may reach.
+        # Bytes and records of closed Messages that are not stored yet, and the size to which the open Message may grow.
         self._closed_bytes = self._closed_records = self._room_for_open = 0
         self._is_closed = self._is_flushing = False
         self._is_plain = sending.auditor is None
@@ -222,8 +223,8 @@ class Outbox:
         message_id: bytes | None,
         timestamp_ms: int | None,
     ) -> tuple[OpenMessage, int]:
-        """Add a record on the slow path, which may wait, begin a Message or make an id. Return the record's Message
-        and its number there.
+        """Add a record on the slow path, which may wait for room, begin a Message or make an id. Return the record's
+        Message and the record's number in that Message.
         """
         size = len(value or b"") + len(key or b"") + _LENGTHS
         if self._is_closed or self.held_bytes + size > self._settings.buffer_bytes:
@@ -244,8 +245,8 @@ class Outbox:
                 self._counts.refused_records += 1
                 raise InvalidRecordError(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
         if self._open is None:
-            # Set the open Message only after its first record is accepted: so a refused record begins no Message, and
-            # request ids have no gaps.
+            # Use a request id only once the Message has accepted its first record: a refused record must leave no gap
+            # in the request ids.
             self._open = message
             self._next_request += 1
             self._delivery.start(self)
@@ -284,7 +285,8 @@ class Outbox:
             raise AlreadyClosedError("the producer was closed")
 
     def _make_audited_id(self, message_id: bytes | None) -> bytes:
-        """Return an id for every record: an audit by hashes of ids cannot cover records without one."""
+        """Return the record's id, or a new id if it has none: an audit compares hashes of ids, so every record needs an
+        id."""
         if not message_id:
             self._next_id = (self._next_id + 1) % (1 << 64)
             message_id = self._next_id.to_bytes(8)
@@ -296,7 +298,8 @@ class Outbox:
         return OpenMessage(body, request, self._sending.monotonic(), memory)
 
     def _ends_batch(self) -> bool:
-        """End the batch if an empty Message at its end was too small for a record; return True if it ended."""
+        """Try to end the batch because a record was too large for an empty Message at its end. Return True if the batch
+        ended."""
         if not self._packer.has_other_room():
             return False
         self._closed.append(BatchEnd())
@@ -323,7 +326,8 @@ class Outbox:
     # --- for the delivery ---
 
     def next(self, first_s: float | None, linger_s: float) -> OpenMessage | BatchEnd | None:
-        """Wait for the next closed Message, or BatchEnd after the last one of a batch; return None at the end.
+        """Wait for the next closed Message; after the last Message of a batch, return BatchEnd. Return None once the
+        outbox is closed and empty.
 
         A batch ends when it is full, or ``linger_s`` after ``first_s``."""
         with self._changed:
@@ -347,7 +351,8 @@ class Outbox:
                 self._changed.wait(wait_s)
 
     def settle(self, messages: Sequence[OpenMessage], place: tuple[int, int] | None) -> None:
-        """Complete the Messages of a batch at this partition and offset; None if the place is not reported."""
+        """Complete the futures of a batch that is stored at ``place``, a partition and an offset; None if the place is
+        not reported."""
         if self._sending.auditor is not None:
             for message in messages:
                 ids_hash = message.ids_hash.to_bytes(message.id_size)
@@ -360,7 +365,7 @@ class Outbox:
         self._release(messages)
 
     def fail(self, messages: Sequence[OpenMessage], failure: DeliveryFailedError) -> None:
-        """Fail the Messages; they may be stored anyway."""
+        """Fail the futures of these Messages. The Messages may be stored nevertheless."""
         if self._sending.acks == "0":
             _logger.warning("%d records were not delivered: %s", sum(each.body.count for each in messages), failure)
         for message in messages:

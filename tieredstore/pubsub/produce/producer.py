@@ -1,4 +1,4 @@
-"""The producer: sends records to a topic, by batches in the store or by brokers."""
+"""The producer: sends records to a topic, either as batches to the store or as Messages to brokers."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ _NO_STORE: Final = {"storage.backend.class": "memory"}
 
 
 class BatchProducer(Closing):
-    """Sends records to a topic: stores them in batches itself, or writes to brokers. Thread-safe.
+    """Sends records to a topic: the producer stores them in batches itself, or writes to brokers. Thread-safe.
 
     With ``acks="all"``, a record's future completes once its batch is stored and notified. With ``"0"`` it completes at
     once, and delivery failures are only logged. With ``"1"``, which needs brokers, it completes once a broker has the
     record. Close a producer, or use it as a context manager.
 
-    Brokers do not report a record's place: it is −1, −1, −1, −1. A Message without an answer is sent again unchanged,
-    to another broker if there is one. Several Messages are on the way at once, so a retry may change their order.
+    Brokers do not report a record's place, so its four numbers are −1. A Message without an answer is sent again
+    unchanged, to another broker if there is one. Several Messages are sent at the same time, so a retry may change
+    their order.
 
     A forked child begins with an empty outbox and a new producer id. The parent delivers its own records.
 
@@ -116,12 +117,13 @@ class BatchProducer(Closing):
         timestamp_ms: int | None = None,
         message_id: bytes | None = None,
     ) -> Future[RecordPlace]:
-        """Take a record; its future completes with its place, or fails with DeliveryFailedError. Strings become UTF-8.
+        """Send a record; return a future that completes with the record's place or fails with DeliveryFailedError.
+        Strings are encoded as UTF-8.
 
         If the buffer is full, wait up to ``pubsub.max.block.ms``, then raise BufferFullError. Raise InvalidRecordError
         if the record does not fit the format or a Message (``pubsub.message.bytes``). The timestamp defaults to now.
-        With ``pubsub.audit.topic`` a record without a message id gets one of 8 bytes. An id of another length than
-        those of the open Message begins a new Message.
+        With ``pubsub.audit.topic``, a record without a message id gets an id of 8 bytes. A Message has ids of one
+        length only, so an id of another length begins a new Message.
         """
         value = value.encode() if isinstance(value, str) else value
         key = key.encode() if isinstance(key, str) else key
@@ -158,7 +160,7 @@ class BatchProducer(Closing):
 
 
 def _settings_of(source: StoreLike, brokers: str | None) -> Settings:
-    """Load the settings; beside brokers they need no store."""
+    """Load the settings. With ``brokers`` they need not name a store."""
     if brokers is None:
         return settings_of(source)
     is_empty = source is None and not os.environ.get(SETTINGS_VARIABLE)
@@ -167,7 +169,7 @@ def _settings_of(source: StoreLike, brokers: str | None) -> Settings:
 
 
 def _client_of(settings: Settings, brokers: str) -> BatchClientSettings:
-    """Return the settings for brokers, with ``brokers`` as those to contact first."""
+    """Return the settings for clients of brokers, with ``brokers`` as the addresses to contact first."""
     if not brokers or not isinstance(brokers, str):  # pyright: ignore[reportUnnecessaryIsInstance]  whatever is given
         raise ConfigError(f"brokers is {brokers!r:.60}; give host:port, separated by commas")
     named = settings_from({**_NO_STORE, "pubsub.bootstrap": brokers}, source="brokers").section(BatchClientSettings)
@@ -181,7 +183,7 @@ def _open_store_outbox(sending: Sending, *, topics: Topics, topic: Topic) -> Out
 
 _HEADER_BYTES: Final = message_header(b"", 0, ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), Compression.NONE).size
 _LEAST_SHARE: Final = 8
-"""A batch is closed early if the bytes left in it are fewer than this fraction of a Message."""
+"""A batch is closed if fewer bytes are left in it than a Message's limit divided by this number."""
 
 
 class BatchPacker:
@@ -203,7 +205,9 @@ class BatchPacker:
         return self._memory.body(self._message_bytes, _HEADER_BYTES), self._memory
 
     def close(self, message: OpenMessage) -> bool:
-        """Add the Message to the batch; return True if the rest of its memory is too small for another Message."""
+        """Add the Message to the batch; return True if the rest of the batch's memory is too small for another
+        Message.
+        """
         if (memory := message.memory) is None:
             return False
         memory.hold(_HEADER_BYTES + len(message.body))
@@ -213,20 +217,20 @@ class BatchPacker:
         return is_last
 
     def has_other_room(self) -> bool:
-        """Return True, and end the batch, if it has Messages: an empty batch has more room."""
+        """End the batch and return True if it has Messages: a new batch has more room."""
         if self._memory is None or not self._memory.messages:
             return False
         self._memory = None
         return True
 
     def end_batch(self) -> None:
-        """Begin a new batch with the next Message."""
+        """Finish the batch: the next Message begins a new batch."""
         self._memory = None
 
 
 @dataclass(slots=True)
 class _Batch(SealedBatch):
-    """A batch with the Messages whose futures wait for it."""
+    """A batch, and the outbox's Messages that it stores."""
 
     waiting: list[OpenMessage] = field(default_factory=list[OpenMessage])
     first_s: float = 0.0
@@ -235,7 +239,7 @@ class _Batch(SealedBatch):
 
 
 class StoreDelivery:
-    """Collects batches on its own thread, and writes them on upload threads."""
+    """Delivery to the store: combines Messages into batches on one thread, and writes the batches on upload threads."""
 
     def __init__(self, sending: Sending, topics: Topics, topic: Topic) -> None:
         self._sending = sending
@@ -277,7 +281,8 @@ class StoreDelivery:
                 dispatch()
                 continue
             sealed = message.seal(self._sending.compression)
-            # Do not end a batch with Messages in place here: the packer's BatchEnd ends it.
+            # Messages written in place already share the memory of their batch: only the packer's BatchEnd ends that
+            # batch.
             is_in_place = message.memory is not None
             if not is_in_place and not batch.has_room_for(sealed):
                 dispatch()

@@ -1,15 +1,17 @@
-"""Exactly-once epochs of a streaming query that writes to a topic, across crashes and repetitions.
+"""A streaming query's writes to a topic: each epoch (micro-batch) is written exactly once, across crashes and
+repetitions.
 
 ::
 
     <own folder>/sinks/<topic>/<query>    {"epoch", "isDone", "aborts",
                                            "entries": [{"partition", "since", "notifications"}]}
 
-Tasks store an epoch's batches. The driver writes these into the query's record, appends their notifications to the
-topic's queue, then marks the record as done. After a crash, the next driver continues from the record, and deletes
-batches that were stored again. The record changes with each epoch and each abort, only by conditional replace, so a
-delayed write of an older record fails. It names the latest epoch's batches only. A delayed driver therefore leaves its
-batches of an earlier epoch to ``pubsub gc``, which checks if they were notified.
+Tasks store an epoch's batches. The driver writes a list of them into the query's record, appends their notifications to
+the topic's queue, then marks the record as done. After a crash, the next driver continues from the record, and deletes
+batches that its tasks have stored a second time. Each epoch and each abort changes the record by a conditional replace,
+so a delayed write of an older record fails. The record lists only the latest epoch's batches. A driver that is late
+with an earlier epoch therefore cannot tell if its batches were notified, and leaves them to ``pubsub gc``, which checks
+that.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from tieredstore.versions import SINK
 _MOST_RECORD_BYTES: Final = 64 << 20
 _NO_EPOCH: Final = -1
 BATCH_QUERY: Final = "batch-"
-"""Prefix of the names of batch queries, whose one epoch never repeats."""
+"""Prefix of the names of batch queries. A batch query has one epoch, which is never repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Notifications that are appended together. ``since`` was the queue's end before that."""
+    """Notifications that are appended to the queue together. ``since`` is the queue's end before the append."""
 
     partition: NonNegativeInt
     since: NonNegativeInt
@@ -72,9 +74,9 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class SinkRecord:
-    """Progress of a query: its latest epoch, that epoch's batches, and True if all of them are notified.
+    """Progress of a query: its latest epoch, True if all batches of that epoch are notified, and their notifications.
 
-    ``aborts`` counts the aborts since that epoch. An epoch of -1 means that there were only aborts.
+    ``aborts`` counts the aborts since that epoch. Epoch -1 means that the query has only aborted so far.
     """
 
     epoch: Annotated[int, Field(ge=_NO_EPOCH)]
@@ -106,13 +108,13 @@ class SinkCommits:
     def commit(self, epoch: int, batches: Sequence[StoredBatch]) -> bool:
         """Append the notifications of an epoch's batches; return False if the epoch was recorded before.
 
-        In that case the batches repeat those of another run, and are deleted. Raise FencedError if a later epoch was
-        recorded, or if this epoch was notified with another number of records. An older checkpoint was then restored,
-        and its epochs have records that were never written. Batches of a past epoch are left to ``pubsub gc``, since
-        this run may have recorded them.
+        An epoch that was recorded before is a repetition, so its new batches are deleted. Raise FencedError if a later
+        epoch was recorded, or if this epoch was notified with another number of records: then the query runs from an
+        older checkpoint, and its epochs have records that were never written. After that error ``pubsub gc`` deletes
+        the batches, because an earlier call of this run may have recorded them.
 
-        After a return the epoch is notified exactly once. After an error its state is unknown; the next commit of the
-        same epoch continues.
+        When this method returns, the epoch is notified exactly once. After an error its state is unknown; the next
+        commit of the same epoch continues the work.
         """
         while True:
             stored = self._read()
@@ -135,7 +137,8 @@ class SinkCommits:
                 return True
 
     def _check_same(self, recorded: SinkRecord, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Raise FencedError if the checkpoint is older: by its epoch's number, or by the number of records."""
+        """Raise FencedError if the query's checkpoint is older than the record: its epoch is earlier, or has another
+        number of records."""
         if recorded.epoch > epoch:
             why = f"cannot be written, since epoch {recorded.epoch} already was"
         else:
@@ -152,16 +155,17 @@ class SinkCommits:
         )
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Delete the batches, unless the epoch was recorded with them: then its next commit continues."""
+        """Delete the batches, except those in the record of this epoch: its next commit appends their notifications."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
-            # Make a failed commit's write fail, which may still arrive and record the batches deleted here.
+            # A failed commit's write may still arrive, and would record the batches deleted here: change the record
+            # first, so that the late write fails.
             before = SinkRecord(_NO_EPOCH, True, ()) if stored is None else stored[0]
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
             except PreconditionFailedError:
-                # Read the record again to see which write has won: another driver's, that of the failed commit, or
-                # this one, whose answer was lost.
+                # Read the record again to see which write has won: another driver's, the failed commit's, or this one
+                # if only its answer was lost.
                 stored = self._read()
             else:
                 self._discard(None, batches)
@@ -224,7 +228,7 @@ class SinkCommits:
 
 
 def read_sink(folder: OwnFolder, key: str) -> SinkRecord:
-    """Return a record; raise CorruptDataError if it is invalid, ObjectNotFoundError if absent."""
+    """Return a query's record; raise CorruptDataError if it is invalid, ObjectNotFoundError if it is absent."""
     record = SINK.parse(_RECORD, folder.store.get_small(key, _MOST_RECORD_BYTES), key)
     try:
         list(record.keys())
@@ -241,8 +245,8 @@ def _records_in(notifications: Iterable[bytes]) -> int:
 
 
 def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
-    """Yield the keys of epochs that are recorded but not notified yet: their queries will continue with these
-    objects.
+    """Yield the keys of batches that are recorded but not notified yet; their queries will notify of these objects
+    later.
     """
     beginning = topics.folder.key("sinks", topic.name, "")
     for info in topics.store.list(beginning):
@@ -270,8 +274,8 @@ _MAX_INT64: Final = (1 << 63) - 1
 class SinkBatches(Closing):
     """Stores the batches of a task, with ``name`` in their keys. Not thread-safe.
 
-    At most one batch more than running uploads is in memory. Each instance has its own keys and producer id, so that
-    two attempts of a task never collide. The driver appends the notifications of one attempt only.
+    Memory holds the batches that are being uploaded, and one more. Each instance has its own keys and producer id, so
+    that two attempts of a task never collide. The driver appends the notifications of one attempt only.
     """
 
     def __init__(self, topics: Topics, topic: Topic, name: str) -> None:
@@ -289,7 +293,8 @@ class SinkBatches(Closing):
     def add(
         self, value: bytes, key: bytes | None, headers: Headers | None, message_id: bytes | None, timestamp_ms: int
     ) -> None:
-        """Take a record, waiting for uploads; raise InvalidRecordError if it does not fit the format or a Message."""
+        """Add a record, and wait for an upload if needed. Raise InvalidRecordError if the record does not fit the
+        format or a Message."""
         if not self._message.takes(message_id):
             self._seal_message()
         while self._message.body.take(value, key, headers, message_id, timestamp_ms, _MAX_INT64) < 0:
@@ -308,7 +313,7 @@ class SinkBatches(Closing):
         return tuple(self._stored)
 
     def discard(self) -> None:
-        """Delete the stored batches as far as possible; the rest are orphans, which ``pubsub gc`` names."""
+        """Delete the stored batches as far as possible. Batches that remain are orphans, which ``pubsub gc`` finds."""
         while self._under_way:
             with contextlib.suppress(TieredStoreError):
                 self._take_stored()

@@ -1,1 +1,1 @@
-"""Queues of notifications, topics and groups, shared by writers and readers."""
+"""Topics of batches, their queues of notifications, and groups of consumers; writers and readers use these modules."""

@@ -1,4 +1,5 @@
-"""The auditor that the settings name, and a reader's account of the Messages that it has handed out."""
+"""Auditing of producers and consumers: the auditor that the settings name, and the Messages that a consumer has handed
+out."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def auditor_of(settings: BatchSettings, topic: str, *, is_producer: bool) -> Auditor | None:
-    """Return the auditor of ``pubsub.audit.topic``; None if that is unset."""
+    """Return an auditor that writes to ``pubsub.audit.topic``; None if that setting is unset."""
     if settings.audit_topic is None:
         return None
     from tieredstore.pubsub.queue.kafka_audit import Auditor  # noqa: PLC0415  imports the Kafka client, an extra
@@ -29,14 +30,14 @@ def auditor_of(settings: BatchSettings, topic: str, *, is_producer: bool) -> Aud
 
 
 class ReadMessages:
-    """The Messages of one object, as far as they were decoded and handed out. Not thread-safe.
+    """The Messages of one object that a consumer has decoded but not completely handed out. Not thread-safe.
 
-    Once its last record is handed out, a Message is reported with all of its ids. These include the ids of records
-    before ``position``, which another reader of the group has handed out.
+    Once a Message's last record is handed out, the auditor reports the Message with the ids of all its records,
+    including the records before ``position``, which another member of the group has handed out.
     """
 
     def __init__(self, auditor: Auditor, body: Buffer, name: str, position: Position) -> None:
-        """The previous reader has reported the Messages before ``position``."""
+        """Reading begins at ``position``. Whoever read before it has reported the Messages before it."""
         self._auditor = auditor
         self._headers = dict(headers_in(body, name))
         first = self._headers.get(position.message)
@@ -45,7 +46,8 @@ class ReadMessages:
         self._hashes: dict[int, IdsHash] = {}
 
     def note_ids(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches, which hold the records of whole Messages, and note their message ids."""
+        """Yield the record batches unchanged, and note their message ids. The batches must have all records of each
+        Message."""
         for batch in batches:
             runs, begin = pc.run_end_encode(batch.column("message")), 0
             for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
@@ -55,7 +57,7 @@ class ReadMessages:
             yield batch
 
     def note_handed_out(self, message: int, record: int) -> None:
-        """Note that everything up to and including this record was handed out."""
+        """Report the Messages that are handed out completely, now that all records up to and including this one are."""
         while self._hashes:
             number = next(iter(self._hashes))  # decoded in order
             header = self._headers.get(number)

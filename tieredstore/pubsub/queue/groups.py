@@ -1,12 +1,13 @@
-"""Groups of consumers on a store: their partitions' owners and positions.
+"""Groups of consumers that are kept in the store: each partition's owner and position.
 
 ::
 
     <own folder>/groups/<group>/<topic>/members/<member>        {"beat": n}
     <own folder>/groups/<group>/<topic>/partitions/<partition>  {"owner", "generation", "position"}
 
-Objects change only by conditional replace. A member counts as dead when its heartbeat has not changed for 15 s of the
-observer's clock. Taking its partition raises the generation, so that the old owner's next commit raises FencedError.
+Objects change only by conditional replace. Each member watches the heartbeats of the others: if a heartbeat has not
+changed for 15 s of the watcher's clock, that member counts as dead. Taking over its partition raises the partition's
+generation, so that the old owner's next commit raises FencedError.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class _Owned:
 class StoreGroup(GroupMember):
     """One member of a group. ``tick``, ``commit`` and ``leave`` are for one thread; another thread sends heartbeats.
 
-    A process that pauses for ``PATIENCE_S`` loses its partitions, and its later commits raise FencedError. The clock
-    and its intervals are parameters for tests.
+    A process that is suspended for ``PATIENCE_S`` loses its partitions, and its later commits raise FencedError. Tests
+    set the clock and the intervals.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class StoreGroup(GroupMember):
 
     @property
     def version(self) -> int:
-        """Return a number that changes with the claims."""
+        """Return a number that changes whenever the claims change."""
         return self._version
 
     def tick(self) -> bool:
@@ -142,13 +143,13 @@ class StoreGroup(GroupMember):
         self._folder.store.delete([self._member_key(self.member)])
 
     def beat(self) -> None:
-        """Announce that this member lives; its own thread does so every ``beat_s``."""
+        """Announce that this member is alive. A thread calls this method every ``beat_s``."""
         key, body = self._member_key(self.member), GROUP_MEMBER.to_bytes({"beat": self._beat_number + 1})
         etag, self._beat_etag = self._beat_etag, None
         try:
             etag = etag or self._folder.store.head(key).etag
         except ObjectNotFoundError:
-            # Join the group again: other members removed this member after a long silence.
+            # The other members removed this member after a long silence: join the group again.
             self._folder.store.put(key, body, if_absent=True)
         else:
             self._beat_etag = self._folder.store.replace(key, body, etag or "")
@@ -157,7 +158,7 @@ class StoreGroup(GroupMember):
     # --- the store ---
 
     def _join(self) -> None:
-        # Ignore the error: either the member exists again, or this put succeeded and its answer was lost.
+        # Ignore the error: the object exists already, because an earlier put succeeded and its answer was lost.
         with contextlib.suppress(PreconditionFailedError):
             self._folder.store.put(self._member_key(self.member), GROUP_MEMBER.to_bytes({"beat": 0}), if_absent=True)
         self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)
@@ -168,12 +169,12 @@ class StoreGroup(GroupMember):
             try:
                 self.beat()
             except TieredStoreError as error:
-                # Only warn: the next heartbeat may succeed. If none does, others take over, and commits raise
-                # FencedError.
+                # Only log a warning: the next heartbeat may succeed. If no heartbeat succeeds in time, other members
+                # take the partitions, and commits raise FencedError.
                 _logger.warning("group %s: a heartbeat failed: %s", self._group, error)
 
     def _find_living(self, now_s: float) -> list[str]:
-        """Return the group members that seem alive, including this member, in the same order everywhere."""
+        """Return the group members that seem alive, including this member. All members get the same order."""
         beginning = self._folder.key("groups", self._group, self._topic, "members", "")
         living = {self.member}
         for info in self._folder.store.list(beginning):
@@ -193,7 +194,8 @@ class StoreGroup(GroupMember):
         return sorted(living)
 
     def _forget_lost(self) -> bool:
-        """After a pause, drop partitions that other members have taken; return True if there were any."""
+        """After this process was suspended, drop the partitions that other members have taken; return True if there
+        were any."""
         had = len(self._owned)
         for partition, owned in list(self._owned.items()):
             stored = self._read_state(partition)
@@ -242,8 +244,8 @@ class StoreGroup(GroupMember):
         try:
             owned.etag = self._folder.store.replace(key, body, owned.etag)
         except PreconditionFailedError:
-            # Read the state again: another member has changed it; or this one has, and the answer to an earlier commit
-            # was lost.
+            # Read the state again: either another member has changed it, or an earlier commit of this member succeeded
+            # and its answer was lost.
             stored = self._read_state(partition)
             if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
                 self._drop(partition)
@@ -288,7 +290,7 @@ _MEMBER: Final = TypeAdapter(_MemberObject)
 
 
 def _read_partition(folder: OwnFolder, partition: int, key: str) -> tuple[GroupPartition, str] | None:
-    """Return a partition's state, and the etag to replace it by; None if it does not exist."""
+    """Return a partition's state, and the etag for a conditional replace; None if there is no state yet."""
     stored = folder.read_with_etag(key, GROUP_PARTITION, _PARTITION)
     if stored is None:
         return None

@@ -1,4 +1,4 @@
-"""Hedged tries: a second try runs next to a slow first one, so the work must be idempotent."""
+"""Hedged requests: if a request is slow, a second attempt runs beside it, so the request must be idempotent."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from tieredstore.process.thread_pool import ThreadPool
 _LEAST_S: Final = 0.3
 _TIMES_USUAL: Final = 3
 _UNKNOWN_S: Final = 0.5
-"""Assumed usual time before the first result: a large body on a slow link takes longer than the minimum."""
+"""Assumed usual time before the first result. It is longer than the minimum, because a large body on a slow link takes
+long."""
 
 _REMEMBERED: Final = 100
 _Result = TypeVar("_Result")
 
 
 class UsualTime:
-    """Recent durations of tries, and the delay before a hedge."""
+    """Recent durations of attempts, and the delay after which a second attempt begins."""
 
     def __init__(self, least_s: float = _LEAST_S) -> None:
         self._least_s = least_s
@@ -58,7 +59,7 @@ class Hedge:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child, since the threads are the parent's."""
+        """Reset in a forked child, which does not have the parent's threads."""
         self._lock = threading.Lock()
         self._pool: ThreadPool | None = None
 
@@ -84,7 +85,7 @@ class Hedge:
         tries = [begin()]
         if not is_done(tries[0], self._usual.hedge_after_s):
             tries.append(begin())
-        # Wait for each attempt to end, which happens at the latest by the store's own deadline.
+        # Wait for each attempt: the store's own deadline ends even an attempt that hangs.
         for left in reversed(range(len(tries))):
             try:
                 return outcome(ended.get(), 0)

@@ -1,7 +1,7 @@
 """Audit records of producers and consumers in Kafka, compatible with MemQ's ``KafkaBackedAuditor``.
 
-Producers and consumers neither wait for audit records nor fail because of them. Unsent records are counted. ``pubsub
-verify`` reports their Messages as unannounced.
+Producers and consumers neither wait for audit records nor fail because of them. Audit records that could not be sent
+are counted, and ``pubsub verify`` reports their Messages as unannounced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Auditor(Closing):
         self._is_producer = is_producer
         self._has_warned = False
         self.counts: AuditingCounts = AuditingCounts()
-        # Use Java's partitioner: all records of a Message then share a partition, whichever client sends them.
+        # Use the Java client's partitioner, so that all audit records of a Message are in one partition, whichever
+        # client sends them.
         configuration = {**TopicAdmin.configuration(properties), "linger.ms": "10", "partitioner": "murmur2"}
         self._producer = PerProcess(lambda: LiveProducer(configuration), _let_go)
         self._forget_counts = export(AUDIT, self.counts)
@@ -79,6 +80,6 @@ class Auditor(Closing):
 
 def _let_go(producer: LiveProducer) -> None:
     producer.flush(_CLOSE_S)
-    # Give up the remaining records: the client reports each purged record as failed.
+    # Drop the remaining records: the client reports each of them as failed, so they are counted.
     producer.purge()
     producer.flush(_CLOSE_S)

@@ -1,7 +1,9 @@
-"""Kafka's consumer groups for a queue in Kafka: the client assigns partitions, and positions are committed offsets.
+"""Groups of consumers for a queue in Kafka. They are Kafka's consumer groups: the Kafka client assigns partitions, and
+positions are committed offsets.
 
-A committed offset is that of the next batch's notification, as with MemQ's consumers. The place within the batch is in
-the commit's metadata, ``message/record``, which MemQ ignores. Kept apart from ``kafka_queue``, which reads and writes.
+The committed offset is the offset of the next batch's notification, as with MemQ's consumers. The metadata of the
+commit has the position within the batch as ``message/record``, which MemQ ignores. Separate from ``kafka_queue``, which
+reads and writes the queue.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ _OTHERS: Final = frozenset(
         KafkaError.UNKNOWN_MEMBER_ID,
     }
 )
-"""Errors of the coordinator for a member that left the group or has an old generation."""
+"""Errors of the coordinator which mean that the member is no longer in the group, or has an old generation."""
 
 
 class KafkaGroup(GroupMember):
-    """One member of the group. It takes assignments and pauses them, because the queue itself reads by offsets."""
+    """One member of the group. It pauses its assigned partitions, because it reads no records: the queue reads them by
+    offset."""
 
     def __init__(self, properties: Mapping[str, str], group: str, name: str, cluster: LiveCluster) -> None:
         # Eager strategies revoke all partitions before reassigning them, so that a position has one owner at a time.
@@ -72,11 +75,11 @@ class KafkaGroup(GroupMember):
 
     @property
     def version(self) -> int:
-        """Return a number that changes with the claims."""
+        """Return a number that changes whenever the claims change."""
         return self._version
 
     def tick(self) -> bool:
-        """Serve the client, which stays in the group by its own threads while ticks continue."""
+        """Run the client's callbacks. The client's threads keep this member in the group as long as ticks continue."""
         before = dict(self._owned)
         self._serve()
         if missing := self._assigned - self._owned.keys():
@@ -87,7 +90,8 @@ class KafkaGroup(GroupMember):
         return before.keys() != self._owned.keys()
 
     def commit(self, positions: dict[int, Position]) -> None:
-        """Commit in one request; raise FencedError if the coordinator refuses or the client lost a partition."""
+        """Commit all positions in one request; raise FencedError if the coordinator refuses it, or if this member lost
+        a partition."""
         self._serve()
         lost = sorted(positions.keys() - self._owned.keys())
         owned = {number: place for number, place in positions.items() if number in self._owned}
@@ -109,7 +113,7 @@ class KafkaGroup(GroupMember):
             errors = [error.args[0]]
         for refusal in errors:
             if refusal.code() in _OTHERS:
-                # Continue with the client's next assignment, under a new number: assignments are revoked as a whole.
+                # Drop all partitions: the next assignment replaces this one as a whole, and has a new ``term``.
                 self._forget()
                 raise FencedError(self._describe_loss("partitions"))
             raise fault(refusal, f"group {self._group} cannot commit")
@@ -165,7 +169,7 @@ def _read_commits(cluster: LiveCluster, group: str, wheres: list[tuple[str, int]
 
 
 def _position(offset: int, metadata: str | None) -> Position:
-    """Return the committed position; the batch's beginning if another client wrote the metadata."""
+    """Return the committed position. If another client wrote the metadata, return the beginning of the batch."""
     place = _PLACE.fullmatch(metadata or "")
     return Position(offset) if place is None else Position(offset, int(place[1]), int(place[2]))
 

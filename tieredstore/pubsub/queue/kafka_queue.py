@@ -1,6 +1,7 @@
-"""A notification queue in Kafka, compatible with MemQ: JSON values, and the topic's partitions as read partitions.
+"""A notification queue in Kafka, compatible with MemQ: each record's value is a notification as JSON, and the Kafka
+topic's partitions are the read partitions.
 
-An idempotent producer writes; a notification's offset is that of its record. MemQ's consumers can therefore read the
+An idempotent producer writes the records. A notification has the offset of its record, so MemQ's consumers can read the
 queue.
 """
 
@@ -83,7 +84,7 @@ class KafkaQueue(NotificationQueue):
         self._admin = TopicAdmin(properties, name, _CALL_S)
         reading = reading_configuration(client_configuration(properties, "read_uncommitted"), _CALL_S)
         self._logs = PartitionLogs(reading, name)
-        self._tail = PartitionLogs(reading, name)  # for searches, which must not move the positions of other readers
+        self._tail = PartitionLogs(reading, name)  # separate, so that a search does not move the positions of readers
         self._producer = PerProcess(lambda: LiveProducer(_producer_configuration(properties, send_s)), _discard)
         self._lock = threading.Lock()
         self._known_partitions: tuple[int, float] | None = None
@@ -91,7 +92,7 @@ class KafkaQueue(NotificationQueue):
 
     @classmethod
     def open(cls, site: QueueSite) -> KafkaQueue:
-        """Return the queue that the settings ``pubsub.kafka.*`` reach."""
+        """Return the queue in the Kafka cluster of the settings ``pubsub.kafka.*``."""
         properties = {name: text.get_secret_value() for name, text in site.settings.kafka}
         if not properties.get("bootstrap.servers"):
             raise ConfigError(
@@ -126,15 +127,16 @@ class KafkaQueue(NotificationQueue):
         return count
 
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
-        """Append each notification as one Kafka record, one after the other, to keep their order."""
+        """Append each notification as a Kafka record. The next record is sent after the acknowledgement of the previous
+        record, to keep the order."""
         self._check(partition)
         return [self._append(partition, raw, deadline) for raw in notifications]
 
     def _append(self, partition: int, raw: bytes, deadline: Deadline) -> int:
         """Append one record and return its offset.
 
-        The client retries by itself, and the broker deduplicates. If the client gave up a record, its state is unknown:
-        search for it before sending it again."""
+        The client retries by itself, and the broker removes duplicates. After the client has given up, the record may
+        be in the log: search for it before sending it again."""
         is_unclear = False
         while True:
             try:
@@ -157,7 +159,7 @@ class KafkaQueue(NotificationQueue):
                 return offset
 
     def _floor(self, partition: int) -> int:
-        """Return an offset that the record cannot be before; it stays the same until a record is delivered."""
+        """Return a lower bound for the offset of a record that is not delivered yet."""
         with self._lock:
             floor = self._floors.get(partition)
         if floor is None:
@@ -187,7 +189,7 @@ class KafkaQueue(NotificationQueue):
 
     def _failure(self, producer: LiveProducer, error: KafkaError, doing: str) -> TieredStoreError:
         if error.fatal() or error.code() == KafkaError._FATAL or producer.is_lost:
-            # Replace the idempotent producer, which no longer knows the broker's state.
+            # An idempotent producer cannot continue after a fatal error: close it, and the next send opens another.
             self._producer.close()
             return StoreUnavailableError(f"{doing}: {error.str()}")
         return fault(error, doing)
@@ -207,7 +209,8 @@ class KafkaQueue(NotificationQueue):
         return None
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """Return entries that the client has received; otherwise wait for entries before the log's end.
+        """Return entries that the client has received. If there are none, wait for the entries up to the current end of
+        the log.
 
         Raise DataLossError if ``offset`` is below the log's start.
         """
@@ -226,7 +229,7 @@ class KafkaQueue(NotificationQueue):
             return self._logs.read(partition, offset, end, Deadline.after(_CALL_S))
         except BrokerError as error:
             if not error.retryable and not isinstance(error, DataLossError):
-                end()  # an offset out of range was mostly freed by retention: ``end`` then raises that error
+                end()  # the usual reason is that retention has freed the offset: then ``end`` raises DataLossError
             raise
 
     def start(self, partition: int) -> int:
@@ -242,7 +245,7 @@ class KafkaQueue(NotificationQueue):
         return self._cluster.end_offsets([where])[where]
 
     def offset_at(self, partition: int, ms: int) -> int:
-        """Search the broker's time index. Its times are the writers', or the broker's with LogAppendTime."""
+        """Search the broker's time index, which has the writers' timestamps, or the broker's with LogAppendTime."""
         self._check(partition)
         where = (self._name, partition)
         offset = self._cluster.offsets_for_times({where: ms})[where]
@@ -272,7 +275,7 @@ class KafkaQueue(NotificationQueue):
         return KafkaGroup(self._properties, group, self._name, self._cluster)
 
     def groups(self) -> dict[str, list[GroupPartition]]:
-        """Return Kafka's groups that have committed or own partitions here."""
+        """Return Kafka's consumer groups that have committed offsets of this topic or own its partitions."""
         return group_states(self._properties, self._name, self._cluster, self.partitions, _CALL_S)
 
     def _check(self, partition: int) -> None:
@@ -286,7 +289,8 @@ class KafkaQueue(NotificationQueue):
 
 
 def _producer_configuration(properties: Mapping[str, str], send_s: float) -> dict[str, str]:
-    """Return the producer's configuration, with timeouts after which a record is given up and searched for."""
+    """Return the producer's configuration. Its timeouts are short: after them this queue searches for the record
+    itself."""
     common = TopicAdmin.configuration(properties)
     return {
         **common,
@@ -310,7 +314,8 @@ _ANSWER_S: Final = 30.0
 
 @dataclass(slots=True)
 class _Stream:
-    """Received entries of a partition, from ``start`` to ``end``, that are not handed out yet."""
+    """Entries of a partition, from ``start`` to ``end``, that the client has received and this queue has not returned
+    yet."""
 
     start: int
     end: int
@@ -334,8 +339,8 @@ class PartitionLogs:
     def read(self, partition: int, offset: int, end: Callable[[], int], deadline: Deadline) -> list[QueuedNotification]:
         """Return some entries from ``offset`` on.
 
-        If none have arrived, ask ``end()`` for the log's end, and return an empty list there. Raise
-        BrokerUnavailableError if entries before the end do not arrive by the deadline.
+        If no entries have arrived, ask ``end()`` for the log's end: at the end, return an empty list; before it, wait.
+        Raise BrokerUnavailableError if no entry arrives by the deadline.
         """
         with self._lock:
             consumer = self._client.get()
@@ -345,7 +350,8 @@ class PartitionLogs:
             try:
                 self._fill(consumer, partition, stream, end, deadline)
             except BaseException:
-                # Drop the stream, whose place is lost: the next read assigns the partition again.
+                # After an error the stream's position is unknown: drop it, and the next read assigns the partition
+                # again.
                 self._drop(consumer, partition)
                 raise
             entries = list(stream.held)
@@ -399,7 +405,7 @@ class PartitionLogs:
         stream = None if partition is None else self._streams.get(partition)
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             failure = fault(error, f"cannot read the notifications of {self._topic}")
-            # Ignore temporary errors: the client retries by itself until the deadline.
+            # Ignore temporary errors, because the client retries by itself; the caller stops at its deadline.
             if stream is not None and not isinstance(failure, BrokerUnavailableError):
                 raise failure
             return
@@ -407,8 +413,8 @@ class PartitionLogs:
         if partition is None or stream is None or offset < stream.end:
             return
         if error is not None:
-            # Move the position to the reported end, although no record came before that end: transaction markers and
-            # compacted records occupy offsets too.
+            # The client reports the partition's end. The offsets before it need not be records: they may be transaction
+            # markers or compacted records, so move on to the end.
             stream.end = offset
             return
         stream.held.append(QueuedNotification(offset, message.timestamp()[1], message.value() or b""))

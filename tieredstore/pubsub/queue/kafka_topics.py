@@ -51,18 +51,19 @@ class TopicAdmin(Closing):
             self._has_done(doing, KafkaError.INVALID_PARTITIONS, lambda client: client.create_partitions(more))
 
     def delete_records(self, partition: int, offset: int) -> None:
-        """Delete records like Kafka's retention, so that the partition begins at ``offset``."""
+        """Delete the records before ``offset``, as Kafka's retention does: the partition then begins there."""
         place = TopicPartition(self._name, partition, offset)
         doing = f"cannot delete records of {self._name}-{partition} before {offset}"
         self._has_done(doing, None, lambda client: client.delete_records([place]))
 
     def _has_done(self, doing: str, but_for: int | None, ask: Callable[[Any], dict[Any, Any]]) -> bool:
-        """Send a request. Return True on success, False if the broker answers with the code ``but_for``."""
+        """Send a request. Return True on success, and False if the broker answers with the error code ``but_for``;
+        raise other errors."""
         client = self._clients.get()
         (future,) = ask(client).values()
 
         def listen() -> None:
-            # Poll: the client reports denied access by a callback, which only runs while it is polled.
+            # The client reports denied access by a callback, which only runs while it is polled.
             client.poll(0)
             if (final := client.trouble.final(doing)) is not None:
                 raise final
@@ -79,5 +80,5 @@ class TopicAdmin(Closing):
 
 
 def _forget(client: LiveAdmin) -> None:
-    """Drop the client, which closes with its last reference."""
+    """Drop the client: it closes when the last reference to it is gone."""
     del client

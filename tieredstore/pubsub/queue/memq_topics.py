@@ -1,7 +1,7 @@
 """MemQ's topic JSON, for ``--topic-config`` and ``pubsub.topic.config``.
 
-A topic of MemQ's brokers has its objects in a bucket and its notifications in Kafka. Missing fields have MemQ's
-defaults. Unknown fields, and those only brokers use, have no effect.
+A topic of MemQ's brokers has its objects in a bucket and its notifications in Kafka. Its JSON file describes it:
+missing fields have MemQ's defaults; unknown fields, and fields that only MemQ's brokers use, have no effect.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _BOOTSTRAP: Final = "bootstrap.servers"
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's JSON with MemQ's defaults. ``brokers`` are the Kafka brokers of its notifications; empty if not
-    named.
+    """A topic's JSON with MemQ's defaults. ``brokers`` are the Kafka brokers that have its notifications; empty if the
+    JSON does not name them.
     """
 
     topic: Topic
@@ -67,7 +67,8 @@ class TopicConfig:
 
 
 def load_topic_config(path: Path) -> TopicConfig:
-    """Return the topic of a file; raise ConfigError, naming file and field, if it is no topic of MemQ."""
+    """Return the topic that a file describes; raise ConfigError, which names the file and the field, if the file is
+    invalid."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
@@ -77,7 +78,8 @@ def load_topic_config(path: Path) -> TopicConfig:
 
 
 def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
-    """Parse a topic's JSON. The path of its serverset, a file of ``host:port`` lines, is relative to ``folder``."""
+    """Parse a topic's JSON. It may name a serverset, a file of ``host:port`` lines; that path is relative to
+    ``folder``."""
     try:
         document: object = json.loads(raw) if len(raw) <= _MOST_BYTES else None
     except (ValueError, RecursionError) as error:
@@ -108,7 +110,7 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
 
 @contextlib.contextmanager
 def open_topics(source: StoreLike | Topics) -> Generator[Topics]:
-    """Open the topics of a store, with the one of ``pubsub.topic.config``, and close the store afterwards.
+    """Open the topics of a store, including the topic of ``pubsub.topic.config``; close the store after the block.
 
     If ``source`` is already a Topics, it stays open.
     """
@@ -121,13 +123,14 @@ def open_topics(source: StoreLike | Topics) -> Generator[Topics]:
 
 
 def topics_in_store(store: ObjectStore, settings: Settings) -> Topics:
-    """Return the topics of an open store, with the one of ``pubsub.topic.config`` if that is set."""
+    """Return the topics of an open store, including the topic of ``pubsub.topic.config`` if that is set."""
     path = settings.section(BatchSettings).topic_config
     return Topics(store, settings) if path is None else open_configured_topics(store, settings, load_topic_config(path))
 
 
 def open_configured_topics(store: ObjectStore, settings: Settings, config: TopicConfig) -> Topics:
-    """Return the topics of a store with the one of ``config``; raise ConfigError if it is in another bucket."""
+    """Return the topics of a store, including the topic of ``config``; raise ConfigError if that topic is in another
+    bucket."""
     topics = Topics(store, config.apply_to(settings), configured=config.topic)
     if topics.bucket_name not in ("", config.bucket):
         raise ConfigError(
@@ -138,7 +141,7 @@ def open_configured_topics(store: ObjectStore, settings: Settings, config: Topic
 
 
 def _check_setting(name: str, value: int, topic: str) -> None:
-    """Raise ConfigError if the setting does not accept the number."""
+    """Raise ConfigError if a topic's number is outside the range of the setting."""
     alias, kind = next((alias, kind) for alias, _, kind in property_fields(BatchSettings) if alias == name)
     try:
         kind.parse(str(value))
@@ -159,7 +162,7 @@ def _brokers(serverset: str, folder: Path) -> tuple[str, ...]:
 
 
 class _Fields:
-    """Fields of a JSON object. If a field has several names, the first present one counts."""
+    """Fields of a JSON object. A field may have several names: the first name that is present counts."""
 
     def __init__(self, document: object, source: str) -> None:
         if not isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""Small JSON objects next to the batches: written once, or changed by conditional replace."""
+"""Small JSON objects of topics, queues and groups, which are written once or changed by conditional replace."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ class OwnFolder:
         return state.parse(kind, self.store.get_small(key, _MOST_BYTES), key)
 
     def read_with_etag(self, key: str, state: StateKind, kind: TypeAdapter[_Kind]) -> tuple[_Kind, str] | None:
-        """Return the object and the etag to replace it by; None if it does not exist.
+        """Return the object and its etag for a conditional replace; None if the object does not exist.
 
-        Ask for the etag first: a write between the two requests makes it outdated, and the replace fails.
+        The etag is requested before the content: if another write comes between the two requests, the etag is old and
+        the replace fails.
         """
         try:
             etag = self.store.head(key).etag

@@ -1,4 +1,4 @@
-"""The contract of notification queues, which writers append to and readers follow.
+"""The interface of notification queues: writers of batches append notifications, and readers read them in order.
 
 A topic has read partitions, numbered from 0. A partition is an ordered log of notifications, each at an offset;
 offsets grow and need not be dense. ``tieredstore.testing.notification_queue_tests`` holds the tests for every queue.
@@ -24,7 +24,7 @@ from tieredstore.pubsub.settings import BatchSettings
 
 
 class QueuedNotification(NamedTuple):
-    """One notification and its offset; ``appended_ms`` is its writer's clock."""
+    """One notification and its offset; ``appended_ms`` is the time of the append by the writer's clock."""
 
     offset: int
     appended_ms: int
@@ -55,8 +55,8 @@ class GroupPartition:
 class Claim(NamedTuple):
     """A member's claim on a partition. ``term`` numbers the periods in which members own it.
 
-    A partition that was lost and taken again has a new ``term``, even if the loss went unnoticed. ``committed`` is None
-    before the first commit.
+    If a member loses a partition and takes it again, the claim has a new ``term``, even if nobody noticed the loss.
+    ``committed`` is None before the first commit.
     """
 
     term: int
@@ -73,7 +73,7 @@ class GroupMember(ABC):
 
     @abstractmethod
     def tick(self) -> bool:
-        """Take part in the group, called often. Return True if claims have changed."""
+        """Take part in the group. The consumer calls this often. Return True if claims have changed."""
 
     @abstractmethod
     def claims(self) -> dict[int, Claim]:
@@ -91,8 +91,8 @@ class GroupMember(ABC):
     def commit(self, positions: dict[int, Position]) -> None:
         """Make the positions durable.
 
-        The positions of partitions that this member still owns are committed. Then raise FencedError if another member
-        owns some of the partitions; this member gives them up."""
+        If another member owns some of the partitions, commit the other positions first; then give up those partitions
+        and raise FencedError."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -108,7 +108,7 @@ class QueueCursor:
         self._partition = partition
 
     def read(self) -> list[QueuedNotification]:
-        """Return entries like :meth:`NotificationQueue.read`, and advance; after an error the place is unchanged."""
+        """Return entries like :meth:`NotificationQueue.read`, and advance; after an error the position is unchanged."""
         entries = self._queue.read(self._partition, self.offset)
         if entries:
             self.offset = entries[-1].offset + 1
@@ -127,8 +127,8 @@ class NotificationQueue(Closing):
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
         """Append notifications in order, and return their offsets once they are durable.
 
-        A lost answer causes no second entry: the queue recognises its own writes. Raise StoreUnavailableError
-        (retryable) if the append has failed, or its state is unknown at the deadline.
+        If the answer to a write is lost, the retry causes no second entry, because the queue recognizes its own writes.
+        Raise StoreUnavailableError (retryable) if the append has failed, or its state is unknown at the deadline.
         """
 
     @abstractmethod
@@ -154,12 +154,13 @@ class NotificationQueue(Closing):
     def append_once(
         self, partition: int, notifications: Sequence[bytes], mark: str, since: int, deadline: Deadline
     ) -> list[int]:
-        """Append those notifications that are not in the queue from offset ``since`` on.
+        """Append the notifications that are not in the queue at or after offset ``since``.
 
         After a crash or an unknown state, the caller repeats the call with the same arguments. ``mark`` is a permanent
-        name for these notifications; no other notifications equal them. This default searches the queue for them, so a
-        delayed write of a dead process may still duplicate them. A queue that stores marks can be exact. Raise
-        DataLossError if retention has freed ``since``: then the state is unknown.
+        name for these notifications. No other notification in the queue has the same bytes, so this default
+        implementation searches the queue for them. A delayed write of a dead process may still duplicate them; a queue
+        that stores the mark can avoid that. Raise DataLossError if retention has freed ``since``, because then it is
+        unknown whether they were appended.
         """
         del mark
         wanted = frozenset(notifications)
@@ -175,15 +176,16 @@ class NotificationQueue(Closing):
 
     @abstractmethod
     def end(self, partition: int) -> int:
-        """Return an offset after the last one, where a reader of new entries begins."""
+        """Return an offset after the last entry; a reader of new entries begins there."""
 
     @abstractmethod
     def offset_at(self, partition: int, ms: int) -> int:
-        """Return the first offset appended at ``ms`` or later, by the writers' clocks; the end if there is none."""
+        """Return the offset of the first entry appended at ``ms`` or later by the writers' clocks; the end if there is
+        no such entry."""
 
     @abstractmethod
     def free(self, partition: int, offset: int) -> None:
-        """Free entries before ``offset``: move the start, then delete them."""
+        """Free the entries before ``offset``: first move the queue's start there, then delete the entries."""
 
     def provide(self, partitions: int) -> None:
         """Ensure at least ``partitions`` read partitions for a new or growing topic; raise ConfigError if
@@ -198,12 +200,13 @@ class NotificationQueue(Closing):
         return None
 
     def member(self, group: str) -> GroupMember | None:
-        """Return a new member of ``group``, which joins at its first tick; None if the store keeps the groups."""
+        """Return a new member of ``group``, which joins at its first tick; None if groups of this queue are kept in the
+        store."""
         del group
         return None
 
     def groups(self) -> dict[str, list[GroupPartition]] | None:
-        """Return each group's state; None if the store keeps the groups."""
+        """Return each group's state; None if groups of this queue are kept in the store."""
         return None
 
 
@@ -222,8 +225,8 @@ _CLASSES: Final = {
 class QueueSite:
     """Everything needed to open a queue.
 
-    ``name`` is the queue's name in its own system. ``partitions`` is the topic's number of partitions when it was
-    looked up, and ``partitions_now`` looks it up again.
+    ``name`` is the queue's name in its system, as Kafka. ``partitions`` is the topic's number of partitions at the last
+    lookup, and ``partitions_now`` looks the number up again.
     """
 
     folder: OwnFolder
@@ -244,7 +247,7 @@ class TopicPartitions:
         self._until_s = monotonic() + LOOK_AGAIN_S
 
     def __call__(self) -> int:
-        """Return the number, looked up again if it is old. If the lookup fails, return the known number."""
+        """Return the number. If it is older than 30 s, look it up again; if that fails, return the known number."""
         if self._look is not None and self._monotonic() >= self._until_s:
             self._until_s = self._monotonic() + LOOK_AGAIN_S
             with contextlib.suppress(TieredStoreError):
@@ -259,9 +262,9 @@ class _OpenedBySite(Protocol):
 def open_queue(kind: str, site: QueueSite) -> NotificationQueue:
     """Return the queue of a topic.
 
-    ``kind`` is ``store``, ``kafka``, or a name among installed packages' entry points ``tieredstore.queues``: a
-    subclass of NotificationQueue with a class method ``open(site)``. Nothing connects yet. Raise ConfigError for an
-    unknown kind.
+    ``kind`` is ``store``, ``kafka``, or the name of an entry point ``tieredstore.queues`` of an installed package. Such
+    an entry point is a subclass of NotificationQueue with a class method ``open(site)``. No connection is made yet.
+    Raise ConfigError for an unknown kind.
     """
     return cast("_OpenedBySite", _queue_class(kind)).open(site)
 

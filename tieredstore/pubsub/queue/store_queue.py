@@ -1,12 +1,13 @@
-"""A notification queue in the object store itself: entries with dense numbers, each put if absent.
+"""A notification queue in the object store. Entries are numbered without gaps; each is an object that is put only if
+absent.
 
 ::
 
     <own folder>/queues/<topic>/<partition>/<20 digits>    an entry: a line of JSON, and a line per notification
     <own folder>/queues/<topic>/<partition>/start          the first number that retention has not freed; absent: 0
 
-If writers race for a number, the store lets one win; the loser takes the next. An offset is number × 256 + place.
-Readers GET the next number without listing.
+If two writers put the same number, the store accepts one; the other takes the next number. The offset of a notification
+is the entry's number × 256 + its place in the entry. A reader gets the next number without listing.
 """
 
 from __future__ import annotations
@@ -88,14 +89,14 @@ _HEAD: Final = TypeAdapter(_Head)
 _START: Final = TypeAdapter(_Start)
 
 _PUTS_AT_ONCE: Final = 24
-"""Concurrent puts of all partitions, hanging ones included."""
+"""Maximum number of concurrent puts of all partitions, including puts that hang."""
 
 
 @dataclass(slots=True)
 class _Tail:
     """The position at which this process appends to one partition.
 
-    Writers take turns by the lock ``turn``: of two concurrent puts, one would lose the number and waste requests.
+    The threads of this process take turns by the lock ``turn``: of two concurrent puts to one number, one would fail.
     """
 
     turn: ForkSafeLock = field(default_factory=ForkSafeLock)
@@ -132,8 +133,8 @@ class StoreQueue(NotificationQueue):
         self._sleep = sleep
         self._lock = ForkSafeLock()
         self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)  # by partition
-        # Put in other threads: a put that hangs keeps its thread until the store's own deadline, but delays no
-        # acknowledgement.
+        # Puts run in these threads: a put that hangs keeps its thread until the store's own deadline, but its hedge can
+        # succeed meanwhile.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
 
     @property
@@ -174,8 +175,8 @@ class StoreQueue(NotificationQueue):
     ) -> list[int]:
         """Append exactly once.
 
-        Look for the mark at every number from ``since`` on, and put the entry at the first free one. A request that is
-        still under way would put it at the same number."""
+        Look for the mark in every entry from ``since`` on, and put the entry at the first free number. An earlier
+        request that is still under way puts the same entry at the same number, so it does no harm."""
         entry = self._new_entry(partition, notifications, mark)
         attempt = _Attempt(partition, entry, since // ENTRY_NOTIFICATIONS)
         self.check_not_freed(partition, since)
@@ -197,7 +198,7 @@ class StoreQueue(NotificationQueue):
             try:
                 number = step()
             except TieredStoreError as error:
-                # Put the same entry at the same number again, because the write's state is unknown.
+                # Whether the write succeeded is unknown, so repeat the step: it puts the same entry at the same number.
                 if not error.retryable:
                     raise
                 if delay_s >= deadline.remaining_s():
@@ -210,7 +211,8 @@ class StoreQueue(NotificationQueue):
                 return number
 
     def _try_at_each(self, attempt: _Attempt) -> int | None:
-        """Read the queue entry of one number, without skipping any; return None if the entry is not stored yet."""
+        """Look for the entry at one number, and put it there if the number is free. Return its number, or None if
+        another entry has the number."""
         partition, number = attempt.partition, attempt.number or 0
         stored = self._entry(partition, number)
         is_ours = stored is not None and stored.mark == attempt.entry.mark
@@ -218,14 +220,16 @@ class StoreQueue(NotificationQueue):
             attempt.number = number + 1
             return None
         self._saw_taken(partition, number)
-        # Raise an error if retention has freed the number: it is unknown whether the entry was ever read.
+        # If retention has freed the number in the meantime, raise an error: it is unknown whether any reader has seen
+        # the entry.
         self.check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
         return number
 
     def _try(self, attempt: _Attempt) -> int | None:
-        """Try to write an entry under one number; return None if it needs another number.
+        """Try to store the entry at one number. Return the number, or None if the entry needs another number.
 
-        ``attempt.number`` changes only if the number surely belongs to another entry: an own entry is never skipped.
+        ``attempt.number`` changes only if the number certainly belongs to another entry, so that this entry is never
+        stored twice.
         """
         partition = attempt.partition
         if attempt.number is None:
@@ -241,8 +245,8 @@ class StoreQueue(NotificationQueue):
         self._saw_taken(partition, max(number, start - 1))
         if number >= start:
             return number
-        # Take another number: retention freed this number before the entry was written, so no reader would see the
-        # entry.
+        # Retention freed this number before the entry was written, so no reader would see the entry: take another
+        # number.
         attempt.number = self._search_tail(partition, start)
         return None
 
@@ -259,15 +263,17 @@ class StoreQueue(NotificationQueue):
         return True
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """Return the notifications of one entry, by one GET; at the end a second one asks for the start."""
+        """Return the notifications of one entry, by one GET. At the queue's end, a second GET reads the queue's
+        start.
+        """
         return self.cursor(partition, offset).read()
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
-        """Return a cursor that, at the queue's end, asks for its start only now and then."""
+        """Return a cursor that, at the queue's end, reads the queue's start only at some of its reads."""
         return _EntryCursor(self, partition, offset)
 
     def read_entry(self, partition: int, number: int, place: int) -> list[QueuedNotification] | None:
-        """Return an entry's notifications from ``place`` on; None if it does not exist."""
+        """Return an entry's notifications from ``place`` on; None if the entry does not exist."""
         self._check(partition)
         entry = self._entry(partition, number)
         if entry is None:
@@ -296,7 +302,7 @@ class StoreQueue(NotificationQueue):
         while first < stop:
             middle = (first + stop) // 2
             entry = self._entry(partition, middle)
-            # Continue after a missing entry: retention has just deleted it, so it is older than the others.
+            # Retention has just deleted a missing entry, so it is older than the others: continue after it.
             if entry is None or entry.appended_ms < ms:
                 first = middle + 1
             else:
@@ -317,7 +323,7 @@ class StoreQueue(NotificationQueue):
                 self._store.put(key, body, if_absent=True)
             else:
                 self._store.replace(key, body, stored[1])
-        # Delete also the entries that a killed run left, or a delayed writer put there.
+        # Deletes all entries before the start, including those that a killed run left or a delayed writer put there.
         self._store.delete(list(self._list_freed_keys(partition, max(number, start))))
 
     def _list_freed_keys(self, partition: int, start: int) -> Iterator[str]:
@@ -381,13 +387,13 @@ class StoreQueue(NotificationQueue):
             tail.free = max(tail.free or 0, number + 1)
 
     def _tail(self, partition: int) -> int:
-        """Return the entry number to try first: it is free if there are no other writers."""
+        """Return the entry number to try first. It is free unless another process has written since the last append."""
         with self._lock:
             free = self._tails[partition].free
         return self._search_tail(partition, self._start_number(partition)) if free is None else free
 
     def _search_tail(self, partition: int, least: int) -> int:
-        """Return the first free number from ``least`` on; all before are taken or freed."""
+        """Return the first free number from ``least`` on."""
         if not self._exists(partition, least):
             return least
         taken, step = least, 1
@@ -404,10 +410,10 @@ class StoreQueue(NotificationQueue):
 
 
 class _EntryCursor(QueueCursor):
-    """Reads entry after entry, each by one GET.
+    """Reads a partition entry after entry, each by one GET.
 
-    At the queue's end it asks for the next entry only. At the first miss, and now and then, it asks for the queue's
-    start.
+    At the queue's end a read asks only for the next entry. The first such read, and then every fifteenth, also checks
+    the queue's start.
     """
 
     def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:
@@ -419,7 +425,7 @@ class _EntryCursor(QueueCursor):
     def read(self) -> list[QueuedNotification]:
         is_asking_start = self._misses % _ASK_START_EVERY == 0
         if not self._misses or not is_asking_start:
-            # Go to the next entry from a place after an entry's last notification.
+            # If the place is after the entry's last notification, go on to the next entry.
             while (found := self._entries.read_entry(self._partition, self._number, self._place)) is not None:
                 self._number, self._place, self._misses = self._number + 1, 0, 0
                 if found:

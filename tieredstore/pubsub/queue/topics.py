@@ -62,8 +62,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 class Topic:
     """A topic's definition.
 
-    ``partitions`` is the number it was created with, ``path`` the prefix of its keys, ``is_hashed`` True if keys begin
-    with a hash, ``queue`` the kind of its queue, and ``queue_name`` that queue's name in its own system."""
+    ``partitions`` is the number of partitions in the definition, ``path`` the prefix of its keys, ``is_hashed`` True if
+    keys begin with a hash, ``queue`` the kind of its queue, and ``queue_name`` the queue's name in its system, as
+    Kafka."""
 
     name: Annotated[str, Field(alias="topic")]
     partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)]
@@ -80,7 +81,7 @@ class Topics:
     """The topics of a cluster in one store. Raises ConfigError if the store's conditional writes are not atomic."""
 
     def __init__(self, store: ObjectStore, settings: Settings, *, configured: Topic | None = None) -> None:
-        """``configured`` is a topic defined elsewhere, which :meth:`get` returns for its name."""
+        """``configured`` is a topic that MemQ's file defines; :meth:`get` returns it for its name."""
         if not store.conditional_writes:
             raise ConfigError(
                 f"pubsub needs a store with atomic conditional writes, which {store.identity} does not guarantee; use "
@@ -91,8 +92,8 @@ class Topics:
         self.batches: BatchSettings = settings.section(BatchSettings)
         self.folder: OwnFolder = OwnFolder(store, settings.key_prefix, self.batches.cluster)
         self.bucket_name: str = bucket_name(settings)
-        # Memory for batches of all topics, written or read. A block is recycled only after its last user, so a hanging
-        # upload keeps its own block.
+        # Memory for batches of all topics, for writing and reading. A block is recycled only after its last user
+        # releases it, so an upload that hangs does no harm.
         self.memory: SlabPool = SlabPool()
         self._configured = configured
 
@@ -105,7 +106,8 @@ class Topics:
         kind = self.batches.queue
         called = queue_name(kind, name, self.batches)
         topic = Topic(name, partitions, path, self.batches.hashing, kind, called)
-        # Provide the queue before the topic becomes visible: after a crash in between, the same command completes it.
+        # Create the queue before the topic becomes visible. After a crash between the two steps, the same command
+        # creates the topic.
         with self.queue(topic) as queue:
             queue.provide(partitions)
         try:
@@ -128,7 +130,9 @@ class Topics:
             ) from None
 
     def _refuse_configured(self, name: str) -> None:
-        """Raise ConfigError for the topic of a configuration file: creating it here would make a different one."""
+        """Raise ConfigError if MemQ's file defines the topic: creating it here would create a second, different
+        topic.
+        """
         if self._configured is not None and self._configured.name == name:
             raise ConfigError(
                 f"topic {name} is defined by MemQ's configuration file and cannot be created or changed here: use it "
@@ -147,7 +151,7 @@ class Topics:
         return True
 
     def list(self) -> Iterator[Topic]:
-        """Yield all topics, by name; raise CorruptDataError for a damaged one."""
+        """Yield all topics in the order of names; raise CorruptDataError for a damaged definition."""
         for name in self.names():
             yield self._check(self.folder.read(self._key(name), TOPIC, _TOPIC), name)
 
@@ -164,14 +168,15 @@ class Topics:
         return [self.get(name) for name in chosen]
 
     def names(self) -> Iterator[str]:
-        """Yield the names of all topics, also of damaged ones."""
+        """Yield the names of all topics, including topics with damaged definitions."""
         beginning = self.folder.key("topics", "")
         for info in self.store.list(beginning):
             if info.key.endswith(".json"):
                 yield info.key.removeprefix(beginning).removesuffix(".json")
 
     def grow(self, name: str, partitions: int) -> Topic:
-        """Add read partitions to a topic; raise ConfigError for fewer, whose entries would be lost."""
+        """Add read partitions to a topic, up to the number ``partitions``. Raise ConfigError for a lower number,
+        because entries would be lost."""
         _check_partitions(name, partitions)
         self._refuse_configured(name)
         self.get(name)
@@ -206,7 +211,7 @@ class Topics:
         return {name: list_group(self.folder, name, topic.name, partitions) for name in names}
 
     def objects(self, topic: Topic) -> Iterator[tuple[ObjectInfo, BatchKey]]:
-        """Yield all objects with keys of batches under the topic's path, notified or not."""
+        """Yield all objects under the topic's path whose keys are those of batches, with or without a notification."""
         path = topic.path
         for folder in [f"{prefix}/{path}/" for prefix in PREFIXES] if topic.is_hashed else [f"{path}/"]:
             for info in self.store.list(folder):
@@ -214,10 +219,10 @@ class Topics:
                     yield info, parsed
 
     def check_place(self, notification: Notification, topic: Topic, where: str) -> str:
-        """Return the key that a notification of the topic points to.
+        """Return the key of the object to which a notification points.
 
-        Raise NotificationCorruptError, before any fetch, if it names another topic or bucket, or a key outside the
-        topic's path.
+        Raise NotificationCorruptError if the notification names another topic or bucket, or a key outside the topic's
+        path: such an object must not be fetched.
         """
         if notification.topic != topic.name or notification.key is None:
             raise NotificationCorruptError(f"{where}: the notification is of topic {notification.topic!r:.80}")
@@ -241,7 +246,7 @@ class Topics:
 
 
 def bucket_name(settings: Settings) -> str:
-    """Return the store's bucket as notifications name it; empty for stores without buckets."""
+    """Return the store's bucket, as in notifications; empty for stores without buckets."""
     if settings.s3 is not None:
         return settings.s3.bucket_name
     if settings.gcs is not None:
@@ -266,15 +271,15 @@ def _body_of(topic: Topic) -> bytes:
 
 
 _MOST_HEADER: Final = 256
-_WHOLE_BELOW: Final = 65_536  # bytes per Message; if smaller, read the whole object for its headers
+_WHOLE_BELOW: Final = 65_536  # mean bytes per Message; below it, read the whole object to get the headers
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedBatch:
     """A batch and its place in the queue.
 
-    Made only by :meth:`BatchLog.batch_of`, which checks that the notification points to an object of its topic.
-    ``appended_ms`` is the writer's clock."""
+    Only :meth:`BatchLog.batch_of` creates it, after it has checked that the notification points to an object of its
+    topic. ``appended_ms`` is the writer's clock."""
 
     partition: int
     offset: int
@@ -319,7 +324,8 @@ class BatchLog(Closing):
         return f"queue {self.topic.name}/{partition}, offset {offset}"
 
     def batch_of(self, partition: int, entry: QueuedNotification) -> QueuedBatch:
-        """Return the batch of a notification; raise NotificationCorruptError if it may point elsewhere."""
+        """Return the batch of a notification; raise NotificationCorruptError if the notification points outside the
+        topic."""
         where = self.place(partition, entry.offset)
         notification = parse_notification(entry.raw, where)
         key = self.topics.check_place(notification, self.topic, where)
@@ -333,8 +339,8 @@ class BatchLog(Closing):
     def position_before_end(self, partition: int, records: int) -> Position:
         """Return the position of the last ``records`` of a partition, counted by the headers of its Messages.
 
-        Return the start if there are fewer. Search backwards in growing steps, over no more batches than needed.
-        Damaged batches count as empty; a reader will report them.
+        Return the start if the partition has fewer records. The search goes backwards in growing steps, so it reads few
+        batches more than needed. A damaged batch counts as empty; a reader will report the damage.
         """
         start, end = self.queue.start(partition), self.queue.end(partition)
         left, stop, width = records, end, _LOOK_BACK

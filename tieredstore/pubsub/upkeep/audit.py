@@ -1,8 +1,9 @@
 """Audit of producers' requests by the headers of a topic's Messages: lost, doubled, late, altered.
 
-A producer numbers its requests from 0 without gaps, so a hole between stored requests means a loss. A loss of a
-producer's last requests leaves no hole and goes unnoticed. MemQ's producers also number requests without records, which
-no broker stores: a hole of theirs is lost or empty, unless one of this project's brokers recorded it as empty.
+A producer numbers its requests from 0 without gaps, so a missing number between stored requests means a loss. If a
+producer's last requests are lost, no number is missing, and the loss goes unnoticed. MemQ's producers also number
+requests without records, which no broker stores. So a missing request of theirs is lost or was empty; a broker of this
+project records empty requests, which settles the question.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ LATE_MS: Final = 60_000
 class AuditFault(enum.StrEnum):
     """A fault of some requests.
 
-    Three are no faults: ``pending`` may still arrive, ``lost_or_empty`` may have had no records, and ``unannounced``
-    was read anyway."""
+    Three of these kinds may be harmless: a ``pending`` request may still arrive, a ``lost_or_empty`` request may have
+    had no records, and an ``unannounced`` Message was read."""
 
     LOST = "lost"
     LOST_OR_EMPTY = "lost_or_empty"
@@ -89,8 +90,8 @@ class TopicAudit:
     """One audit of a topic, from the start of its queue to the end that it has when the audit begins.
 
     An audit takes a GET per batch, or a small GET per Message if Messages are large. With ``bodies`` it reads every
-    object and compares the checksums. It holds about 200 bytes of memory per Message. Holes younger than ``settle_ms``
-    are pending.
+    object and compares the checksums. It holds about 200 bytes of memory per Message. A missing request before a
+    Message younger than ``settle_ms`` is pending.
     """
 
     topics: Topics
@@ -112,7 +113,7 @@ class TopicAudit:
     _empty: dict[tuple[bytes, int], list[tuple[int, int]]] = field(
         default_factory=dict[tuple[bytes, int], list[tuple[int, int]]]
     )
-    """Runs of requests without records, as recorded by this project's brokers."""
+    """First and last ids of sequences of requests without records, as brokers of this project recorded them."""
     _is_cut: bool = False
 
     @property
@@ -121,7 +122,7 @@ class TopicAudit:
         return len(self._sightings)
 
     def run(self) -> Iterator[AuditFinding]:
-        """Yield findings: first damage, batch by batch, then the others by producer."""
+        """Yield findings: first the damage, batch by batch, then the other findings, producer by producer."""
         for finding in self._findings():
             known = finding.first is not None and finding.last is not None
             self.requests[finding.fault] += (finding.last or 0) - (finding.first or 0) + 1 if known else 1
@@ -180,14 +181,14 @@ class TopicAudit:
         else:
             body = log.store.get(batch.key)
             headers = _check_bodies(body, batch.key)
-            # Report a damaged Message rather than the whole object's checksum.
+            # A damaged Message is reported more precisely below, so check the whole object only without one.
             if not any(isinstance(header, MessageCorruptError) for _, header in headers):
                 batch.check(checksum(body))
         batch.check_count(len(headers))
         return headers
 
     def _absent(self, batch: QueuedBatch) -> Iterator[AuditFinding]:
-        """Report a missing object, with its requests if the notification lists them."""
+        """Report that a batch's object is missing, with the requests that its notification lists."""
         why = f"the object {batch.key} is missing"
         facts = batch.notification.facts
         if facts is None or not facts.producers:
@@ -219,7 +220,8 @@ class TopicAudit:
     def _holes(
         self, producer: tuple[bytes, int], seen: Sequence[int], standing: dict[int, list[_Sighting]]
     ) -> Iterator[AuditFinding]:
-        # Begin at the first request seen if retention has freed entries: the first requests may be among those.
+        # If retention has freed entries, they may have held the first requests: begin at the first request that is
+        # left.
         expected = seen[0] if self._is_cut else 0
         empty = _EmptyRequests(self._empty.get(producer, ()))
         absent = AuditFault.LOST if is_own_address(producer[0]) else AuditFault.LOST_OR_EMPTY
@@ -248,14 +250,14 @@ class TopicAudit:
 
 
 class _EmptyRequests:
-    """Runs of ids of requests without records. Queries must ascend."""
+    """Sequences of ids of requests without records. Calls of ``subtract`` must have ascending numbers."""
 
     def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
         self._runs = sorted(runs)
         self._next = 0
 
     def subtract(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of ``first`` to ``last`` outside all runs."""
+        """Yield the parts of the range ``first`` to ``last`` that are in none of the sequences."""
         while first <= last:
             while self._next < len(self._runs) and self._runs[self._next][1] < first:
                 self._next += 1

@@ -30,7 +30,7 @@ class AuditLog(Closing):
     """Reads the audit records of ``topic`` into pairs. Not thread-safe."""
 
     def __init__(self, topics: Topics, topic: str, pairs: AuditPairs, since_ms: int | None = None) -> None:
-        """Begin with the audit records written at ``since_ms``; if that is None, begin with the first available
+        """Begin with the audit records written at ``since_ms`` or later; if it is None, with the first available
         record.
         """
         settings = topics.batches
@@ -54,7 +54,8 @@ class AuditLog(Closing):
         self._forget_counts()
 
     def read(self, now_ms: Callable[[], int], *, wait: Callable[[], bool] = lambda: False) -> Iterator[AuditFinding]:
-        """Yield findings from all available records. ``wait()`` is called between reads, and True stops reading."""
+        """Yield findings from all available records. With ``wait``, call it at the end of the records: True stops
+        reading, False continues."""
         for partition in range(self._log.partitions):
             end = self._log.end(partition)
             while self._place(partition) < end and not wait():
@@ -73,7 +74,7 @@ class AuditLog(Closing):
         return finding
 
     def _place(self, partition: int) -> int:
-        """Return the next offset; added partitions are read from their start."""
+        """Return the next offset to read. It is initialized for each partition at its first use."""
         place = self._next.get(partition)
         if place is None:
             since_ms = self._since_ms
@@ -92,8 +93,8 @@ class AuditLog(Closing):
             return
         for entry in entries:
             yield from self._pair(partition, entry)
-        # Move the position to the partition's end if nothing was read: the offsets before it may be transaction markers
-        # and compacted records.
+        # If nothing was read, go on to the partition's end: the offsets before it are transaction markers or compacted
+        # records.
         self._next[partition] = entries[-1].offset + 1 if entries else end
 
     def _pair(self, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:
@@ -136,7 +137,7 @@ def audit_service(
 
 
 def _next(findings: Iterator[AuditFinding]) -> AuditFinding | None:
-    """Return the next finding. A stop may interrupt the read, because the next run repeats it."""
+    """Return the next finding. A stop of the service may interrupt this read, because the next run repeats it."""
     with nothing_under_way():
         return next(findings, None)
 
@@ -150,7 +151,8 @@ SETTLE_MS: Final = 300_000
 """Time within which a Message should be read, as in MemQ's analyzer."""
 
 _REMEMBERED_MS: Final = 3_600_000
-"""Time after ``settle_ms`` for which paired or lost Messages are remembered, to recognise further records."""
+"""Time after ``settle_ms`` for which a paired or lost Message is remembered, so that late audit records are recognized.
+"""
 
 _MOST_KNOWN: Final = 2_000_000
 """Maximum number of remembered Messages, of about 300 bytes each; beyond that, the oldest are dropped."""
@@ -187,8 +189,8 @@ class _Known:
 class AuditPairs:
     """Pairs the audit records of one topic. Not thread-safe.
 
-    A Message that was read before or soon after ``begin_ms`` is never unannounced: it may have been sent before
-    ``begin_ms``.
+    If a Message was read before or soon after ``begin_ms``, its producer may have reported it before ``begin_ms``, so
+    it is not reported as unannounced.
     """
 
     def __init__(
@@ -243,8 +245,8 @@ class AuditPairs:
             yield _make_finding(AuditFault.LATE, request, f"read {lag_ms / 1000:.1f} s after it was sent", place)
 
     def overdue(self, now_ms: int) -> Iterator[AuditFinding]:
-        """Yield one finding for each Message that was reported only as sent or only as read until its time was
-        over. Forget the oldest Messages.
+        """Yield a finding for each Message that is past ``settle_ms`` and was reported only as sent or only as read.
+        Forget the oldest Messages.
         """
         for request, known in list(self._waiting.items()):
             if known.since_ms < now_ms - self._settle_ms or len(self._waiting) > self._most:

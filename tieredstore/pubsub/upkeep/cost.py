@@ -1,6 +1,8 @@
-"""Monthly costs of a topic of batches, compared with those of the same records in Kafka, with replicas in other zones.
+"""Monthly costs of a topic of batches, compared with the costs of the same records in Kafka with replicas in other
+zones.
 
-The queue gives the published bytes, the price file the prices and the pattern of reading. No object is read.
+The published bytes come from the queue; the prices and the number of readers come from the price file. No object is
+read.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _MONTH_S: Final = MONTH_DAYS * 86_400
 
 @dataclass(slots=True)
 class TopicFacts:
-    """Facts from a topic's queue: totals, and those of the last 30 days."""
+    """Facts from a topic's queue: in total, and for the last 30 days."""
 
     partitions: int = 0
     batches: int = 0
@@ -58,7 +60,7 @@ def topic_facts(topics: Topics, topic: Topic, now_ms: int) -> TopicFacts:
 class TopicCost:
     """Amounts per month in the price file's currency; bytes and requests are per month too.
 
-    ``disks`` and ``cross_zone`` are Kafka's costs; None without its prices.
+    ``disks`` and ``cross_zone`` are Kafka's costs; None if the price file has no prices of Kafka.
     """
 
     published_size: float
@@ -83,13 +85,13 @@ class TopicCost:
 
     @property
     def saved_share(self) -> float | None:
-        """Savings by batches as a share of Kafka's cost; None if that is unknown."""
+        """Savings by batches as a share of Kafka's costs; None if those are unknown."""
         kafka = self.kafka
         return None if not kafka else 1 - self.batches / kafka
 
 
 def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int) -> TopicCost:
-    """Return the topic's costs; ``batch_bytes`` is the assumed size of batches if there are none."""
+    """Return the topic's costs; ``batch_bytes`` is the assumed size of a batch if the topic has no recent batches."""
     store, use = prices.store, prices.pubsub
     published, batches, puts = _estimate_published(facts, prices, now_ms, batch_bytes)
     kept = published / MONTH_DAYS * use.retention_days if use.retention_days else float(facts.stored_size)
@@ -98,8 +100,7 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
     entries = batches if facts.is_queue_stored else 0.0
     beats = use.group_members * _MONTH_S / BEAT_S if facts.is_queue_stored else 0.0
     writes = puts + entries + beats
-    # Count the requests: a writer asks for the queue's start after each entry; a reader gets each entry and each
-    # object.
+    # A writer reads the queue's start after each entry; each reader gets every entry and every object.
     reads = entries + (entries + batches) * use.readers + looks
     kafka = None if prices.kafka is None else _kafka_cost(published, kept, prices.kafka, use.readers)
     return TopicCost(

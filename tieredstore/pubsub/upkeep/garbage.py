@@ -1,8 +1,8 @@
 """``pubsub gc``: applies retention, deletes freed objects, and handles orphans, which no notification points to. Ages
 are by the store's clock.
 
-A dry run only reports. A killed run can be repeated. Run one at a time per topic: of two runs that adopt and delete
-orphans, one may delete an object that the other has just notified.
+A dry run only reports. A killed run can be repeated. Only one run per topic may run at a time: of two runs that adopt
+and delete orphans, one may delete an object for which the other has just added a notification.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class GarbageCollection:
-    """One run over ``topic``; ``min_age_ms`` is the least age of orphans. Raises ConfigError for a store without a
-    clock.
+    """One run over ``topic``. Orphans younger than ``min_age_ms`` are left alone. Raises ConfigError for a store
+    without a clock.
     """
 
     topics: Topics
@@ -76,7 +76,8 @@ class GarbageCollection:
         with BatchLog(self.topics, self.topic) as log:
             queue = log.queue
             self._warn(queue)
-            # List objects before walking the queue: an old listed object was notified before the walk, or never.
+            # List the objects before walking the queue: the notification of a listed, old object comes before the walk,
+            # or never.
             objects = [info for info, _ in self.topics.objects(self.topic)]
             partitions = range(queue.partitions)
             pending = {_digest(key) for key in list_pending_keys(self.topics, self.topic)}
@@ -123,7 +124,8 @@ class GarbageCollection:
                     due.append((partition, retired))
                     continue
                 for offset, key in self._list_freed(retired, start, referenced):
-                    # Keep the object now: its batch may have two notifications, of which one was just freed.
+                    # A batch may have two notifications, and this record is of one freed recently: keep the object
+                    # until that delay is over too.
                     kept.add(_digest(key))
                     yield Step(Found(key, None, partition, offset), Outcome.WAITING)
         for partition, retired in due:
@@ -135,9 +137,9 @@ class GarbageCollection:
                 yield Step(Found(key, None, partition, offset), Outcome.DELETED)
 
     def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
-        """Return a record's freed objects that nothing else refers to.
+        """Return the freed objects in a record of retired batches, without those in ``kept``.
 
-        Leave out entries at or after the start: a run that was killed before freeing them has recorded them.
+        Entries at or after the queue's start are left out: a run recorded them, but was killed before it freed them.
         """
         path = self.topic.path
         return [
@@ -149,7 +151,7 @@ class GarbageCollection:
     # --- orphans ---
 
     def _find_forgotten_ms(self, queue: NotificationQueue) -> int | None:
-        """Return the time before which objects may have had notifications that the queue has dropped since."""
+        """Return a time. An object older than it may have had a notification that the queue has dropped since."""
         if self.topic.queue == STORE:
             return None
         firsts: list[int] = []
@@ -160,13 +162,13 @@ class GarbageCollection:
             firsts.append(entries[0].appended_ms if entries else self._now_ms)
             if start:
                 moments.append(firsts[-1])
-        # Keep objects near the first entry: a recreated queue begins at 0 too, although earlier notifications may have
-        # existed.
+        # A queue that begins at offset 0 may have been created again, so objects older than its first entry may have
+        # had notifications too.
         moments.append(min(firsts) - _DELIVERIES * self.topics.batches.delivery_timeout_ms)
         return max(moments)
 
     def _end(self, queue: NotificationQueue, info: ObjectInfo, forgotten_ms: int | None) -> Step[Found]:
-        """Decide and act on an object without notification."""
+        """Delete, adopt or keep an object without a notification."""
         settings = self.topics.batches
         written_ms = self._now_ms if info.modified_ms is None else info.modified_ms
         age_ms = self._now_ms - written_ms
@@ -208,8 +210,8 @@ def plan_gc(
 ) -> outcomes.Plan:
     """Return the plan of a run over topics, one after the other; ``names`` may be globs, and none means all.
 
-    ``warn`` is called if a queue drops notifications before its objects expire. Raise ConfigError for an age at which
-    writers may still notify.
+    ``warn`` is called if a queue drops notifications before its objects expire. Raise ConfigError if ``min_age`` is so
+    short that a writer may still append the notification.
     """
     age_ms = int(min_age.total_seconds() * 1000)
     chosen = topics.select(names)
@@ -243,7 +245,7 @@ def _outcome_of(run: GarbageCollection, step: Step[Found]) -> outcomes.Outcome:
 
 
 def _digest(key: str) -> bytes:
-    """Return a short substitute for a key in memory: a topic may have millions."""
+    """Return a short hash to hold in memory instead of a key: a topic may have millions of keys."""
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
 
 
@@ -262,7 +264,7 @@ _RECORD: Final = TypeAdapter(_Record)
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A record of batches that retention has freed, or was about to free."""
+    """A stored record of batches that retention has freed or was about to free; gc deletes their objects later."""
 
     record: str
     retired_ms: int
@@ -271,7 +273,8 @@ class Retired:
 
 
 def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[list[QueuedBatch], int]:
-    """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and their end.
+    """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and the offset
+    after them.
 
     A batch expires only if all earlier batches expire, so that a queue has one start and no gaps."""
     settings, end = log.topics.batches, log.queue.end(partition)
@@ -291,8 +294,8 @@ def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[li
 
 
 def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_ms: int) -> None:
-    """Free these batches, all of a partition before ``until``. A thousand at a time, first record the batches, then
-    free them.
+    """Free all batches of a partition before ``until``. For each thousand batches, first write a record of them, then
+    free them in the queue.
     """
     for first in range(0, len(expired), _AT_ONCE):
         some, rest = expired[first : first + _AT_ONCE], expired[first + _AT_ONCE :]

@@ -31,7 +31,7 @@ class BatchSource:
 
 @dataclass(frozen=True, slots=True)
 class InspectedMessage:
-    """One Message: its place, header and damage; the header is None if it is the damaged part."""
+    """One Message: its place, its header and its damage. The header is None if it cannot be parsed."""
 
     place: MessagePlace
     size: int
@@ -40,9 +40,7 @@ class InspectedMessage:
 
 
 def inspect_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecoder) -> Iterator[InspectedMessage]:
-    """Yield each Message in order, by one read each. A Message counts as undamaged only if all of its records
-    decode.
-    """
+    """Read and yield each Message in order. A Message counts as undamaged only if all of its records can be decoded."""
     for number in range(len(index)):
         start, stop = index.byte_range(number)
         place, header, damage = index.place(number), None, None
