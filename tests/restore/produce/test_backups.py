@@ -50,12 +50,12 @@ def pipeline_file(folder: Path, bucket: Path, **more: str) -> Path:
     return path
 
 
-def batch_topics(folder: Path, *names: str, partitions: int) -> SourceBucket:
+def batch_topics(folder: Path, *names: str, partitions: int, **settings: str) -> SourceBucket:
     """Return a bucket with topics of batches, which ``store.properties`` names. A Message and a batch are repeated."""
     made, source, request_ids = SourceBucket(Bucket(folder)), random.Random(1), itertools.count()
-    settings = "".join(f"{name}={text}\n" for name, text in made.bucket.options.items())
-    (folder / "store.properties").write_text(settings)
-    topics = topics_in(made.bucket.root)
+    options = made.bucket.options | {f"pubsub.{name}": text for name, text in settings.items()}
+    (folder / "store.properties").write_text("".join(f"{name}={text}\n" for name, text in options.items()))
+    topics = topics_in(made.bucket.root, **settings)
     for topic, number in itertools.product(names, range(partitions)):
         created = topics.get(topic) if number else topics.create(topic, partitions)
         kept = made.committed.setdefault((topic, number), [])
@@ -91,8 +91,10 @@ def restore_by_command(backup: Path, store: Path, server: KafkaServer, *words: s
 
 def kept_topics(kafka: KafkaServer, folder: Path, name: str, partitions: int = 2) -> Restore:
     """Return a restore from files of a pipeline in this format, or from batches."""
-    if name == "batches":
-        source = batch_topics(folder, "orders", "payments", partitions=partitions)
+    if name.startswith("batches"):
+        in_kafka = {"queue": "kafka", "kafka.bootstrap.servers": kafka.bootstrap_servers}
+        queue = in_kafka if name.endswith("queue in kafka") else {}
+        source = batch_topics(folder, "orders", "payments", partitions=partitions, **queue)
         restore = Restore.into(kafka, source)
         restore.backup = folder / "store.properties"
         return restore
@@ -104,8 +106,8 @@ def kept_topics(kafka: KafkaServer, folder: Path, name: str, partitions: int = 2
     return restore
 
 
-@pytest.mark.parametrize("name", ["parquet", "sequencefile", "avro"])
-def test_files_of_a_pipeline_come_back_whole(kafka: KafkaServer, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["parquet", "sequencefile", "avro", "batches, queue in kafka"])
+def test_topics_of_a_backup_come_back_whole(kafka: KafkaServer, tmp_path: Path, name: str) -> None:
     restore = kept_topics(kafka, tmp_path, name)
     assert restore.die("commit", 3)
     assert not restore.die("")
