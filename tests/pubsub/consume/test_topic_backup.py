@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 import pytest
@@ -75,26 +74,34 @@ def test_what_retention_frees_during_a_run_is_a_hole(topics: Topics, log: BatchL
     assert not any("retention" in each for each in BatchBackup(topics, {"orders": log}).lacks)
     log.queue.free(0, 256)
     later = BatchBackup(topics, {"orders": log})
-    assert later.lacks[-1] == "retention has freed queue orders/0 before offset 256"
+    assert "retention has freed queue orders/0 before offset 256" in later.lacks
     assert later.extents() == {WHERE: (BATCH, 3 * BATCH)}
     assert later.holes(WHERE, 2, 4 * BATCH) == [(2, BATCH), (3 * BATCH, 4 * BATCH)]
 
 
-def test_missing_objects_are_holes_and_are_named(
-    topics: Topics, log: BatchLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_objects_are_holes_and_are_named(topics: Topics, log: BatchLog) -> None:
     backup = BatchBackup(topics, {"orders": log})
-    key = next(log.walk(0, 256)).key
+    key, missing = next(log.walk(0, 256)).key, "queue orders/0, offset 256: the object"
     assert backup.holes(WHERE, 0, 3 * BATCH) == []
     topics.store.delete([key])
     # It disappears only once the run has begun.
-    with pytest.raises(DataLossError, match=f"queue orders/0, offset 256: the object {key} is missing"):
+    with pytest.raises(DataLossError, match=f"{missing} {key} is missing"):
         values(backup, 0, 3 * BATCH)
     later = BatchBackup(topics, {"orders": log})
-    with caplog.at_level(logging.WARNING, "tieredstore"):
-        assert later.holes(WHERE, 1, 2 * BATCH) == [(BATCH, BATCH + (1 << 24))]
-        assert later.holes(WHERE, BATCH + 2, 2 * BATCH) == [(BATCH + 2, BATCH + (1 << 24))]
-    assert caplog.messages == [f"queue orders/0, offset 256: the object {key} is missing"] * 2
+    assert later.holes(WHERE, 1, 2 * BATCH) == [(BATCH, BATCH + (1 << 24))]
+    assert later.holes(WHERE, BATCH + 2, 2 * BATCH) == [(BATCH + 2, BATCH + (1 << 24))]
+    assert later.holes(WHERE, BATCH + (1 << 24), 3 * BATCH) == []
+    assert later.lacks[-1] == f"{missing} {key} is missing"
+
+
+@pytest.mark.parametrize(("entry", "unknown"), [(0, 3), (1, 2), (2, 1)])
+def test_lost_entries_leave_objects_that_are_counted(topics: Topics, log: BatchLog, entry: int, unknown: int) -> None:
+    (key,) = (info.key for info in topics.store.list() if info.key.endswith(f"/queues/orders/0/{entry:020}"))
+    topics.store.delete([key])
+    lacks = BatchBackup(topics, {"orders": log}).lacks
+    assert lacks[-1].startswith(
+        f"objects of orders that no entry of its queue names, and that are left out: {unknown} ("
+    )
 
 
 def test_repeated_messages_keep_their_numbers(topics: Topics, log: BatchLog) -> None:

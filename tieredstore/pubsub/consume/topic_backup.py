@@ -8,7 +8,6 @@ Separate from ``tables``, because a restore needs offsets, missing objects and r
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -37,7 +36,6 @@ from tieredstore.records.columns import int64_values
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
 
-_logger: Final = logging.getLogger(__name__)
 _compute: Final[Any] = pyarrow.compute
 
 _BITS: Final = 24
@@ -45,12 +43,15 @@ _MOST_RECORDS: Final = 1 << _BITS
 _FETCHES: Final = 2
 """Objects of a partition that are fetched ahead; ``restore produce`` reads a few partitions in turn."""
 
+_SHOWN: Final = 10
+"""Missing objects of a partition that are named."""
+
 _COLUMNS: Final = ("timestamp", "key", "value", "headers")
 _PLACES: Final = ("message", "record")
 
 
 class BatchBackup:
-    """Topics of batches as their queues are now."""
+    """Topics of batches as they are now. Making one reads their queues, and lists their objects."""
 
     def __init__(self, topics: Topics, logs: Mapping[str, BatchLog]) -> None:
         self.repeats: int = 0
@@ -61,8 +62,21 @@ class BatchBackup:
             for name, log in logs.items()
             for partition in range(log.queue.partitions)
         }
-        self._keys: dict[str, frozenset[str]] = {}
-        self._holes: dict[tuple[TopicPartition, int, int], list[tuple[int, int]]] = {}
+        self._missing: dict[TopicPartition, list[QueuedBatch]] = {where: [] for where in self._queued}
+        """Batches in a queue whose objects are missing."""
+        self._unknown = {name: self._look_for_objects(name) for name in logs}
+        """The number of objects that no entry of the queue names."""
+
+    def _look_for_objects(self, name: str) -> int:
+        log = self._logs[name]
+        stored = {info.key for info, _ in self._topics.objects(log.topic)}
+        unknown = set(stored)
+        for where, (start, end) in self._queued.items():
+            for batch in log.walk(where[1], start, end) if where[0] == name else ():
+                unknown.discard(batch.key)
+                if batch.key not in stored:
+                    self._missing[where].append(batch)
+        return len(unknown)
 
     @property
     def identities(self) -> Mapping[str, str]:
@@ -73,57 +87,50 @@ class BatchBackup:
 
     @property
     def lacks(self) -> Sequence[str]:
-        """What MemQ's format cannot hold, and what retention has freed."""
+        """What MemQ's format cannot hold, what retention has freed, and what is missing."""
+        return list(self._lacks())
+
+    def _lacks(self) -> Iterator[str]:
         window_ms = self._topics.batches.dedup_window_ms
-        return [
-            "an empty key is none, a null value is an empty one, and records have no message ids",
-            "a read partition has records of all keys: give --partitioner java or librdkafka to place records by key",
-            f"Messages that were stored again after more than {window_ms} ms (pubsub.dedup.window.ms) are repeated",
-            *(
-                f"retention has freed queue {name}/{partition} before offset {start}"
-                for (name, partition), (start, _) in self._queued.items()
-                if start
-            ),
-        ]
+        yield "an empty key is none, a null value is an empty one, and records have no message ids"
+        yield "a read partition has records of all keys: give --partitioner java or librdkafka to place records by key"
+        yield f"Messages that were stored again after more than {window_ms} ms (pubsub.dedup.window.ms) are repeated"
+        for (name, partition), (start, _) in self._queued.items():
+            if start:
+                yield f"retention has freed queue {name}/{partition} before offset {start}"
+        for name, count in self._unknown.items():
+            if count:
+                yield (
+                    f"objects of {name} that no entry of its queue names, and that are left out: {count} (freed by "
+                    "retention, never acknowledged, or their entries are lost: see pubsub gc)"
+                )
+        for where, missing in self._missing.items():
+            for batch in missing[:_SHOWN]:
+                yield str(self._logs[where[0]].loss(batch))
 
     def extents(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """Return the offsets of each read partition."""
         return {where: (start << _BITS, end << _BITS) for where, (start, end) in self._queued.items()}
 
     def holes(self, where: TopicPartition, start: int, stop: int) -> Sequence[tuple[int, int]]:
-        """Return the offsets of batches whose objects are missing, and those that are in the queue no longer.
-
-        The first call lists the topic's objects. Log each missing object.
-        """
-        if (where, start, stop) not in self._holes:
-            self._holes[where, start, stop] = list(self._find_holes(where, start, stop))
-        return self._holes[where, start, stop]
-
-    def _find_holes(self, where: TopicPartition, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        name, partition = where
-        log, (first, end) = self._logs[name], self.extents()[where]
-        if name not in self._keys:
-            self._keys[name] = frozenset(info.key for info, _ in self._topics.objects(log.topic))
-        if start < first:
-            yield start, min(first, stop)
-        for batch in _batches(log, partition, max(start, first), min(stop, end)):
-            if batch.key not in self._keys[name]:
-                _logger.warning("%s", log.loss(batch))
-                yield max(start, batch.offset << _BITS), min(stop, (batch.offset + 1) << _BITS)
-        if end < stop:
-            yield max(start, end), stop
+        """Return the offsets of batches whose objects are missing, and those that the queue has no longer."""
+        first, end = self.extents()[where]
+        lost = ((batch.offset << _BITS, (batch.offset + 1) << _BITS) for batch in self._missing[where])
+        clipped = ((max(start, begin), min(stop, until)) for begin, until in ((0, first), *lost, (end, stop)))
+        return [(begin, until) for begin, until in clipped if begin < until]
 
     def records(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
         """Yield the records, without those of repeated Messages.
 
         Raise DataLossError for a missing object, and MessageCorruptError for a damaged one.
         """
-        name, partition = where
-        log, settings = self._logs[name], self._topics.batches
+        (name, partition), settings = where, self._topics.batches
+        log = self._logs[name]
         seen = SeenMessages(log, partition, settings.dedup_window_ms)
         decoder = BatchDecoder((*_COLUMNS, *_PLACES), max_expanded_bytes=settings.max_expanded_bytes)
         with closing(Fetches(log, _FETCHES, settings.fetch_bytes)) as fetches:
-            waiting, ahead = _batches(log, partition, start, stop), deque[tuple[QueuedBatch, Future[FetchedObject]]]()
+            waiting = log.walk(partition, start >> _BITS, -(-stop >> _BITS))
+            ahead = deque[tuple[QueuedBatch, Future[FetchedObject]]]()
             while True:
                 while not fetches.is_full and (batch := next(waiting, None)) is not None:
                     ahead.append((batch, fetches.begin(batch)))
@@ -186,11 +193,6 @@ def _with_offsets(rows: Any, firsts: Any) -> pa.RecordBatch:
     times = _compute.max_element_wise(rows.column("timestamp"), -1)
     columns = (rows.column(name) for name in _COLUMNS[1:])
     return pa.RecordBatch.from_arrays([offsets, times, *columns], names=["offset", *_COLUMNS])
-
-
-def _batches(log: BatchLog, partition: int, start: int, stop: int) -> Iterator[QueuedBatch]:
-    """Yield the batches that have offsets of ``[start, stop)``."""
-    return log.walk(partition, start >> _BITS, -(-stop >> _BITS)) if start < stop else iter(())
 
 
 @contextmanager
