@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""A walk over the batches of an open log without running Python code.
+"""A walk over the batch headers of an open log without running Python code.
 
-Nearly all batches of a closed segment are whole, in order and of magic 2. A walk passes those and stops before the
-first batch that might not be. It reports no damage itself: the caller examines the batch at which it stopped.
+Nearly all batches of a closed segment are ordinary: complete, in order and of magic 2. A walk passes ordinary batches,
+and stops before the first batch that might not be. It reports no damage itself: the caller examines the batch at which
+the walk stopped.
 """
 
 from libc.stdint cimport int32_t, int64_t, int8_t, uint8_t
@@ -13,11 +14,12 @@ from tieredstore.kafka.records._batch cimport *
 from tieredstore.kafka.records._parse cimport *
 
 cdef enum:
-    # One read covers many headers of small batches. Of a larger batch, only the header is read.
+    # If batches are small, one read (PIECE) covers many headers. Of a batch of SMALL bytes or more, only HEADERS bytes
+    # are read.
     PIECE = 64 * 1024
     HEADERS = 256
     SMALL = 4 * 1024
-    # The walk holds a batch in memory to compute its checksum; the caller checks larger batches.
+    # The largest batch that the walk reads whole to compute its checksum. The caller checks larger batches.
     LARGEST = 1024 * 1024
     MOST_EPOCHS = 64
 
@@ -25,7 +27,7 @@ build_checksums()
 
 
 cdef class HeaderWalk:
-    """The state of a walk at a batch border. For one thread at a time.
+    """The state of a walk between two batches. For one thread at a time.
 
     ``position`` is the byte after the last passed batch and ``last_offset`` the last offset of that batch (-1 before
     the first batch). ``max_timestamp`` is the greatest timestamp so far (-1 without any). ``leader_epochs`` holds each
@@ -49,7 +51,7 @@ cdef class HeaderWalk:
     cdef Body body
 
     def __init__(self, int descriptor, int64_t size, int64_t base_offset, bint checks_crcs):
-        """An open log of ``size`` bytes of a segment that begins at ``base_offset``."""
+        """Begin at the start of an open log of ``size`` bytes, of a segment that begins at ``base_offset``."""
         self.descriptor, self.size, self.base_offset, self.checks_crcs = descriptor, size, base_offset, checks_crcs
         self.last_offset = self.max_timestamp = self.epoch = -1
         self.leader_epochs = []
@@ -113,7 +115,7 @@ cdef class HeaderWalk:
             wanted = max(count, PIECE if self.checks_crcs or self.usual < SMALL else HEADERS)
             if not self._has_room(wanted):
                 return NULL
-            # Do not map the file: if it shrinks while it is mapped, an access kills the process.
+            # Read the file instead of mapping it: if a mapped file shrinks, an access kills the process.
             self.start, self.held = self.position, pread(self.descriptor, self.piece, wanted, self.position)
             if self.held < count:
                 self.held = 0

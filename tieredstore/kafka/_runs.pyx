@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Runs of ordinary batches, passed without running Python code.
+"""Check of many ordinary batches without running Python code.
 
-Of millions of batches nearly all are whole, in order, of their epoch, and where the indexes say. A run passes those and
-stops before the first batch that might not be. It reports no damage itself: the caller examines the batch at which the
-run stopped.
+Nearly all of a segment's millions of batches are ordinary: complete, in order, of the expected leader epoch, and at the
+positions that the indexes have. A run passes ordinary batches, and stops before the first batch that might not be. It
+reports no damage itself: the caller examines the batch at which the run stopped.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
@@ -25,11 +25,11 @@ build_checksums()
 
 
 cdef class BatchRun:
-    """The state of a walk at a batch border. For one thread at a time.
+    """The state of a run between two batches. For one thread at a time.
 
-    The latest batch is pending until the next batch follows it without a fault; only then is the pending batch compared
-    with its epoch and the indexes. ``next_entry`` and ``next_time`` are the next entries of the two indexes. Their
-    columns are as in the files: offsets relative to ``first_offset``.
+    The latest batch is pending until the next batch follows without a fault. Only then is the pending batch compared
+    with its epoch and the indexes. ``next_entry`` and ``next_time`` are the numbers of the next entries in the two
+    indexes. Their columns are as in the files, with offsets relative to ``first_offset``.
     """
 
     cdef const int32_t[::1] entry_offsets, entry_positions, time_offsets
@@ -66,14 +66,15 @@ cdef class BatchRun:
         self.follows_transactions = False
 
     def begin_transaction(self, int64_t producer_id):
-        """Record that this producer has an open transaction; its later batches are then ordinary ones."""
+        """Record that this producer has an open transaction, so that its next batches count as ordinary."""
         if not self._is_in_transaction(producer_id):
             self.producers[self.producer_slot] = producer_id
             self.producer_slot = (self.producer_slot + 1) % MOST_PRODUCERS
             self.producer_count = min(self.producer_count + 1, MOST_PRODUCERS)
 
     def end_transactions(self):
-        """Record that some transaction has ended: the next batch of any producer may begin another one."""
+        """Record that a transaction has ended, so that the next transactional batch of any producer may begin another.
+        """
         self.producer_count = self.producer_slot = 0
 
     def walk(
@@ -134,7 +135,7 @@ cdef class BatchRun:
         return True
 
     cdef bint _is_whole(self, const uint8_t* head, Py_ssize_t available) noexcept nogil:
-        """Return True if all of a batch is present, with a valid header."""
+        """Return True if the batch is complete and has a valid header."""
         cdef Batch* batch = &self.batch
         cdef int32_t length
         if available < PREFIX_SIZE:
@@ -164,10 +165,10 @@ cdef class BatchRun:
                 return False
             if relative == self.entry_offsets[entry]:
                 entry += 1
-                # The next entry belongs to a later batch.
+                # The next entry must belong to a later batch.
                 if entry < self.entry_offsets.shape[0] and self.entry_positions[entry] < latest.end:
                     return False
-        # A batch with a greater timestamp than all before it is the one that contains the entry's offset.
+        # The batch with the offset of a time index entry must have the greatest timestamp so far.
         while time < self.timestamps.shape[0] and self.time_offsets[time] <= relative:
             if self.timestamps[time] != self.max_timestamp or latest.max_timestamp != self.max_timestamp:
                 return False

@@ -21,8 +21,8 @@ def array_of(values: Sequence[Any], kind: Any) -> Any:
     """Make an array of the type ``kind``: signed integers, timestamps, booleans, text, bytes, lists, maps, or structs
     (given as tuples).
 
-    None becomes a null, except for a struct. Raise OverflowError for integers beyond the type, and for more than 2
-    GiB of text or bytes.
+    None becomes a null, but is not allowed for a struct. Raise OverflowError for integers beyond the type, and for more
+    than 2 GiB of text or bytes.
     """
     arrow = _arrow()
     types, nulls = arrow.types, values.count(None)
@@ -47,8 +47,8 @@ def array_of(values: Sequence[Any], kind: Any) -> Any:
 
 
 def scalar_of(value: Any, kind: Any) -> Any:
-    """Make an Arrow scalar. Arrow's compute functions need it: given a Python value, they convert it with pandas
-    imported.
+    """Make an Arrow scalar, to pass to Arrow's compute functions: given a Python value, they would convert it
+    themselves, and import pandas.
     """
     return array_of([value], kind)[0]
 

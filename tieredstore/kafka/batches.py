@@ -1,6 +1,7 @@
 """Headers of Kafka's record batches, read from any buffer without copying the records.
 
-A log segment is a run of batches with nothing between them. All integers are big-endian. Every magic begins alike::
+A log segment consists of batches with nothing between them. All integers are big-endian. Batches of every magic (format
+version) begin with the same fields::
 
     0  int64  base offset (magic 0 and 1: the message's offset; of a compressed set, the offset of its last message)
     8  int32  length: the bytes that follow this field
@@ -53,7 +54,7 @@ FRAME_SIZE: Final = 12
 MIN_LENGTH: Final = 14
 """The smallest ``length`` that Kafka accepts: CRC, magic, attributes, key size and value size of a magic 0 message."""
 
-# The beginning of a batch, common to all magics: offset, length, a field that differs, magic.
+# The beginning of a batch in all magics: offset, length, a field that depends on the magic, and the magic.
 _PREFIX: Final = struct.Struct(">qiib")
 _PREFIX_SIZE: Final = 17
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
@@ -61,7 +62,8 @@ _MESSAGE: Final = struct.Struct(">qiIbb")
 _MESSAGE_WITH_TIMESTAMP: Final = struct.Struct(">qiIbbq")
 # Magic 0, then magic 1, which adds eight bytes of timestamp.
 _MIN_MESSAGE_SIZE: Final = (FRAME_SIZE + MIN_LENGTH, FRAME_SIZE + MIN_LENGTH + 8)
-# Zeros to compare preallocated space with, piece by piece: a log may end in hundreds of megabytes of it.
+# Zeros to compare preallocated space with, piece by piece: a log may end in hundreds of megabytes of preallocated
+# space.
 _ZEROS: Final = bytes(64 * 1024)
 
 
@@ -91,9 +93,10 @@ class TimestampType(enum.Enum):
 class BatchHeader:
     """The header of one batch.
 
-    ``position`` and ``size_in_bytes`` are those of the whole batch in the log. Both offsets are inclusive. In a
-    compressed message set (magic 0 and 1) both offsets are the set's last one, because the others are inside the
-    compressed bytes; ``record_count`` is then None. Timestamps, ids and epochs that the magic does not have are -1.
+    ``position`` and ``size_in_bytes`` are those of the whole batch in the log. Both offsets are inclusive. For a
+    compressed message set (magic 0 and 1) both are the set's last offset, because the other offsets are inside the
+    compressed bytes; ``record_count`` is then None. Timestamps, ids and epochs that do not exist in the batch's magic
+    are -1.
     """
 
     position: int
@@ -113,7 +116,7 @@ class BatchHeader:
 
     @property
     def compression(self) -> CompressionType:
-        """The codec of the records; the reader has already refused unknown ones."""
+        """The codec of the records. An unknown codec was already refused when the header was parsed."""
         return CompressionType(self.attributes & 7)
 
     @property
@@ -138,12 +141,12 @@ class BatchHeader:
 
 
 def read_batch_headers(log: Buffer, start: int = 0, *, check_crc: bool = False) -> Iterator[BatchHeader]:
-    """Yield the headers of all batches from byte ``start`` of ``log``, which must be a batch border.
+    """Yield the headers of all batches from byte ``start`` of ``log`` on. A batch must begin there.
 
-    Read headers only, unless ``check_crc``. Zeros to the end of the log, if there are 12 or more, end it: Kafka can
-    preallocate log files. Raise BatchCorruptError, which names the position, for anything else that is not a whole
-    batch, and for offsets that do not increase. The buffer stays exported (so an ``mmap`` cannot be closed) until the
-    iterator is exhausted, has raised, or is closed.
+    Read headers only, unless ``check_crc``. At least 12 zeros up to the end of the bytes are the end of the log,
+    because Kafka can preallocate log files. Raise BatchCorruptError, which names the position, for any other bytes that
+    are not a whole batch, and for offsets that do not increase. Until the iterator is exhausted, has raised an error,
+    or is closed, it holds the buffer, so that an ``mmap`` cannot be closed.
     """
     if not 0 <= start <= len(log):
         raise InvalidRangeError(f"byte {start} is outside of a log of {len(log)} bytes")
@@ -160,7 +163,7 @@ def _read_buffer(log: Buffer, start: int, check_crc: bool) -> Iterator[BatchHead
 
 
 def walk_batch_headers(view: LogView, size: int, start: int = 0) -> Iterator[BatchHeader]:
-    """Yield the headers of a log of ``size`` bytes, calling ``view`` once per batch to see its bytes.
+    """Yield the headers of a log of ``size`` bytes. Call ``view`` once per batch to get its bytes.
 
     Like :func:`read_batch_headers`, for logs that are not in memory. Releases each view before the next call.
     """
@@ -182,7 +185,7 @@ def next_batch_header(view: LogView, size: int, position: int, last_offset: int)
         header = _parse_header(head, position, size - position)
     if header is None:
         _expect_zeros(view, position, size)
-    # Overlapping batches count as damage: a reader would return records twice.
+    # Overlapping batches count as damage: with them a reader would return records twice.
     elif header.base_offset <= last_offset:
         raise BatchCorruptError(
             f"the record batch at byte {position} begins at offset {header.base_offset}, "
@@ -204,8 +207,8 @@ def check_batch_crc(batch: memoryview, header: BatchHeader) -> None:
 def first_batch_size(head: Buffer) -> int | None:
     """Return the size of the batch at the start of ``head``, from its first 12 bytes.
 
-    None if there are fewer bytes or Kafka would refuse the length. The size may be damaged and claim up to 2 GiB:
-    compare it with the size of the log before reading that much.
+    Return None if there are fewer bytes, or if Kafka would refuse the length. A damaged size may claim up to 2 GiB, so
+    compare it with the size of the log before reading that many bytes.
     """
     if len(head) < FRAME_SIZE:
         return None
@@ -217,14 +220,15 @@ def first_batch_compression(head: Buffer) -> CompressionType | None:
     """Return the codec of the first batch of a log; None if ``head`` does not begin with a whole and valid batch.
 
     ``head`` must hold the whole batch (see :func:`first_batch_size`); later bytes are ignored. A valid batch has the
-    minimum size and a matching CRC. An unknown codec id raises BatchCorruptError before the CRC is checked, because the
-    plugin also fails such a copy.
+    minimum size and a matching CRC. An unknown codec id raises BatchCorruptError before the CRC is checked, as the
+    plugin also refuses to copy such a log.
     """
     size = first_batch_size(head)
     if size is None or size > len(head):
         return None
     with memoryview(head) as view, view[:size] as batch:
-        # Do not parse the header: these bytes are unverified, and parsing raises where this function returns None.
+        # Do not parse the header: the bytes are not verified yet, and for a damaged header the parser raises an error,
+        # but this function must return None.
         magic = batch[16]
         if magic > 2:
             return None
@@ -235,8 +239,8 @@ def first_batch_compression(head: Buffer) -> CompressionType | None:
 
 
 def _parse_header(head: memoryview, position: int, available: int) -> BatchHeader | None:
-    """Parse the header at the start of ``head``; None if ``head`` holds only zeros."""
-    # Take 12 or more zeros for the end of the log: the length of a batch is within its first 12 bytes and never 0.
+    """Parse the header at the start of ``head``; return None if ``head`` has only zeros."""
+    # 12 or more zeros are the end of the log, because the length of a batch is in its first 12 bytes and never 0.
     if available < _PREFIX_SIZE and (available < FRAME_SIZE or any(head)):
         raise BatchCorruptError(f"the log ends {available} bytes into the record batch at byte {position}")
     if available < _PREFIX_SIZE:
@@ -247,7 +251,7 @@ def _parse_header(head: memoryview, position: int, available: int) -> BatchHeade
         if not any(head[:_PREFIX_SIZE]):
             return None
         raise BatchCorruptError(f"the record batch at byte {position} has the impossible length {length}")
-    # Compare the length with the log before slicing by it: it may claim 2 GiB.
+    # Compare the length with the log's size before using it: a damaged length may claim 2 GiB.
     if size > available:
         raise BatchCorruptError(
             f"the record batch at byte {position} is truncated: it has {size} bytes, the log {available} more"
@@ -287,8 +291,9 @@ def _parse_message(head: memoryview, position: int, size: int, magic: int) -> Ba
     timestamp: int = _MESSAGE_WITH_TIMESTAMP.unpack_from(head)[-1] if magic == 1 else -1
     if offset < 0:
         raise BatchCorruptError(f"the message at byte {position} has the offset {offset}")
-    # Describe a compressed message set of the old formats by its outer message, whose value contains the others. Only
-    # the compressed bytes show the number of messages and the first timestamp.
+    # In the old formats a compressed message set is an outer message, and its value contains the other messages. The
+    # header describes the outer message: the number of messages and the first timestamp are only in the compressed
+    # bytes.
     wrapper = _compression(attributes, position) is not CompressionType.NONE
     return BatchHeader(
         position, size, offset, offset, magic, crc, attributes, -1 if wrapper else timestamp, timestamp,
@@ -312,8 +317,9 @@ def _stored_crc(batch: memoryview, magic: int) -> int:
 
 
 def _computed_crc(batch: memoryview, magic: int) -> int:
-    # The CRC covers only the bytes after it. The offset (in magic 2 also the leader epoch) comes before it, because the
-    # broker sets it after the producer computed the CRC. Magic 2 uses Castagnoli's polynomial, older formats zlib's.
+    # The CRC covers only the bytes after it. The broker sets the offset (in magic 2 also the leader epoch) after the
+    # producer has computed the CRC, so these fields come before it. Magic 2 uses Castagnoli's polynomial, older formats
+    # zlib's.
     with batch[21 if magic == 2 else 16 :] as covered:
         return crc32c.crc32c(covered) if magic == 2 else zlib.crc32(covered)
 

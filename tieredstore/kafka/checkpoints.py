@@ -18,7 +18,7 @@ from tieredstore.model import Uuid
 LeaderEpochs: TypeAlias = tuple[tuple[int, int], ...]
 """``(epoch, first offset)`` pairs; both columns strictly increase."""
 
-# At most as many digits as numbers of 31 and 63 bits have, so int() never parses a longer text.
+# At most as many digits as numbers of 31 and 63 bits need, so that int() never has to parse a long text.
 _EPOCH_LINE: Final = re.compile(r"(\d{1,10})\s+(\d{1,19})", re.ASCII)
 _OFFSET_LINE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})\s+(\d{1,10})\s+(\d{1,19})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,10}", re.ASCII)
@@ -43,7 +43,7 @@ def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
         raise BatchCorruptError(f"the leader-epoch checkpoint promises {lines[1]} entries and has {len(lines) - 2}")
     epochs = tuple(_parse_epoch_line(line) for line in lines[2:])
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
-        # Expect starts that increase strictly, like epochs: an epoch without records leaves no entry.
+        # Start offsets must increase strictly, as epochs do: an epoch without records has no entry.
         if next_epoch <= epoch or next_start <= start:
             raise BatchCorruptError(f"leader epoch {next_epoch} at offset {next_start} follows {epoch} at {start}")
     return epochs
@@ -64,21 +64,20 @@ def truncate_from_end(epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
 
 
 def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: int) -> LeaderEpochs:
-    """Return the epochs of a segment's offsets (both inclusive). The epoch in force at ``start_offset`` begins
-    there.
-    """
+    """Return the epochs of a segment's offsets (both inclusive). The epoch of ``start_offset`` begins there."""
     known = truncate_from_end(epochs, end_offset)
-    # Truncate as Kafka does: drop the epochs before the segment. The epoch in force at the segment's start remains, and
-    # begins at that start.
+    # As Kafka does, drop the epochs that ended before the segment. The epoch at the segment's first offset stays, and
+    # now begins at that offset.
     later = tuple(entry for entry in known if entry[1] > start_offset)
     in_force = known[: len(known) - len(later)][-1:]
     return tuple((epoch, start_offset) for epoch, _ in in_force) + later
 
 
 def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
-    """Return True if both histories name the same leaders between two offsets, as far back as both histories go.
+    """Return True if both histories name the same leaders between two offsets. Compare only offsets that both histories
+    cover.
 
-    Two replicas that have a record of the same offset and epoch have the same record.
+    This matters because two replicas with a record of the same offset and epoch have the same record.
     """
     if not one or not other:
         return True
@@ -89,12 +88,12 @@ def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int,
 
 
 def epoch_at(epochs: LeaderEpochs, offset: int) -> int | None:
-    """Return the epoch in force at an offset; None if the offset precedes the known history."""
+    """Return the leader epoch of an offset; None if the offset precedes the known history."""
     return next((epoch for epoch, start in reversed(epochs) if start <= offset), None)
 
 
 def join_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
-    """Return the epochs of ``checkpoint``, preceded by those of ``kept`` that the broker has dropped since.
+    """Return the epochs of ``checkpoint``, preceded by the epochs of ``kept`` that the broker has dropped since then.
 
     When its log start advances, a broker drops earlier epochs and lets the first remaining epoch begin at the log
     start. ``kept`` is an earlier checkpoint of the same log, or the epochs of its batches. If the two end differently,
@@ -109,7 +108,7 @@ def join_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
 
 
 def parse_partition_metadata(raw: bytes) -> Uuid:
-    """Parse the topic id of a ``partition.metadata`` file (version 0)."""
+    """Return the topic id in a ``partition.metadata`` file (version 0)."""
     fields = dict(_split_field(line) for line in _text(raw, "partition.metadata").splitlines())
     if fields.get("version") != "0":
         raise BatchCorruptError(
@@ -133,7 +132,7 @@ OffsetCheckpoint: TypeAlias = dict[tuple[str, int], int]
 def parse_offset_checkpoint(raw: bytes) -> OffsetCheckpoint:
     """Parse a checkpoint of a log directory: version 0, the count, then one line ``topic partition offset`` each.
 
-    A broker creates the file empty, and writes it later.
+    An empty file has no offsets: a broker creates the file empty, and writes it later.
     """
     if not raw:
         return {}
@@ -155,7 +154,7 @@ def parse_broker_id(raw: bytes) -> int | None:
     set.
     """
     properties = _parse_meta(raw)
-    # Look for KRaft's name first: a migrated broker may have both.
+    # Look for KRaft's name of the property first: a migrated broker may have both names.
     text = properties.get("node.id", properties.get("broker.id"))
     if text is None:
         return None
@@ -184,8 +183,8 @@ def _parse_meta(raw: bytes) -> Mapping[str, str]:
 class ProducerState:
     """The broker's state of one idempotent producer.
 
-    ``last_sequence`` and ``last_offset`` are those of the producer's last batch, whose first offset is ``offset_delta``
-    lower. ``coordinator_epoch`` and ``current_txn_first_offset`` are -1 outside of transactions.
+    ``last_sequence`` and ``last_offset`` are the last ones of the producer's last batch. The first offset of that batch
+    is ``offset_delta`` lower. ``coordinator_epoch`` and ``current_txn_first_offset`` are -1 outside of transactions.
     """
 
     producer_id: int
@@ -209,9 +208,9 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
         raise BatchCorruptError(
             f"the producer snapshot has version {version}, and {_SNAPSHOT_VERSION} is the one known"
         )
-    # Check the CRC before trusting the count: a damaged count would be reported as a wrong size.
+    # Check the CRC before the count is used: otherwise a damaged count would be reported as a wrong size.
     if crc != crc32c.crc32c(raw[_SNAPSHOT_CRC_END:]):
-        raise BatchCorruptError("the producer snapshot is damaged: its CRC does not hold")
+        raise BatchCorruptError("the producer snapshot is damaged: its CRC does not match")
     if count < 0 or len(raw) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
         raise BatchCorruptError(f"the producer snapshot promises {count} entries in {len(raw)} bytes")
     return tuple(ProducerState(*entry) for entry in _SNAPSHOT_ENTRY.iter_unpack(raw[_SNAPSHOT_HEADER.size :]))
@@ -226,7 +225,7 @@ def open_transactions(states: Iterable[ProducerState]) -> dict[int, int]:
 def format_producer_snapshot(states: Iterable[ProducerState]) -> bytes:
     """Return the bytes of a ``.snapshot`` file, as Kafka writes it."""
     entries = [_SNAPSHOT_ENTRY.pack(*astuple(state)) for state in states]
-    # Include the count in the checksum, but not the version before it.
+    # The checksum includes the count, but not the version, which comes before the checksum.
     covered = len(entries).to_bytes(4, "big") + b"".join(entries)
     return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c.crc32c(covered)) + covered
 

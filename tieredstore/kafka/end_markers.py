@@ -21,9 +21,9 @@ _VALUE_SIZE: Final = 6
 _TRANSACTIONAL: Final = 16
 _CONTROL: Final = 32
 
-# A batch's header up to its checksum, then what that covers (see `batches`), then the one record: length, attributes,
-# time and offset delta, key (size, version, kind), value (size, version, coordinator epoch), number of headers. Sizes
-# are varints below 64, so each is one byte with twice the number.
+# A batch's header up to its checksum; the rest of the header, which the checksum covers (see `batches`); then the only
+# record: length, attributes, time and offset delta, key (size, version, kind), value (size, version, coordinator
+# epoch), number of headers. Sizes are varints below 64: one byte, with twice the number.
 _UNCOVERED: Final = struct.Struct(">qiibI")
 _AFTER_LENGTH: Final = _UNCOVERED.size - 12
 _COVERED: Final = struct.Struct(">hiqqqhii")
@@ -67,7 +67,7 @@ def play_markers(
 ) -> tuple[tuple[AbortedTransaction, ...], dict[int, int]]:
     """Return the aborted transactions among ``steps``, and the first offset of each producer whose transaction is open.
 
-    ``opened`` are the transactions known to be open before the first step.
+    ``opened`` are the transactions that are known to be open before the first step.
     """
     still_open = dict(opened)
     aborted: list[AbortedTransaction] = []
@@ -83,16 +83,16 @@ def play_markers(
 
 
 def marker_kind(record: bytes) -> int | None:
-    """Return what a control batch does, from the key of its first record: 0 aborts, 1 commits; None without such a
-    key.
+    """Return the effect of a control batch, from the key of its first record: 0 for an abort, 1 for a commit, None
+    without such a key.
     """
     at = _key_at(record)
     return None if at is None else int.from_bytes(record[at + 2 : at + 4], "big")
 
 
 def coordinator_epoch(record: bytes) -> int:
-    """Return the epoch of the coordinator that ended the transaction, from the first record of an end marker; -1
-    without one.
+    """Return the epoch of the coordinator that ended the transaction, from the first record of an end marker; -1 if it
+    has no epoch.
     """
     at = _key_at(record)
     # The value follows the key: skip one byte of length and two bytes of version.
@@ -124,7 +124,7 @@ def _key_at(record: bytes) -> int | None:
 def format_end_marker(
     offset: int, producer_id: int, producer_epoch: int, *, commit: bool, timestamp_ms: int, coordinator_epoch: int
 ) -> bytes:
-    """Return the control batch that ends a producer's transaction, of leader epoch 0."""
+    """Return the control batch that ends a producer's transaction, with leader epoch 0."""
     record = _RECORD.pack(
         2 * (_RECORD.size - 1), 0, 0, 0, 2 * _KEY_SIZE, 0, int(commit), 2 * _VALUE_SIZE, 0, coordinator_epoch, 0
     )

@@ -1,7 +1,7 @@
 """A closed segment whose files are open, so that the broker may rename or delete them.
 
-:func:`open_segment` finds the files under their names before and after the broker has marked them deleted.
-:func:`describe_open` describes open files as :func:`tieredstore.kafka.logdir.describe` describes files by name.
+:func:`open_segment` finds the files under their plain names, and under those with which the broker marks them deleted.
+:func:`describe_open` describes open files; :func:`tieredstore.kafka.logdir.describe` does the same for files by name.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TRIMMED: Final = (("index", OFFSET_ENTRY_SIZE), ("timeindex", TIME_ENTRY_SIZE))
 
 
 class SegmentIncompleteError(InvalidSegmentError):
-    """A file of the segment is absent or incomplete: a broker writes some files of a segment after it has begun the
-    next one.
+    """A file of the segment is absent or incomplete. A retry may help: a broker writes some files of a segment after it
+    has begun the next segment.
     """
 
 
@@ -66,8 +66,8 @@ class OpenSegment:
 def open_segment(segment: FoundSegment) -> OpenSegment:
     """Open the files of a closed segment; the caller closes them.
 
-    Raise SegmentIncompleteError if one is absent (except the transaction index) or an index is not trimmed yet, and
-    OSError if the system refuses (for example too many open files).
+    Raise SegmentIncompleteError if a file other than the transaction index is absent, or if an index still ends in
+    preallocated zeros. Raise OSError if the system refuses, for example because of too many open files.
     """
     with contextlib.ExitStack() as undone:
 
@@ -108,11 +108,11 @@ def reopen_segment(segment: OpenSegment) -> OpenSegment:
 def describe_open(
     segment: OpenSegment, topic_id: Uuid, epochs: LeaderEpochs, *, check_crcs: bool = False
 ) -> LogSegment:
-    """Describe the segment for a copy. ``epochs`` come from the partition's checkpoint, the current or an earlier one.
+    """Describe the segment for a copy. ``epochs`` come from the current or an earlier checkpoint of the partition.
 
-    Epochs that the broker has dropped from the checkpoint are taken from the batches, since each batch names its epoch.
-    Raise InvalidSegmentError for contradictions, BatchCorruptError for damage (with ``check_crcs`` also in records),
-    OSError for a failing disk.
+    Epochs that the broker has dropped from the checkpoint are taken from the batches, because each batch names its
+    epoch. Raise InvalidSegmentError for contradictions, BatchCorruptError for damage, OSError for a failing disk.
+    Damaged records are found only with ``check_crcs``.
     """
     place, size = segment.place, segment.size_in_bytes
     extent = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)
@@ -158,20 +158,20 @@ def with_files(described: LogSegment, segment: OpenSegment) -> LogSegment:
 
 
 def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_offset: int) -> LeaderEpochs:
-    """Return the partition's epochs, back to the one in force at the segment's start."""
+    """Return the partition's epochs, back to the epoch of the segment's first offset."""
     if epochs and epochs[0][1] <= place.base_offset:
         return epochs
     if not extent.leader_epochs:
         raise InvalidSegmentError(f"no leader epoch of segment {place} is known, which ends at {end_offset}")
-    # Let the first epoch begin with the segment, which may start before its first batch: no other leader has written in
-    # between.
+    # The segment may start before its first batch. No leader has written in between, so the first epoch begins with the
+    # segment.
     (first_epoch, _), *later = extent.leader_epochs
     of_batches = ((first_epoch, place.base_offset), *later)
     return join_epochs(of_batches, epochs) if epochs else of_batches
 
 
 def _last_entry(index: OpenFile, entry_size: int) -> bytes:
-    """Read the end of an index, one byte more than an entry; the whole index may be megabytes."""
+    """Read only the end of an index, one byte more than an entry: the whole index may have megabytes."""
     size = os.fstat(index.descriptor).st_size
     return os.pread(index.descriptor, entry_size + 1, max(0, size - entry_size - 1))
 
@@ -187,7 +187,8 @@ def _open(path: Path, segment: FoundSegment) -> OpenFile:
     with contextlib.suppress(FileNotFoundError):
         return OpenFile(path, os.open(path, _TO_READ))
     plain = path.with_name(path.name.removesuffix(DELETED))
-    # Look at the plain name once: the broker renames the files one after the other, and only from plain to marked.
+    # The broker renames a file only once, from the plain name to the name that marks it deleted. So one attempt with
+    # each name, in this order, is enough.
     for name in (plain, _mark(plain)) if segment.is_deleted else (_mark(plain),):
         with contextlib.suppress(FileNotFoundError):
             return OpenFile(name, os.open(name, _TO_READ))

@@ -7,8 +7,8 @@ All integers are big-endian. The files have no header, only entries::
     .txnindex   int16 version 0, int64 producer id, first, last and last stable offset          34 bytes
 
 While the broker writes a segment, its ``.index`` and ``.timeindex`` are preallocated: zeros follow the last entry. The
-broker cuts them off when it closes the segment. Only the first entry can really be all zeros (timestamp 0 at the base
-offset). Such an entry counts if it is the whole file or if others follow it.
+broker cuts the zeros off when it closes the segment. A real entry of only zeros (timestamp 0 at the base offset) can
+only be the first. It counts as an entry if it is the whole file, or if other entries follow.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TimeIndexEntry:
 class AbortedTransaction:
     """An aborted transaction; ``last_offset`` (inclusive) is the offset of its abort marker.
 
-    ``last_stable_offset`` is the partition's when the marker was written.
+    ``last_stable_offset`` is that of the partition when the marker was written.
     """
 
     producer_id: int
@@ -70,12 +70,12 @@ class AbortedTransaction:
 
 
 class _Entries(Sequence[_Entry]):
-    """Two columns of equal length. Entries are made when accessed, and found by bisection."""
+    """A sequence of entries, kept as two columns. An entry object is made on access; bisection finds entries."""
 
     def __init__(self, base_offset: int, first: Column, second: Column) -> None:
         self.base_offset = base_offset
         self.columns: Final = first, second
-        """As in the file, with offsets relative to the base offset; used to scan a large index."""
+        """The two columns as in the file, with offsets relative to the base offset; used to scan a large index."""
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -111,8 +111,8 @@ class OffsetIndex(_Entries[OffsetIndexEntry]):
         """Return the byte at which to begin reading for ``offset``: the position of the last entry at or before it,
         else 0.
         """
-        # Take the entry at or before the offset. An entry names the last offset of its batch, so the batch with
-        # `offset` is the entry's batch or a later one: a read from the entry's position never starts too late.
+        # An entry names the last offset of its batch. So the batch with `offset` is the batch of the last entry at or
+        # before `offset`, or a later batch: a read from that entry's position never starts too late.
         return self._second_at_or_before(offset - self.base_offset)
 
 
@@ -143,7 +143,7 @@ def read_time_index(raw: bytes, base_offset: int) -> TimeIndex:
     used = _cut_padding(raw, _TIME_ENTRY, "time index")
     timestamps = array("q", (timestamp for timestamp, _ in _TIME_ENTRY.iter_unpack(used)))
     offsets = _words(used)[2::3]
-    # Accept equal offsets: Kafka's writer refuses only an offset below the last one.
+    # Equal offsets are valid: Kafka's writer refuses only an offset below the last one.
     _check_order("time index", timestamps, offsets, may_stay=True)
     return TimeIndex(base_offset, timestamps, offsets)
 
@@ -160,8 +160,8 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
         entry = AbortedTransaction(*fields)
         if version != 0:
             raise BatchCorruptError(f"entry {number} of the transaction index has the unknown version {version}")
-        # Check the order by markers, not by first offsets: a long transaction may abort after a shorter one that began
-        # later.
+        # Check the order of the markers, not of the first offsets: a long transaction may abort after a short
+        # transaction that began later.
         if min(fields) < 0 or entry.first_offset > entry.last_offset or entry.last_offset <= last:
             raise BatchCorruptError(
                 f"entry {number} of the transaction index contradicts itself or the one before: {entry}"
@@ -202,13 +202,13 @@ def _check_order(name: str, first: Column, second: Column, *, may_stay: bool = F
         return
     for number, entry in enumerate(zip(first, second, strict=True)):
         if entry[0] <= last[0] or not ordered(last[1], entry[1]):
-            raise BatchCorruptError(f"entry {number} of the {name}, {entry}, does not increase on {last}")
+            raise BatchCorruptError(f"entry {number} of the {name}, {entry}, does not increase from {last}")
         last = entry
 
 
 def _increases(column: Column, before: int, ordered: Callable[[int, int], bool]) -> bool:
-    """Return True if a column begins after ``before`` and is ordered. Must be fast: a column may have millions of
-    entries.
+    """Return True if a column begins after ``before`` and is ordered. The check must be fast, because a column may have
+    millions of entries.
     """
     return not column or (ordered(before, column[0]) and all(map(ordered, column, islice(column, 1, None))))
 
@@ -217,6 +217,6 @@ def _cut_padding(raw: bytes, layout: struct.Struct, name: str) -> bytes:
     """Return the entries without the zeros after them."""
     if len(raw) % layout.size:
         raise BatchCorruptError(f"the {name} has {len(raw)} bytes, not a multiple of {layout.size}")
-    # Round up to whole entries: the last real one may itself end in zero bytes.
+    # Round up to whole entries, because the last real entry may itself end in zero bytes.
     used = -(-len(raw.rstrip(b"\0")) // layout.size) * layout.size
     return raw if len(raw) == layout.size else raw[:used]

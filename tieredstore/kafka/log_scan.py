@@ -1,4 +1,6 @@
-"""The extent of a segment's open log, from its batch headers, and a check of the batches' checksums."""
+"""The end offset, greatest timestamp and epochs of a segment's open log, from its batch headers; with a check of the
+batches' checksums.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from tieredstore.kafka._header_walk import HeaderWalk
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc, next_batch_header
 from tieredstore.kafka.checkpoints import LeaderEpochs
 
-# Four 16 KiB batches per read: small enough to skip the records of big batches, big enough to need few calls on small
-# batches.
+# One read covers four batches of 16 KiB. A larger size would read the records of large batches in vain; a smaller size
+# would need many calls for small batches.
 _VIEW_SIZE: Final = 64 * 1024
 _PIECE: Final = 1024 * 1024
 
@@ -34,10 +36,10 @@ class LogExtent:
 
 
 def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, check_crcs: bool = False) -> LogExtent:
-    """Walk the headers of an open log of ``size`` bytes, with bounded memory and positional reads only.
+    """Read the headers of an open log of ``size`` bytes, with bounded memory and positional reads only.
 
     Raise InvalidSegmentError for a log that is not closed or begins before its base offset, BatchCorruptError for
-    damage (with ``check_crcs`` also in records). ``segment`` is the segment's name in errors.
+    damage. Damaged records are found only with ``check_crcs``. ``segment`` is the segment's name in errors.
     """
     walk, view = HeaderWalk(descriptor, size, base_offset, check_crcs), _FileView(descriptor, size)
     while True:
@@ -55,8 +57,8 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
             header.size_in_bytes, header.base_offset, header.last_offset, header.max_timestamp,
             header.partition_leader_epoch,
         )  # fmt: skip
-    # Refuse zeros at the end, after which a walk ends without an error: a closed segment has none, because the broker
-    # trims them.
+    # The walk ends without an error at zeros. But a closed segment has no zeros at its end, because the broker trims
+    # them.
     if walk.position != size:
         raise InvalidSegmentError(
             f"segment {segment} is closed, but its log ends with {size - walk.position} bytes of zeros"
@@ -76,8 +78,8 @@ def explain_failure(path: Path, segment: str) -> Generator[None, None, None]:
 
 
 def _check(descriptor: int, header: BatchHeader, segment: str) -> None:
-    """Raise BatchCorruptError unless the batch's checksum matches. The walk has already bounded the batch by the
-    log's size.
+    """Raise BatchCorruptError unless the batch's checksum matches. The caller has checked that the batch is within the
+    log.
     """
     batch = bytearray(header.size_in_bytes)
     view, filled = memoryview(batch), 0
@@ -90,7 +92,9 @@ def _check(descriptor: int, header: BatchHeader, segment: str) -> None:
 
 
 class _FileView:
-    """A view of an open file, read forward in pieces: memory is bounded, and a shrinking file raises no signal."""
+    """A view of an open file that is read forward in pieces. So memory is bounded, and a file that shrinks raises no
+    signal, as a memory map would.
+    """
 
     def __init__(self, descriptor: int, size: int) -> None:
         self._descriptor = descriptor
@@ -100,7 +104,7 @@ class _FileView:
 
     def __call__(self, position: int) -> memoryview:
         header_size = min(HEADER_SIZE, self._size - position)
-        # Keep only the latest piece of the file in memory: positions only grow, so earlier pieces are not needed again.
+        # Only the latest piece of the file is in memory: positions only grow, so earlier pieces are not needed again.
         if not self._start <= position <= self._start + len(self._piece) - header_size:
             # Do not map the file: if it shrinks while it is mapped, an access kills the process.
             self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)

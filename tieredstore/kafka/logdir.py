@@ -1,4 +1,4 @@
-"""The segments in Kafka's log directories, and the description of one for a copy.
+"""The segments in Kafka's log directories, and the description of a segment for a copy.
 
 :func:`discover` lists directories and opens no file. :func:`describe` reads one segment's small files and the headers
 of its batches. A log directory has one directory ``<topic>-<partition>`` per partition. That directory holds, for each
@@ -48,7 +48,7 @@ _DOOMED_FILE: Final = re.compile(r".+\.(deleted|cleaned|swap)")
 # Topics such as __consumer_offsets: compacted, and useful only to the broker that wrote them.
 _INTERNAL: Final = "__"
 DELETED: Final = ".deleted"
-"""The broker appends it to the names of a segment's files before it deletes them."""
+"""Suffix that the broker appends to the names of a segment's files before it deletes them."""
 
 
 class PartitionFileMissingError(InvalidSegmentError):
@@ -66,7 +66,7 @@ class RecordsDeletedError(InvalidSegmentError):
     """The broker has deleted all records of the segment: the files remain, but the checkpoint no longer has their
     epochs.
 
-    ``kafka-delete-records`` leaves a segment in this state until retention removes the file.
+    A segment is in this state after ``kafka-delete-records``, until retention removes its files.
     """
 
 
@@ -74,7 +74,8 @@ class RecordsDeletedError(InvalidSegmentError):
 class FoundSegment:
     """A ``.log`` file, not opened yet. ``next_base_offset`` is None for the last segment of its partition.
 
-    If ``is_deleted``, its files are named ``.deleted`` or soon will be: the broker renames them one after the other.
+    With ``is_deleted``, the names of its files end in ``.deleted`` or soon will: the broker renames one file after the
+    other.
     """
 
     directory: Path
@@ -114,10 +115,10 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True)
 class LogSegment:
-    """One segment with everything that Kafka passes to a remote storage manager about it.
+    """One segment, with all values that Kafka passes to a remote storage manager to copy it.
 
-    ``end_offset`` is inclusive. ``max_timestamp_ms`` is the greatest of the batch headers, -1 if there is none. An
-    active segment (``closed_files`` is None) cannot be copied yet. Its log was not read: ``end_offset`` and
+    ``end_offset`` is inclusive. ``max_timestamp_ms`` is the greatest timestamp in the batch headers, -1 if there is
+    none. An active segment (``closed_files`` is None) cannot be copied yet. Its log was not read: ``end_offset`` and
     ``max_timestamp_ms`` are -1, and there are no epochs.
     """
 
@@ -170,14 +171,14 @@ class LogSegment:
 def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
     """Find the segments under ``path``: a log directory, one ``<topic>-<partition>`` directory, or one ``.log`` file.
 
-    Lists directories only. In a log directory, ``topics`` selects partitions; without ``topics``, all are found except
-    those of Kafka's internal topics (``__…``). Raise ConfigError for any other path.
+    This lists directories and opens no file. In a log directory, ``topics`` selects partitions; without ``topics``, all
+    partitions are found except those of Kafka's internal topics (``__…``). Raise ConfigError for any other path.
     """
     if path.is_file():
         return _discover_file(path)
     if not path.is_dir():
         raise ConfigError(f"{path} is not a directory or a .log file")
-    # Decide by the contents, not by the name: a log directory may be named data-0.
+    # The contents decide, not the name: a log directory may be named data-0, like a partition.
     if any(_LOG.fullmatch(entry.name) or entry.name == PARTITION_METADATA for entry in _list(path)):
         return _discover_partition(path)
     return _discover_log_dir(path, topics)
@@ -186,9 +187,10 @@ def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
 def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
     """Find the segments of one ``<topic>-<partition>`` directory, including those that the broker is about to delete.
 
-    Retention deletes the first segments. A segment marked deleted after one that is not was truncated from the end of
-    the log, or replaced by compaction. It is left out, because its records are no longer part of the log. Decide from
-    one listing, because a segment may be closed and marked deleted within the same millisecond.
+    Retention deletes the first segments. So if a segment is marked deleted and an earlier segment is not, it was
+    truncated from the end of the log, or replaced by compaction. It is left out, because its records are no longer part
+    of the log. All names must come from one listing, because a segment may be closed and marked deleted within the same
+    millisecond.
     """
     topic, partition = partition_of(directory)
     names = _names(directory)
@@ -212,23 +214,23 @@ def partition_of(directory: Path) -> tuple[str, int]:
 def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     """Describe a segment for a copy, from its small files and, if it is closed, all its batch headers.
 
-    A segment is closed if another segment follows it. The last segment is closed if its producer snapshot exists and
-    its indexes are trimmed, as in a copy of a partition without its active segment. (A broker's active segment looks
-    the same after an orderly shutdown, and is whole.) As in Kafka, a segment ends just before the base offset of the
-    next one, even if compaction has removed its last batches. The last segment ends with its last batch; an empty one
-    is active.
+    A segment is closed if another segment follows it. The last segment counts as closed if the producer snapshot after
+    it exists and its indexes are trimmed, as in a copy of a partition without its active segment. (After an orderly
+    shutdown a broker's active segment looks the same, and is complete.) As in Kafka, a segment ends just before the
+    base offset of the next segment, even if compaction has removed its last batches. The last segment ends with its
+    last batch; if it is empty, it is active.
 
     The topic id comes from ``partition.metadata``, which is not read if ``topic_id`` is given. Raise
-    InvalidSegmentError for files that are missing or contradict each other (PartitionFileMissingError for files that
-    all segments share), RecordsDeletedError if the broker has deleted the records and only the files remain,
-    BatchCorruptError for damage.
+    InvalidSegmentError for files that are missing or contradict each other, and PartitionFileMissingError if all
+    segments share the missing file. Raise RecordsDeletedError if the broker has deleted the records and only the files
+    remain, BatchCorruptError for damage.
     """
     if topic_id is None:
         topic_id = parse_partition_metadata(_read_of_partition(PARTITION_METADATA, segment))
     epochs = parse_leader_epochs(_read_of_partition(LEADER_EPOCH_CHECKPOINT, segment))
     size = _size(segment.path("log"), segment)
     txn_index = segment.path("txnindex")
-    # Take the size before reading batches, so that concurrent appends are not half seen.
+    # Read the file's size before the batches: bytes that the broker appends meanwhile may be an incomplete batch.
     extent = _closed_extent(segment, size)
     end_offset, max_timestamp = extent or (-1, -1)
     return LogSegment(
@@ -291,7 +293,7 @@ def _discover_partition(directory: Path) -> Discovery:
 
 def _base_offsets(directory: Path, pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
     bases = sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
-    # Refuse an offset beyond 63 bits, which a name of twenty digits may hold.
+    # Twenty digits can be a number beyond 63 bits, which is no offset.
     if bases and bases[-1] > MAX_OFFSET:
         raise InvalidSegmentError(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
     return bases
@@ -313,7 +315,7 @@ def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
                 f"segment {segment} ends at offset {last}, but {segment.next_base_offset} begins the next"
             )
         return segment.next_base_offset - 1, max_timestamp
-    # Run the cheap checks first; reading all headers comes last.
+    # The cheap checks come first, because reading all headers is expensive.
     if size == 0 or not _indexes_are_trimmed(segment) or not _has_later_snapshot(segment):
         return None
     last, max_timestamp = _scan(segment, size)
@@ -343,8 +345,8 @@ def _epochs_of(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> 
     if own:
         return own
     if epochs:
-        # Report deleted records: the broker has removed the segment's epochs from the checkpoint, as it does for epochs
-        # before its log start.
+        # The records are deleted: the broker removes the epochs before its log start from the checkpoint, and those of
+        # this segment are gone.
         raise RecordsDeletedError(
             f"the broker has deleted the records of segment {segment}: its log begins at {epochs[0][1]}"
         )

@@ -19,10 +19,10 @@ cdef inline void fill(int32_t* items, int32_t item, Py_ssize_t count) noexcept n
         items[i] = item
 
 
-# Append the keys or values of messages or headers: the same code for all four.
+# Append the keys or values of messages or of headers.
 #
-# ``data`` and ``sizes`` point to the members of the first item, and ``stride`` is the distance to the next item's. All
-# data lie before ``limit``.
+# ``data`` and ``sizes`` point to these two fields of the first item, and ``stride`` is the distance in bytes to the
+# next item. All data are before ``limit``.
 cdef inline void append_binary(
     Column* column, Py_ssize_t before, Py_ssize_t count, const uint8_t* data, const uint8_t* sizes, Py_ssize_t stride,
     const uint8_t* limit,
@@ -61,7 +61,9 @@ cdef inline void mark_valid(
 cdef inline void mark_nulls(
     Column* column, Py_ssize_t before, Py_ssize_t count, const uint16_t* rows, Py_ssize_t nulls
 ) noexcept nogil:
-    """Of ``count`` more rows all are valid but those with these numbers; nothing in a column without nulls."""
+    """Set the validity bits of ``count`` more rows; ``rows`` are the numbers of the rows that are null. Do nothing for
+    a column without nulls.
+    """
     cdef uint8_t* valid = column.data
     cdef Py_ssize_t i, bit, end = before + count
     if not column.used:

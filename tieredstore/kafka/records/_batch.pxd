@@ -1,4 +1,5 @@
-# The header of a batch. The caller has checked that all bytes of the batch are present. batches.py has the layouts.
+# Parsers of a batch's header. The caller has checked that all bytes of the batch are present. batches.py describes the
+# layouts.
 
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
@@ -28,7 +29,7 @@ cdef struct AbortedRange:
 
 
 cdef inline bint read_batch_header(const uint8_t* head, Batch* batch, Body* body) noexcept nogil:
-    """The header of magic 2 behind size, base offset and magic, which have been read."""
+    """Parse the rest of a header of magic 2. Size, base offset and magic have already been read."""
     cdef int32_t last_delta
     if batch.size < HEADER_SIZE:
         return fail(body, SHORT_HEADER, batch.size, 0)
@@ -49,7 +50,7 @@ cdef inline bint read_batch_header(const uint8_t* head, Batch* batch, Body* body
 
 
 cdef inline bint read_message_header(const uint8_t* head, Batch* batch, Message* message, Body* body) noexcept nogil:
-    """A message as the batch that it is; of a compressed set the count of records is -1, not known yet."""
+    """Parse an old message (magic 0 or 1) as a batch. For a compressed set the number of records is -1: unknown yet."""
     if not read_message(head, head + batch.size, message):
         return fail(body, BAD_MESSAGE, batch.size, 0)
     batch.last_offset, batch.leader_epoch, batch.base_sequence = batch.base_offset, -1, -1
@@ -75,7 +76,9 @@ cdef inline bint crc_holds(const uint8_t* head, const Batch* batch, Body* body) 
 
 
 cdef inline bint is_aborted(const Batch* batch, const AbortedRange* ranges, Py_ssize_t count) noexcept nogil:
-    """Whether the last range of the batch's producer that begins before the batch ends reaches to the batch."""
+    """Return True if the batch belongs to an aborted transaction: find the last range of its producer that begins
+    before the batch ends, and check that it reaches the batch.
+    """
     cdef Py_ssize_t low = 0, high = count, middle
     cdef const AbortedRange* entry
     while low < high:

@@ -50,7 +50,7 @@ cdef class ColumnBuffers:
 
     @cython.final
     cdef inline bint _room(self, int buffer, Py_ssize_t size) noexcept nogil:
-        """Room for so many bytes in all; False without memory."""
+        """Make room for ``size`` bytes in total; return False if memory runs out."""
         return size <= self.buffers[buffer].capacity or self._grow(buffer, size)
 
     cdef bint _rows_room(self, Py_ssize_t count) noexcept nogil

@@ -15,8 +15,8 @@ cdef extern from "_bytes.h" nogil:
         STRIDE
 
 cdef enum:
-    # Copy a buffer that uses less than half of a slab over this size, so that a batch kept for long does not hold the
-    # whole slab.
+    # If a buffer uses less than half of a slab above this size, it is copied, so that a batch that is kept for long
+    # does not occupy the whole slab.
     WORTH_SHRINKING = 32 * 1024
 
 
@@ -65,7 +65,7 @@ cdef class ColumnBuffers:
     cdef bint _null_room(self, int first, Py_ssize_t count, Py_ssize_t nulls) noexcept nogil:
         if nulls == 0:
             return True
-        # This is the first null of the column: mark all rows before it valid.
+        # At the first null of a column, mark all rows before it as valid.
         cdef bint first_null = self.buffers[first].used == 0
         if not self._room(first, (count + 7) // 8):
             return False
@@ -110,7 +110,8 @@ cdef class ColumnBuffers:
         return taken
 
     cdef Py_ssize_t _mark_lists(self) except -1:
-        """Give a record without headers a null: Kafka does not distinguish no headers from an empty list."""
+        """Make the headers of a record without headers null: Kafka does not distinguish no headers from an empty list.
+        """
         cdef const int32_t* ends = <int32_t*>self.buffers[HEADERS_ENDS].data
         cdef uint8_t* valid
         cdef Py_ssize_t i, nulls = 0
@@ -143,7 +144,7 @@ cdef class ColumnBuffers:
         else:
             data, room = column.data, column.capacity
         taken = (adopt_slab(self.pool, data, room), column.used)
-        # The last columns of a log have few rows and predict little: lower the estimate only after many of them.
+        # The last columns of a log have few rows, and say little about the next log. So lower the estimate slowly.
         self.pool.usual[buffer] = max(column.used, self.pool.usual[buffer] - self.pool.usual[buffer] // 4)
         column.used, column.capacity, column.data = 0, 0, NULL
         return taken

@@ -1,10 +1,11 @@
 /* Helpers in C for the kernel: big-endian loads, short copies, and Kafka's two checksums.
 
-   CRC-32C (Castagnoli, magic 2) uses the processor's instruction if there is one, on three lanes at a time: the
-   instruction takes three cycles, and a new one can start in each. Tables move a lane's checksum over the bytes of the
-   lanes after it, because a CRC register after n zero bytes is a linear function of the register. If the processor can
-   multiply 64 bytes without carries (_fold.h), that is twice as fast. CRC-32 (IEEE, magic 0 and 1), and CRC-32C on
-   other processors, process eight bytes a step by tables. TIEREDSTORE_PLAIN_C selects the tables everywhere. */
+   CRC-32C (Castagnoli, magic 2) uses the processor's instruction if there is one. It works on three parts of the bytes
+   (lanes) at a time, because the instruction takes three cycles, but another one can start in each cycle. Tables then
+   move the checksum of a lane over the bytes of the lanes after it: a CRC register after n zero bytes is a linear
+   function of the register before. If the processor can multiply 64 bytes without carries, _fold.h is twice as fast.
+   CRC-32 (IEEE, magic 0 and 1), and CRC-32C on other processors, use tables, with eight bytes in each step. With
+   TIEREDSTORE_PLAIN_C all checksums use tables. */
 
 #ifndef TIEREDSTORE_BYTES_H
 #define TIEREDSTORE_BYTES_H
@@ -14,7 +15,7 @@
 #include <string.h>
 
 #if defined(TIEREDSTORE_PLAIN_C)
-/* Use no instructions but those that the compiler chooses by itself. */
+/* Use only instructions that the compiler chooses by itself. */
 #elif defined(__x86_64__) && defined(__GNUC__)
 #include <nmmintrin.h>
 #if defined(__clang__) || __GNUC__ >= 9
@@ -55,8 +56,8 @@ static inline int32_t big_32(const uint8_t *at) { return (int32_t)__builtin_bswa
 
 static inline int16_t big_16(const uint8_t *at) { return (int16_t)(at[0] << 8 | at[1]); }
 
-/* memcpy for sizes that vary and are mostly short. Up to 64 bytes it makes no call: it copies with loads that may
-   overlap, but never touch a byte outside of either side. */
+/* Copy as memcpy does, but faster for sizes that vary and are mostly small. Up to 64 bytes this makes no call: it
+   copies by loads that may overlap, but never touches a byte outside of source and target. */
 static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size) {
     if (size > 64) {
         memcpy(to, from, size);
@@ -81,9 +82,9 @@ static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size) {
 
 enum { STRIDE = 64 };
 
-/* Copy by a single copy of 64 bytes if size allows, which needs no branch on the size for most keys and short values.
-   At least 64 bytes must follow the target's end. If 64 bytes from the source would cross `limit`, copy exactly
-   instead. */
+/* Copy 64 bytes at once if `size` is at most that, so that most keys and short values need no branch on the size. At
+   least 64 bytes must follow the target's end. If 64 bytes from the source on would cross `limit`, copy exactly `size`
+   bytes instead. */
 static inline void copy_wide(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *limit) {
     if (size <= STRIDE && limit - from >= STRIDE)
         memcpy(to, from, STRIDE);
@@ -91,7 +92,7 @@ static inline void copy_wide(uint8_t *to, const uint8_t *from, size_t size, cons
         copy_bytes(to, from, size);
 }
 
-/* Like copy_wide, for data of mostly one or two machine words. */
+/* Copy as copy_wide does; faster if most data have at most 16 bytes. */
 static inline void copy_key(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *limit) {
     if (size <= 16 && limit - from >= 16)
         memcpy(to, from, 16);
@@ -139,7 +140,8 @@ static uint32_t crc_by_tables(uint32_t tables[8][256], uint32_t crc, const uint8
     return ~crc;
 }
 
-/* The tables that move a register over `distance` zero bytes: the images of its 32 bits, combined per byte. */
+/* Build the tables that move a CRC register over `distance` zero bytes. Each entry combines the results for the single
+   bits of one byte of the register. */
 static void build_shift(uint32_t shift[4][256], int distance) {
     for (int bit = 0; bit < 32; bit++) {
         uint32_t crc = 1u << bit;
@@ -195,7 +197,7 @@ HARDWARE_CRC static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *at, si
     return ~crc;
 }
 
-/* Return the checksum of all bytes so far; `crc` is that of the bytes before these, 0 if there are none. */
+/* Return the checksum of all bytes so far. `crc` is the checksum of the bytes before these, 0 if there are none. */
 static uint32_t crc32c_continued(uint32_t crc, const uint8_t *at, size_t size) {
 #ifdef CAN_FOLD
     if (can_fold && size >= 256) return ~fold_crc(~crc, at, size);

@@ -35,11 +35,11 @@ cdef class ColumnBuilder(ColumnBuffers):
     cdef bint append_records(
         self, Body* body, Rows* block, int32_t rows, Py_ssize_t most_bytes, int32_t leader_epoch, int8_t timestamp_type
     ) noexcept nogil:
-        """Append the next rows of a magic 2 body; fewer if they would be read from more than ``most_bytes``.
+        """Append the next ``rows`` records of a magic 2 body, or fewer, so that at most about ``most_bytes`` are read.
 
-        Return False for a fault; then no row was added. ``block``, empty at first, receives the headers of the rows.
+        Return False for a fault; no row is added then. ``block``, empty at first, receives the headers of the rows.
         """
-        # Local variables, so that only reads and writes of data go through memory.
+        # Local variables can stay in registers, so that only the data go through memory.
         cdef const uint8_t* at = body.at
         cdef const uint8_t* start = at
         cdef const uint8_t* limit = body.end
@@ -77,7 +77,8 @@ cdef class ColumnBuilder(ColumnBuffers):
             header_ends[0] = <int32_t>self.header_rows
         while index < end_index and at - start < most_bytes:
             if is_usual and not read_usual_record(&at, body, last_delta, &record):
-                # Either all records of a batch are usual, or nearly none: let the first unusual record decide.
+                # In most batches either all records are usual or nearly none. So after the first unusual record, do not
+                # try read_usual_record again.
                 is_usual = False
                 if wanted & HEADERS:
                     fill(header_ends + 1, <int32_t>self.header_rows, count)
@@ -124,7 +125,7 @@ cdef class ColumnBuilder(ColumnBuffers):
             if wanted & OFFSET:
                 offsets[count] = record.offset
             if wanted & TIMESTAMP:
-                # Java's sums wrap; in C only unsigned sums are defined to.
+                # Java's sums wrap around on overflow; in C only unsigned sums do.
                 timestamps[count] = <int64_t>(base_timestamp + (<uint64_t>record.timestamp_delta & time_mask))
             count += 1
         body.at, body.last_delta = at, last_delta

@@ -1,8 +1,9 @@
 /* Decompress batches in LZ4 and snappy, as Kafka clients write them, without the interpreter.
 
-   Anything unusual is left to the codec's library: a damaged stream, one larger than the limit here, and features that
-   few clients use (checksums of LZ4's blocks, several frames). So only the library reports errors and treats special
-   cases. This code must not accept a stream that the libraries would refuse, nor return other bytes than they do. */
+   Unusual streams are left to the codec's library: damaged streams, streams larger than the limit here, and streams
+   with features that few clients use (checksums of LZ4's blocks, several frames). So only the library reports errors
+   and handles special cases. This code must not accept a stream that the library would refuse, and must return the
+   same bytes as the library. */
 
 #ifndef TIEREDSTORE_EXPAND_H
 #define TIEREDSTORE_EXPAND_H
@@ -29,7 +30,7 @@ typedef struct {
     size_t capacity, used, most;
 } Expanded;
 
-/* Make room for `more` bytes and the slack; return 0 if they exceed the limit or memory runs out. */
+/* Make room for `more` bytes and SLACK bytes after them. Return 0 if they exceed the limit or memory runs out. */
 static int expanded_room(Expanded *expanded, size_t more) {
     size_t needed = expanded->used + more + SLACK, room = 2 * expanded->capacity;
     uint8_t *data;
@@ -54,8 +55,8 @@ static int expand_snappy_block(Expanded *expanded, const uint8_t *at, const uint
     return 1;
 }
 
-/* Either the one bare block that most clients write, or snappy-java's stream: a header, then blocks, each after its
-   size. */
+/* Decompress either one bare block, as most clients write, or snappy-java's stream: a header, and then blocks, each
+   after its size. */
 static int expand_snappy(Expanded *expanded, const uint8_t *at, const uint8_t *end) {
     if (end - at < XERIAL_HEADER_SIZE || memcmp(at, "\x82SNAPPY", XERIAL_MAGIC_SIZE))
         return expand_snappy_block(expanded, at, end);
@@ -72,7 +73,8 @@ static int expand_snappy(Expanded *expanded, const uint8_t *at, const uint8_t *e
 
 static inline uint32_t turned(uint32_t word, int bits) { return word << bits | word >> (32 - bits); }
 
-/* The header checksum of an LZ4 frame: a byte of XXH32, seed 0, over fewer than 16 bytes. */
+/* Return the header checksum of an LZ4 frame: a byte of the hash XXH32 with seed 0 of a header of fewer than 16
+   bytes. */
 static uint8_t lz4_header_check(const uint8_t *at, size_t size) {
     uint32_t sum = 0x165667B1u + (uint32_t)size;
     for (; size >= 4; at += 4, size -= 4) sum = turned(sum + load_32(at) * 0xC2B2AE3Du, 17) * 0x27D4EB2Fu;
@@ -104,13 +106,13 @@ static int expand_lz4_part(Expanded *expanded, const uint8_t *at, uint32_t store
     return 1;
 }
 
-/* Expand a single frame that fills the body and has no checksum but that of its header. */
+/* Expand a single frame that fills the body. The only checksum that it may have is the one of its header. */
 static int expand_lz4(Expanded *expanded, const uint8_t *at, const uint8_t *end) {
     if (end - at < LZ4_HEADER_SIZE + 4 || load_32(at) != 0x184D2204u) return 0;
     uint8_t flags = at[4], blocks = at[5];
     size_t header = 2 + (flags & LZ4_CONTENT_SIZE), most = (size_t)1 << (8 + 2 * (blocks >> 4));
     uint64_t content;
-    /* Require version 1 and clear reserved bits. */
+    /* The version must be 1, and all reserved bits 0. */
     if ((flags & ~(LZ4_CONTENT_SIZE | LZ4_INDEPENDENT)) != 64 || blocks & 0x8F || blocks < 0x40) return 0;
     if ((size_t)(end - at) < header + 5 + 4 || lz4_header_check(at + 4, header) != at[4 + header]) return 0;
     content = flags & LZ4_CONTENT_SIZE ? load_64(at + 6) : 0;

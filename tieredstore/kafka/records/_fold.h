@@ -1,11 +1,11 @@
-/* CRC-32C by folding, for x86-64 processors that multiply without carries in 64 bytes at a time.
+/* CRC-32C by folding, for x86-64 processors with an instruction that multiplies without carries in 64 bytes at a time.
 
    A message is a polynomial over GF(2) whose highest coefficient is the lowest bit of its first byte. Its checksum is
-   the remainder modulo the CRC's polynomial of degree 32. So bits that stand n places before others can be multiplied
-   by x^n and added to the others without changing the remainder. Read 16 bytes as two words: the first stands 64 places
-   before the second. To move them n places, multiply the first by x^(n+64) and the second by x^n, each power reduced
-   modulo the polynomial first, so that the products fit into 16 bytes. The instruction multiplies mirrored numbers and
-   leaves the product one place too far, so the powers used here are one lower. */
+   the remainder modulo the CRC's polynomial of degree 32. So if some bits are n places before other bits, they can be
+   multiplied by x^n and added to the other bits: the remainder stays the same. Read 16 bytes as two words, the first 64
+   places before the second. To move both by n places, multiply the first word by x^(n+64) and the second by x^n. Both
+   powers are reduced modulo the polynomial before, so that the products fit into 16 bytes. The instruction multiplies
+   mirrored numbers, and its product is one place too far, so the powers used here are one lower. */
 
 #ifndef TIEREDSTORE_FOLD_H
 #define TIEREDSTORE_FOLD_H
@@ -28,7 +28,7 @@ enum { BY_256, BY_192, BY_128, BY_64, BY_48, BY_32, BY_16, MOVES };
 static const int move_bytes[MOVES] = {256, 192, 128, 64, 48, 32, 16};
 static uint64_t moves[MOVES][2];
 
-static int can_fold; /* whether this processor, and the system for it, has all that is needed */
+static int can_fold; /* 1 if processor and operating system support all instructions that are used here */
 
 static void build_moves(void) {
     can_fold = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("avx512f") &&
@@ -54,7 +54,8 @@ FOLD_TARGET static inline __m128i fold_128(__m128i value, int move, __m128i next
     return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(value, by, 0x00), _mm_clmulepi64_si128(value, by, 0x11)), next);
 }
 
-/* Fold 256 bytes or more. The register is passed and returned as it is in the middle of a checksum: not yet inverted. */
+/* Fold 256 bytes or more. `crc` and the result are the register in the middle of a checksum, before the final
+   inversion. */
 FOLD_TARGET static uint32_t fold_crc(uint32_t crc, const uint8_t *at, size_t size) {
     __m512i first = _mm512_xor_si512(_mm512_loadu_si512(at), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
     __m512i second = _mm512_loadu_si512(at + 64), third = _mm512_loadu_si512(at + 128), fourth = _mm512_loadu_si512(at + 192);

@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The walk over a log's batches: pieces of a log in, columns of its records out, without running Python code.
+"""Scanner of a log's batches: takes pieces of a log and gives columns of its records, without running Python code.
 
-The caller passes bytes (``set_piece``) and calls ``scan``, which walks until it needs the caller, and returns the
-reason. ``columns`` returns the records found. The decompressor handles the bodies that the scanner does not.
+The caller passes bytes (``set_piece``) and calls ``scan``, which reads batches until the caller must act, and returns
+the reason. ``columns`` then returns the records. The scanner decompresses most bodies itself, and leaves the others to
+the Python decompressor.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -29,8 +30,8 @@ cdef enum State:
     COMPRESSED_BODY  # decompress the records of the current batch before anything else
 
 cdef enum:
-    # The largest body that the scanner decompresses itself. For larger bodies the libraries cost little, and free their
-    # memory.
+    # The largest decompressed body that the scanner makes itself. For larger bodies a call of the codec's library is
+    # relatively cheap, and the library frees its memory.
     MOST_EXPANDED = 16 * 1024 * 1024
 
 # In the order of the codec ids in a batch's attributes.
@@ -40,7 +41,9 @@ build_checksums()
 
 
 cdef class Scanner:
-    """One log, read from a batch border on. Not for two threads at a time; works without the interpreter's lock."""
+    """The reading of one log from the beginning of a batch on. It works without the interpreter's lock. Not for two
+    threads at a time.
+    """
 
     cdef int64_t start_offset, stop_offset, end_offset, max_batch_bytes
     cdef Py_ssize_t target_bytes
@@ -119,11 +122,11 @@ cdef class Scanner:
         self.data, self.size, self.at = NULL, 0, 0
 
     cdef bint _decompress(self) except -1:
-        """Decompress the records of the current batch; return False if the result cannot be its records."""
-        # A copy, because the traceback of a library's error may keep a reference to its input.
+        """Decompress the records of the current batch; return False if the decompressed bytes are not valid records."""
+        # Pass a copy of the bytes: the traceback of a library's error may keep a reference to its input.
         stored = PyBytes_FromStringAndSize(<const char*>self.data + self._compressed_at(), self._compressed_size())
         body = self.decompress(CODECS[self.batch.attributes & CODEC_BITS], self.batch.magic, memoryview(stored))
-        # A plain buffer: making a memoryview costs as much as a few records.
+        # Use the buffer directly, because making a memoryview takes the time of a few records.
         PyBuffer_Release(&self.opened)
         PyObject_GetBuffer(body, &self.opened, PyBUF_SIMPLE)
         return self._open_body(<const uint8_t*>self.opened.buf if self.opened.len else self.data, self.opened.len)
@@ -135,8 +138,8 @@ cdef class Scanner:
         self.at += self.batch.size
 
     def scan(self):
-        """Walk on. Return the State that names the reason for stopping. Raise BatchCorruptError for a body that
-        cannot be decompressed.
+        """Read on; return the State that is the reason for stopping. Raise BatchCorruptError for a body that cannot be
+        decompressed.
         """
         cdef int state = COMPRESSED_BODY
         while state == COMPRESSED_BODY:
@@ -161,7 +164,7 @@ cdef class Scanner:
 
     @property
     def place(self):
-        """The start of the current batch in the piece of the log; between batches, the first byte not walked over."""
+        """The start of the current batch in the piece of the log; between batches, the first byte that was not read."""
         return self.at
 
     @property
@@ -171,11 +174,13 @@ cdef class Scanner:
 
     @property
     def batch_at_hand(self):
-        """The current batch: its position in the log, its size, and its base offset if that is credible."""
+        """The current batch: its position in the log, its size, and its base offset. After a fault of length or magic
+        the last two may be damaged.
+        """
         return self.position + self.at, self.batch.size, self.batch.base_offset
 
     def take_headers(self):
-        """Return the fields of BatchHeader for all batches walked over since the last call."""
+        """Return the fields of BatchHeader for all batches that were read since the last call."""
         taken = [
             (
                 batch.place, batch.size, batch.base_offset, batch.last_offset, batch.magic, batch.crc,
@@ -262,7 +267,7 @@ cdef class Scanner:
     cdef bint _wanted(self) noexcept nogil:
         cdef Batch* batch = &self.batch
         if batch.magic < 2 and batch.attributes & CODEC_BITS and batch.last_offset == 0:
-            return True  # clients send such a batch with an offset that says nothing about its messages
+            return True  # as clients send such a batch, its offset is 0 and says nothing about the messages in it
         if batch.last_offset < self.start_offset or batch.count == 0:
             return False
         if batch.magic < 2:
@@ -361,7 +366,7 @@ cdef class Scanner:
         )
 
     cdef bint _read_block(self, int32_t rows) noexcept nogil:
-        """Read the next ``rows`` records; fewer if a body that is copied in slices has large ones."""
+        """Read the next ``rows`` records, or fewer if the body is copied in slices and its records are large."""
         cdef Body* body = &self.body
         cdef Py_ssize_t most_bytes = self.target_bytes if self.body_sliced else INT64_MAX
         empty(&self.block)
@@ -401,7 +406,7 @@ cdef class Scanner:
         return fail(&self.body, OUT_OF_MEMORY, 0, 0)
 
     cdef int _keep_single_message(self) noexcept nogil:
-        """Keep an uncompressed message: it is a batch of its own."""
+        """Keep an uncompressed message of magic 0 or 1, which is a whole batch."""
         if self._is_full(1, self.batch.size):
             return COLUMNS_FULL
         empty(&self.block)

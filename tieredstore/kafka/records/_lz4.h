@@ -1,4 +1,5 @@
-/* Decoder of LZ4 blocks, by the description of their format: literals and matches alternate, and literals come last. */
+/* Decoder of LZ4 blocks, written from the specification of the format. Literals (new bytes) and matches (repeated
+   output) alternate, and literals come last. */
 
 #ifndef TIEREDSTORE_LZ4_H
 #define TIEREDSTORE_LZ4_H
@@ -27,8 +28,8 @@ static inline int64_t lz4_length(const uint8_t **at, const uint8_t *end, unsigne
     return length;
 }
 
-/* Decode a block to `to` and return the end of the output, before `limit`. SLACK more bytes must follow `limit`. Return
-   NULL if the block is malformed, too long, or refers to bytes before `base`. */
+/* Decode a block to `to`, at most up to `limit`, and return the end of the output. SLACK more bytes must follow
+   `limit`. Return NULL if the block is malformed, too long, or refers to bytes before `base`. */
 static uint8_t *expand_lz4_block(const uint8_t *at, const uint8_t *end, const uint8_t *base, uint8_t *to, const uint8_t *limit) {
     const uint8_t *last_match = NULL;
     while (at < end) {

@@ -1,7 +1,8 @@
-/* Shared by the decoders of LZ4 and snappy: both write literals and repeat earlier output.
+/* Copies for the decoders of LZ4 and snappy. Both formats consist of literals (new bytes) and matches, which repeat
+   earlier output.
 
    Copies go in steps of 16 bytes and may write up to SLACK bytes too many, so SLACK bytes must follow the output of a
-   block. Later output overwrites the excess. */
+   block. Later output overwrites the surplus bytes. */
 
 #ifndef TIEREDSTORE_MATCHES_H
 #define TIEREDSTORE_MATCHES_H
@@ -27,8 +28,8 @@ static inline void copy_literals(uint8_t *to, const uint8_t *from, size_t length
 static void copy_period(uint8_t *to, size_t distance, size_t length) {
     const uint8_t *from = to - distance;
     if (distance < 8) {
-        /* Copy the first bytes one by one. After that, the bytes several periods back are the same, and far enough
-           away. */
+        /* Copy the first bytes one by one. The output repeats with this distance as its period, so the rest can be
+           copied from several periods back, which is far enough away for steps of 8 bytes. */
         for (int at = 0; at < 8; at++) to[at] = from[at];
         if (length <= 8) return;
         to += 8, length -= 8;

@@ -1,8 +1,9 @@
-/* Memory blocks for columns: small ones from malloc, large ones from the system, to which they return.
+/* Memory blocks for columns. Small blocks come from malloc; large blocks come from the system and return to it when
+   they are freed.
 
-   Malloc keeps freed large blocks in arenas, one per thread. And if the system offers huge pages on request, the first
-   use of memory costs one page fault per 2 MiB instead of 512. A decoder whose batches are all kept spends most of its
-   time in such faults. */
+   Malloc would keep freed large blocks in an arena for each thread. And if the system gives huge pages on request, the
+   first use of memory costs one page fault per 2 MiB instead of 512. If the caller keeps all record batches, a decoder
+   spends most of its time in such faults. */
 
 #ifndef TIEREDSTORE_PAGES_H
 #define TIEREDSTORE_PAGES_H
@@ -17,7 +18,8 @@
 #define LEAST_OF_PAGES ((size_t)1 << 20)
 
 static inline void *take_pages(size_t size) {
-    /* Return the parts around the aligned block at once; they were never touched. */
+    /* Map a huge page more than needed, and unmap what lies around the aligned block. Those parts were never touched,
+       so this costs no page faults. */
     uint8_t *all = (uint8_t *)mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == (uint8_t *)MAP_FAILED) return NULL;
     size_t before = (HUGE_PAGE - (uintptr_t)all % HUGE_PAGE) % HUGE_PAGE;
@@ -29,8 +31,8 @@ static inline void *take_pages(size_t size) {
     return all + before;
 }
 
-/* Return `size` bytes, NULL if memory runs out. The caller must know the size to free them. From LEAST_OF_PAGES on,
-   `size` is a multiple of the system's page size. */
+/* Return a block of `size` bytes; NULL if memory runs out. The caller passes the same size to free it. A size of
+   LEAST_OF_PAGES or more must be a multiple of the system's page size. */
 static inline void *take_block(size_t size) {
     void *block = NULL;
     if (size >= LEAST_OF_PAGES) return take_pages(size);

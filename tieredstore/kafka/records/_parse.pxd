@@ -1,6 +1,6 @@
-# The parsers of records and of old messages. They copy nothing: their results point into the body, which must stay
-# where it is until the columns are filled. Records go to their columns at once; messages and headers go into a table
-# first.
+# Parsers of records and of old messages (magic 0 and 1). They copy nothing: their results point into the body, which
+# must not move until the columns are filled. The caller copies records to the columns at once, but collects messages
+# and headers in a table (Rows) first.
 #
 # Each parser compares every size with the number of remaining bytes before it uses the size. A parser that returns
 # False has set the fault.
@@ -48,10 +48,10 @@ cdef enum:
     # The most rows of one Arrow record batch, and the most records parsed before they are copied.
     MAX_ROWS = 131072
     MAX_BLOCK_ROWS = 16384
-    # One byte each: length, attributes, two deltas, two sizes and the count of headers.
+    # The smallest record has one byte each for length, attributes, two deltas, two sizes and the number of headers.
     LEAST_RECORD = 7
     LEAST_HEADER = 2
-    # Offset and size: the bytes that the size does not count.
+    # Size of the fields offset and size, which the size does not count.
     FRAME = 12
     LEAST_MESSAGE = 14
 
@@ -121,7 +121,7 @@ cdef inline bint fail(Body* body, int fault, int64_t first, int64_t second) noex
 
 
 cdef inline bint grow(void** items, Py_ssize_t* capacity, Py_ssize_t needed, size_t item_size) noexcept nogil:
-    """Room for ``needed`` items, at least doubled so that growing stays linear."""
+    """Make room for ``needed`` items. Double the room at least, so that the total cost of growing is linear."""
     cdef Py_ssize_t room = capacity[0]
     cdef void* moved
     if needed <= room:
@@ -149,7 +149,7 @@ cdef inline void empty(Rows* rows) noexcept nogil:
 
 
 cdef inline void count_row(Rows* rows, const Record* record) noexcept nogil:
-    """Make the record, which stands behind the last one, one of the rows."""
+    """Add the record to the rows; the caller has already stored it after the last row."""
     # A size is -1 (null) or more: shifting its sign bit avoids a branch.
     rows.key_bytes += record.key_size & ~(record.key_size >> 31)
     rows.value_bytes += record.value_size & ~(record.value_size >> 31)
@@ -159,7 +159,7 @@ cdef inline void count_row(Rows* rows, const Record* record) noexcept nogil:
 
 
 cdef inline bint read_varint(const uint8_t** at, const uint8_t* end, int32_t* number) noexcept nogil:
-    """A zig-zag number of up to five bytes; bits over 32 are dropped, as in Java."""
+    """Read a zig-zag number of up to five bytes. Drop bits above 32, as Java does."""
     cdef const uint8_t* byte = at[0]
     cdef uint32_t raw
     cdef int shift = 7
@@ -182,7 +182,7 @@ cdef inline bint read_varint(const uint8_t** at, const uint8_t* end, int32_t* nu
 
 
 cdef inline bint read_varlong(const uint8_t** at, const uint8_t* end, int64_t* number) noexcept nogil:
-    """As read_varint, of up to ten bytes and 64 bits."""
+    """Read a zig-zag number of up to ten bytes and 64 bits, as read_varint does."""
     cdef const uint8_t* byte = at[0]
     cdef uint64_t raw = 0
     cdef int shift = 0
@@ -213,7 +213,7 @@ cdef inline bint read_varlong(const uint8_t** at, const uint8_t* end, int64_t* n
 cdef inline bint read_sized(
     const uint8_t** at, const uint8_t* end, const uint8_t** data, int32_t* size
 ) noexcept nogil:
-    """A size and as many bytes; any negative size is a null, as in Java."""
+    """Read a size and as many bytes. Any negative size is a null, as in Java."""
     if not read_varint(at, end, size):
         return False
     data[0] = at[0]
@@ -231,8 +231,8 @@ cdef inline bint read_headers(const uint8_t** at, const uint8_t* end, Body* body
     cdef Header header
     if not read_varint(at, end, &count) or count < 0 or count > (end - at[0]) // LEAST_HEADER:
         return fail(body, BAD_HEADERS, body.index, body.count)
-    # A header takes two bytes of the batch but sizeof(Header) in memory, so headers count against the limit of
-    # expansion.
+    # A header may take only two bytes of the batch, but takes sizeof(Header) bytes in memory. So the limit on the
+    # memory of a batch limits the number of its headers too.
     body.headers += count
     if body.headers > body.most_headers:
         return fail(body, TOO_MANY_HEADERS, body.headers, body.most_headers)
@@ -261,9 +261,10 @@ cdef inline bint read_headers(const uint8_t** at, const uint8_t* end, Body* body
 cdef inline bint read_record(
     const uint8_t** place, Body* body, int32_t last_delta, Rows* rows, bint store, Fields* record
 ) noexcept nogil:
-    """One record of magic 2, which begins at ``place``, behind one of ``last_delta``; its headers are stored with it.
+    """Read the record of magic 2 that begins at ``place``, and store its headers in ``rows``. ``last_delta`` is the
+    offset delta of the record before it.
 
-    What changes with each record are the caller's variables, so that they can stay in registers.
+    Values that change with each record are variables of the caller, so that they can stay in registers.
     """
     cdef const uint8_t* at = place[0]
     cdef const uint8_t* end = body.end
@@ -275,8 +276,8 @@ cdef inline bint read_record(
     at += 1  # the record's attributes: none are defined
     if not read_varlong(&at, end, &record.timestamp_delta) or not read_varint(&at, end, &delta):
         return fail(body, BAD_RECORD, body.index, body.count)
-    # Java's client accepts deltas in any order. Here an offset is a position at which to stop and continue, and a batch
-    # whose offsets repeat or decrease has no such position.
+    # Java's client accepts deltas in any order. But readers here stop and continue at offsets, which works only if the
+    # offsets of a batch increase.
     if delta <= last_delta or delta > body.max_delta:
         return fail(body, BAD_OFFSET_DELTA, body.index, delta)
     record.delta, record.offset = delta, body.base_offset + delta
@@ -288,7 +289,8 @@ cdef inline bint read_record(
     if at < end and at[0] == 0:
         at += 1
     else:
-        # A separate variable: a variable whose address is taken lives in memory, not in a register.
+        # Take the address of a separate variable, because a variable is kept in memory, not in a register, if its
+        # address is taken.
         headers = at
         if not read_headers(&headers, end, body, rows, record.is_kept):
             return False
@@ -300,7 +302,7 @@ cdef inline bint read_record(
 
 
 cdef inline bint read_short(const uint8_t** at, int32_t* number) noexcept nogil:
-    """A zig-zag number of three bytes at most, which are known to be there; False for a longer one."""
+    """Read a zig-zag number of at most three bytes, which must be present; return False for a longer number."""
     cdef const uint8_t* byte = at[0]
     cdef uint32_t raw = byte[0]
     if raw >= 0x80:
@@ -319,10 +321,12 @@ cdef inline bint read_short(const uint8_t** at, int32_t* number) noexcept nogil:
 cdef inline bint read_usual_record(
     const uint8_t** place, const Body* body, int32_t last_delta, Fields* record
 ) noexcept nogil:
-    """As read_record, of one that has short numbers and no headers, with the fewest tests.
+    """Read a record as read_record does, but only one with short numbers and no headers, with as few checks as
+    possible.
 
-    False for any other, without a fault: read_record is to say what it is. Each read is held against the end of the
-    body alone. Places only grow, so that a record that ends where its size says went beyond that nowhere before.
+    Return False for any other record, without setting a fault: the caller then uses read_record. Each read is checked
+    only against the end of the body. Positions only grow: if the record ends where its size says, no read before that
+    went beyond its end.
     """
     cdef const uint8_t* at = place[0]
     cdef const uint8_t* limit = body.end
@@ -373,7 +377,7 @@ cdef inline bint read_sized_32(
 
 
 cdef inline bint read_message(const uint8_t* at, const uint8_t* end, Message* message) noexcept nogil:
-    """The message of magic 0 or 1 that begins at ``at``; False if there is none, without a fault set."""
+    """Read the message of magic 0 or 1 at ``at``; return False if there is none, without setting a fault."""
     if end - at < FRAME + LEAST_MESSAGE:
         return False
     message.start = at
@@ -397,7 +401,7 @@ cdef inline bint message_crc_holds(const Message* message) noexcept nogil:
 
 
 cdef inline void keep_message(const Message* message, Body* body, Rows* rows) noexcept nogil:
-    """A row of the message, if its offset is asked for. The table must have room for it."""
+    """Make the message a row if its offset is requested. The caller has made room for the row."""
     cdef Record* record = rows.records + rows.count
     cdef int64_t offset = body.base_offset + message.offset
     if not body.start_offset <= offset < body.stop_offset:
@@ -410,10 +414,11 @@ cdef inline void keep_message(const Message* message, Body* body, Rows* rows) no
 
 
 cdef inline bint check_messages(Body* body, bint check_crc, int64_t previous, int64_t wrapper) noexcept nogil:
-    """Count the inner messages of a compressed one, check each, and settle their base offset.
+    """Count and check the inner messages of a compressed message, and find their base offset.
 
-    Offsets of magic 0 are absolute; those of magic 1 are relative, and the wrapper's offset is that of the last one,
-    or 0 as clients send it: then they count from 0. They must lie after ``previous``.
+    ``wrapper`` is the offset of the compressed message. Offsets of inner messages are absolute in magic 0, and relative
+    in magic 1. In magic 1 the last inner message has the offset ``wrapper``, unless that is 0, as clients send it: then
+    the offsets count from 0. All offsets must come after ``previous``.
     """
     cdef const uint8_t* at = body.at
     cdef Message message

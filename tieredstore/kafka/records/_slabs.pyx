@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Reused blocks of memory.
 
-Fresh memory from the system costs a page fault every 4 KiB, several times the cost of filling it. A slab returns to its
-pool when the last Arrow array (or memoryview) over it is gone. So a reader that drops each batch after use keeps using
-the same few slabs.
+Fresh memory from the system costs a page fault every 4 KiB, several times the cost of filling it. A slab (a block of
+memory) returns to its pool when the last Arrow array or memoryview over it is gone. So a reader that drops each batch
+after use keeps using the same few slabs.
 """
 
 import weakref
@@ -31,8 +31,8 @@ cdef enum:
 cdef class SlabPool:
     """Slabs for decoders. Any thread that holds the interpreter's lock may take and drop slabs.
 
-    ``usual`` records the final size of each column buffer, by the buffer's number. Logs that are read one after the
-    other, or in parallel, are alike, so the next one begins with slabs of the recorded sizes.
+    ``usual`` records the final size of each column buffer, by the buffer's number. Logs that a process reads are
+    usually alike, so the next log begins with slabs of the recorded sizes.
     """
 
     def __dealloc__(self):
@@ -58,8 +58,7 @@ cdef class SlabPool:
             step = LEAST_KEPT if size[0] < STEP else STEP
         size[0] = (size[0] + step) // step * step
         for slot in range(SLOTS):
-            # Leave slabs over twice the size for larger requests: a small column that lives long would hold the whole
-            # slab.
+            # A slab of over twice the size is not used: a small column that is kept for long would occupy all of it.
             if self.kept[slot] != NULL and size[0] <= self.kept_sizes[slot] <= 2 * size[0]:
                 if best < 0 or self.kept_sizes[slot] < self.kept_sizes[best]:
                     best = slot
@@ -73,7 +72,7 @@ cdef class SlabPool:
     cdef void give_back(self, uint8_t* data, Py_ssize_t size) noexcept:
         cdef Py_ssize_t slot
         if LEAST_KEPT <= size <= MOST_KEPT:
-            # Sizes drift with the data, so the oldest slab is the least useful: replace it.
+            # If no slot is free, the smallest slab is freed for a larger one: larger slabs serve more requests.
             slot = self._free_slot(size)
             if slot >= 0:
                 self.kept[slot], self.kept_sizes[slot] = data, size
@@ -101,7 +100,7 @@ _shared = None
 def shared_pool():
     """Return the pool of this process. It lives as long as a decoder or a slab does.
 
-    Each section of a log gets a new decoder. With a pool of its own, each decoder would begin in fresh memory.
+    Each part of a log gets a new decoder. If each decoder had its own pool, each would begin with fresh memory.
     """
     global _shared
     pool = None if _shared is None else _shared()

@@ -1,11 +1,12 @@
-/* Decoder of snappy blocks, by the description of their format: the decompressed size, then literals and copies. */
+/* Decoder of snappy blocks, written from the specification of the format. A block has the decompressed size, then
+   literals (new bytes) and copies (repeated output). */
 
 #ifndef TIEREDSTORE_SNAPPY_H
 #define TIEREDSTORE_SNAPPY_H
 
 #include "_matches.h"
 
-/* Three bytes can encode a copy of 64, so no block grows by more than this factor. */
+/* Three bytes can encode a copy of 64 bytes, so decompression grows a block by at most this factor. */
 enum { SNAPPY_MOST_GROWTH = 22 };
 
 /* Return the decompressed size that the block declares, and move `at` past it; -1 unless it is a varint of the shortest
@@ -30,12 +31,13 @@ static inline size_t snappy_long_literal(const uint8_t **at, const uint8_t *end,
     return length + 1;
 }
 
-/* Return distance and length of the copy whose first byte is `tag`; 0 if the block ends inside it. */
+/* Return the distance of a copy, and set its length; `tag` is its first byte. Return 0 if the block ends inside the
+   copy. */
 static inline size_t snappy_copy(const uint8_t **at, const uint8_t *end, unsigned tag, size_t *length) {
     static const uint32_t sizes[4] = {0, 1, 2, 4}, masks[4] = {0, 0xFF, 0xFFFF, 0xFFFFFFFF};
     size_t size = sizes[tag & 3];
     uint32_t near = (tag & 3) == 1, distance = 0;
-    /* All kinds of elements take the same steps, because no processor can predict which kind comes next. */
+    /* The same steps handle all kinds of copies: a branch on the kind would often be predicted wrongly. */
     if (end - *at >= 4)
         distance = load_32(*at) & masks[tag & 3];
     else if ((size_t)(end - *at) < size)
@@ -47,7 +49,8 @@ static inline size_t snappy_copy(const uint8_t **at, const uint8_t *end, unsigne
     return distance | (near ? tag >> 5 << 8 : 0);
 }
 
-/* Return 1 if the elements of a block produce exactly `size` bytes at `start`, which SLACK more bytes must follow. */
+/* Decode the elements of a block to `start`; return 1 if they give exactly `size` bytes. SLACK more bytes must follow
+   the output. */
 static int expand_snappy_elements(const uint8_t *at, const uint8_t *end, uint8_t *start, size_t size) {
     uint8_t *to = start, *limit = start + size;
     while (at < end) {

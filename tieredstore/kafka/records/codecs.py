@@ -1,7 +1,8 @@
-"""The codecs of record batches: the fastest library for each, and an output limit that does not rely on declared sizes.
+"""The codecs of record batches: the fastest library for each codec, and a limit on the output that does not rely on
+declared sizes.
 
-No field gives a trustworthy decompressed size. So every codec decompresses in steps that grow with its output, up to
-the limit. Zstandard and snappy write into reused slabs.
+No field gives a decompressed size that can be trusted. So every codec decompresses in steps, which grow with its output
+up to the limit. Zstandard and snappy write into reused memory blocks (slabs).
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ Body: TypeAlias = bytes | memoryview
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
 _ZSTD: Final = CompressionType.ZSTD
-# Three bytes of the stream can encode a copy of 64, so no snappy block grows by more than this factor.
+# Three bytes of a snappy block can encode a copy of 64 bytes, so decompression grows a block by at most this factor.
 _SNAPPY_MAX_RATIO: Final = 22
-# Added to the first guess of a decompressed size, so that small batches come in one step.
+# Bytes added to the first guess of a decompressed size, so that a small batch takes one step.
 _LEAST_STEP: Final = 4096
 _FIRST_WINDOW: Final = 4096
 # Above this size, memory returns to the pool after the batch, so that one huge batch does not occupy it for ever.
 _MOST_MEMORY: Final = 16 * 1024 * 1024
 
-# Limits on tiny streams and blocks, each of which costs some microseconds. Clients write one stream, or a few joined
-# ones, in blocks of kilobytes; no client writes a body of many tiny streams.
+# Limits against bodies of many tiny streams or blocks, each of which costs some microseconds. No client writes such a
+# body: clients write one stream, or a few joined streams, in blocks of kilobytes.
 _FREE_STREAMS: Final = 64
 _LEAST_BYTES_OF_A_STREAM: Final = 1024
 _FREE_BLOCKS: Final = 4096
@@ -49,7 +50,7 @@ _LZ4_MAGIC_SIZE: Final = 4
 class Decompressor:
     """Decompresses the records of batches, each to at most ``max_bytes``; one instance per thread.
 
-    ``limit`` is the user's name for that bound, for error messages.
+    ``limit`` is the name that error messages give to that bound.
     """
 
     def __init__(self, pool: SlabPool, max_bytes: int, limit: str = "max_batch_bytes") -> None:
@@ -64,7 +65,8 @@ class Decompressor:
 
         Raise BatchCorruptError if the stream is malformed, cut off or too large.
         """
-        # Return the memory now, not at the end of the last call: the caller was still reading the result.
+        # Return the memory now. At the end of the last call that was too early, because the caller still had to read
+        # the result.
         if len(self._memory) > _MOST_MEMORY:
             self._memory = memoryview(b"")
         if compression is _ZSTD:  # reading an attribute of an enumeration costs as much as a few records
@@ -89,7 +91,7 @@ class Decompressor:
         return BatchCorruptError(f"decompresses to more than the {self._max_bytes} bytes that {self._limit} allows")
 
     def _decompress_zstd(self, body: memoryview) -> memoryview:
-        # Make room for one byte more than allowed, so that a stream one byte too long is noticed without another call.
+        # The memory has room for one byte more than allowed, so that the first call shows if a stream is too long.
         most, room = self._max_bytes + 1, self._room(min(8 * len(body) + _LEAST_STEP, self._max_bytes + 1))
         try:
             reader: Any = self._zstd.stream_reader(body, read_across_frames=True)
@@ -128,13 +130,14 @@ class Decompressor:
             if streams > _FREE_STREAMS + (self._max_bytes - left) // _LEAST_BYTES_OF_A_STREAM:
                 raise _malformed(codec, f"{streams} streams for {self._max_bytes - left} bytes")
             stream = make()
-            # A stream copies the input that follows its own end. The first stream is usually the only one and gets all
-            # the input; later ones get little more than they need, because many small streams would each copy the rest.
+            # A decompressor copies the input after the end of its stream. The first stream is usually the only one, and
+            # gets all the input. Later streams get little more than they need: otherwise each of many small streams
+            # would copy the rest of the body.
             window = len(body) if at == 0 else _FIRST_WINDOW
             while not stream.eof:
                 # Give input only if the stream needs it: a stream keeps its unused input.
                 shown = body[at : at + window] if stream.needs_input else b""
-                # Refuse a stream that never ends: it needs more input, and there is none.
+                # The stream is truncated: it needs more input, and there is none.
                 if stream.needs_input and not shown:
                     raise EOFError("it is cut off")
                 piece = stream.decompress(shown, max_length=min(step, left + 1))
@@ -147,8 +150,8 @@ class Decompressor:
     def _decompress_snappy(self, body: memoryview) -> memoryview:
         """Decompress blocks framed as by snappy-java, or the one block that other clients write."""
         snappy = _library("cramjam")
-        # Go over the blocks twice instead of keeping a list: the stream chooses their number, and a list could be
-        # larger than the bytes.
+        # Go through the blocks twice instead of keeping a list: a hostile stream can have so many blocks that the list
+        # is larger than the stream.
         room, filled = self._room(self._snappy_total(body) + 1), 0
         for block in _snappy_blocks(body):
             size = _snappy_size(block)
@@ -188,12 +191,13 @@ def _decompress_block(library: Any, block: memoryview, room: memoryview) -> None
 
 
 def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
-    """Yield the body's one bare block, or its framed blocks, each of which follows its size.
+    """Yield the only block of a body without frames, or the blocks of snappy-java's stream, in which each block follows
+    its size.
 
-    Where streams were joined, a stream header may take the place of a block.
+    Streams may be joined, so a stream header may come in place of a block.
     """
     # Java producers frame their blocks; librdkafka and others write one bare block. A bare block cannot begin with the
-    # magic: its first byte would be the size, and the magic's third byte a copy from before the beginning of the
+    # magic: the first byte would be its size, and a later byte of the magic would copy from before the beginning of the
     # output.
     if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield body
@@ -212,8 +216,8 @@ def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """Return the decompressed size that a block declares, a varint of up to 32 bits; it may not exceed what the
-    block's own size allows.
+    """Return the decompressed size that a block declares, a varint of up to 32 bits. Raise an error if a block of this
+    length cannot grow so much.
     """
     size = 0
     for index, byte in enumerate(bytes(block[:5])):
@@ -222,14 +226,14 @@ def _snappy_size(block: memoryview) -> int:
             if size > _SNAPPY_MAX_RATIO * len(block):
                 break
             return size
-    raise _malformed("snappy", f"a block of {len(block)} bytes cannot hold what it says")
+    raise _malformed("snappy", f"a block of {len(block)} bytes declares an impossible size")
 
 
 def _with_true_lz4_checksum(body: memoryview) -> Body:
     """Return the frame with the header checksum that the lz4 specification asks for.
 
-    Kafka before 0.10 computed the checksum over the magic number too, and magic 0 still does, so the checksum proves
-    nothing here.
+    Kafka before 0.10 computed the checksum over the magic number too, and batches of magic 0 still have that checksum.
+    So this frame's own checksum is ignored.
     """
     if len(body) <= _LZ4_MAGIC_SIZE + 2:
         return body
@@ -237,7 +241,7 @@ def _with_true_lz4_checksum(body: memoryview) -> Body:
     end = _LZ4_MAGIC_SIZE + 2 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY_ID else 0)
     if len(body) <= end:
         return body
-    # Take the second byte of the hash over the bytes between magic and checksum as the header checksum.
+    # The header checksum is the second byte of the hash of the bytes between magic and checksum.
     checksum = _xxh32_of_few(bytes(body[_LZ4_MAGIC_SIZE:end])) >> 8 & 0xFF
     return bytes(body[:end]) + bytes([checksum]) + bytes(body[end + 1 :])
 

@@ -17,9 +17,9 @@ _EMPTY: Final = pa.py_buffer(bytes(64))
 
 
 def buffer_of(slab: tuple[Slab, int] | None) -> pa.Buffer:
-    """Wrap the written bytes of a slab. The buffer keeps the slab from being reused."""
-    # Without headers the kernel did not write even the first offset, but Arrow still reads it: give Arrow an empty
-    # buffer.
+    """Wrap the written bytes of a slab (a reused memory block). The slab is not reused as long as the buffer exists."""
+    # If there are no headers, the kernel has written no offsets at all, but Arrow reads the first offset: give it an
+    # empty buffer.
     return _EMPTY if slab is None or not slab[1] else pa.foreign_buffer(slab[0].address, slab[1], slab[0])
 
 
@@ -33,8 +33,8 @@ _HEADER_KINDS: Final = (pa.string(), pa.binary())
 _HEADER: Final = pa.struct([pa.field("key", _HEADER_KINDS[0]), pa.field("value", _HEADER_KINDS[1])])
 
 _HEADERS: Final = pa.list_(_HEADER)
-# Arrow reads the first offset even of empty arrays. Arrow's own empty arrays may lack it, and making them imports
-# pandas.
+# Arrow reads the first offset even of an empty array. Empty arrays that Arrow itself makes may lack that offset, and
+# making them imports pandas.
 _NOTHING: Final = [None, pa.py_buffer(bytes(64)), pa.py_buffer(bytes(64))]
 _NO_HEADERS: Final = pa.Array.from_buffers(
     _HEADER, 0, [None], 0, children=[pa.Array.from_buffers(kind, 0, _NOTHING, 0) for kind in _HEADER_KINDS]
@@ -63,11 +63,13 @@ class RecordColumns:
         if unknown or not names or len(set(names)) < len(names):
             raise ConfigError(f"columns {list(names)} are not some of {', '.join(COLUMNS)}, each once")
         self.schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in names])
-        # Represent each wanted column by one bit, which the scanner tests in its inner loop.
+        # Each requested column is one bit, which the scanner tests in its inner loop.
         self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:
-        """Make a record batch over the kernel's slabs, without copying. The batch keeps the slabs from being reused."""
+        """Make a record batch over the kernel's slabs, without copying. The slabs are not reused as long as the batch
+        exists.
+        """
         rows, header_rows, (key_nulls, value_nulls, headers_nulls, header_value_nulls), ascii_keys, slabs = taken
         buffers = [buffer_of(slab) for slab in slabs]
         arrays: list[pa.Array] = []

@@ -1,4 +1,4 @@
-"""From pieces of a log to Arrow: the decoder, and the reading of one log through the kernel."""
+"""The decoder of logs into Arrow record batches, and the reading of one log through the kernel."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SkippedBatch:
 
 
 class LogReading:
-    """The reading of one log, from a batch border at byte ``position`` on. Call :meth:`read` once."""
+    """The reading of one log from byte ``position`` on, where a batch must begin. Call :meth:`read` once."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LogReading:
         self._columns = columns
         self._on_corrupt = on_corrupt
         self.position = position
-        """The byte of the log after the last batch walked over."""
+        """The byte of the log after the last batch that was read."""
         self._worth_giving = worth_giving
         self._state = _PIECE_READ
         self.ended_in_zeros = False
@@ -61,7 +61,7 @@ class LogReading:
 
     @property
     def last_offset(self) -> int:
-        """The last offset of the batches walked over, -1 before the first."""
+        """The last offset of the batches read so far, -1 before the first batch."""
         return self._scanner.last_offset
 
     @property
@@ -70,7 +70,7 @@ class LogReading:
         return self._state == _STOP_REACHED
 
     def take_headers(self) -> list[BatchHeader]:
-        """Return the headers of the batches walked over since the last call."""
+        """Return the headers of the batches that were read since the last call."""
         return [BatchHeader(*fields) for fields in self._scanner.take_headers()]
 
     def read(self, pieces: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
@@ -78,8 +78,8 @@ class LogReading:
         rest = bytearray()
         for piece in pieces:
             with memoryview(piece) as whole, whole.cast("B") as view:
-                # First complete the batch that was cut by the end of the last piece, with only the bytes it lacks.
-                # Decode all other batches in place.
+                # First complete the batch that the end of the last piece cut, with only the bytes that it lacks. All
+                # other batches are decoded in place.
                 consumed = 0
                 while rest and consumed < len(view):
                     taken = min(_count_missing(rest), len(view) - consumed)
@@ -100,13 +100,13 @@ class LogReading:
             self._expect_end(rest)
 
     def _walk_rest(self, rest: bytearray) -> Iterator[pa.RecordBatch]:
-        """Decode a batch that was cut between pieces, once it is whole or known to be invalid."""
+        """Decode a batch that was cut between pieces, when it is complete or known to be invalid."""
         walked = yield from self._walk(rest)
         del rest[: len(rest) if self._state == _STOP_REACHED else walked]
 
     def _walk(self, piece: memoryview | bytearray) -> Generator[pa.RecordBatch, None, int]:
         """Yield the records of all batches that are whole in the piece of the log; return the size of those batches."""
-        # Expect only zeros after zeros: nothing is written after preallocated space.
+        # After zeros only zeros may follow, because nothing is written after preallocated space.
         if self.ended_in_zeros:
             _expect_zeros(piece, self.position)
             self.position += len(piece)
@@ -116,7 +116,7 @@ class LogReading:
             yield from self._walk_batches()
             walked = self._scanner.place
         finally:
-            # Release the piece of the log: a mapped file, or another foreign buffer, can be closed only when nothing
+            # Release the piece of the log: its owner can close a mapped file, or another buffer, only when nothing
             # refers to it.
             self._scanner.release()
         if self._state == _ZERO_TAIL:
@@ -145,9 +145,9 @@ class LogReading:
             yield self._columns.build(taken)
 
     def _pass_over(self, problem: str) -> Iterator[pa.RecordBatch]:
-        """Handle the damaged batch as ``on_corrupt`` asks; first yield the records before it."""
+        """Yield the records before the damaged batch, then raise an error or skip the batch, as ``on_corrupt`` says."""
         position, size, base_offset = self._scanner.batch_at_hand
-        # Raise an error for damaged length or magic, whatever ``on_corrupt`` is: the next batch cannot be found.
+        # With a damaged length or magic the next batch cannot be found, so raise an error, whatever ``on_corrupt`` is.
         lost = 0 < self._scanner.fault[0] <= _LAST_FRAMING_FAULT
         if lost or self._on_corrupt == "fail":
             yield from self._flush()
@@ -158,25 +158,27 @@ class LogReading:
         self._scanner.skip_batch()
 
     def _expect_end(self, rest: bytearray) -> None:
-        """Raise BatchCorruptError if ``rest`` is a truncated batch. If it is zeros, they end the log."""
-        # Take 12 or more zeros for the end of the log: the length of a batch is within its first 12 bytes and never 0.
+        """Raise BatchCorruptError if ``rest`` is a truncated batch. If ``rest`` is only zeros, the log ends there."""
+        # 12 or more zeros are the end of the log, because the length of a batch is in its first 12 bytes and never 0.
         if rest and (len(rest) < FRAME_SIZE or any(rest)) and not self.ended_in_zeros:
             raise BatchCorruptError(f"the log ends {len(rest)} bytes into the record batch at byte {self.position}")
         self.ended_in_zeros = self.ended_in_zeros or bool(rest)
 
 
 def _count_missing(rest: bytearray) -> int:
-    """Return how many bytes are missing until the batch in ``rest`` is whole, or can be judged."""
+    """Return how many bytes are missing until the batch in ``rest`` is complete, or until its length and magic can be
+    checked.
+    """
     size = first_batch_size(rest)
     return max(size or 0, _LEAST_FRAME) - len(rest)
 
 
 def _expect_zeros(piece: memoryview | bytearray, position: int) -> None:
     if bytes(piece) != bytes(len(piece)):
-        raise BatchCorruptError(f"the log goes on at byte {position} or later, behind zeros that end it")
+        raise BatchCorruptError(f"the log has more data at byte {position} or later, after zeros that end it")
 
 
-# Messages by the kernel's fault number, with room for the two operands; 0 is no fault.
+# Messages by the kernel's fault number, with placeholders for the fault's two numbers. Number 0 is no fault.
 _SENTENCES: Final = (
     "",
     "has the impossible length {0}",
@@ -190,14 +192,14 @@ _SENTENCES: Final = (
     "is damaged: its CRC is {0:08x}, and {1:08x} was written",
     "has {0} records in only {1} bytes",
     "has a record, number {0} of {1}, that does not agree with its size",
-    "has a record, number {0}, whose offset delta {1} is not between its neighbours' or outside of the batch",
+    "has a record, number {0}, whose offset delta {1} does not increase, or is outside of the batch",
     "has a record, number {0} of {1}, with malformed headers",
     "has {0} bytes left after its {1} records",
     "is a message whose parts do not agree with its {0} bytes",
     "has an inner message, number {0}, that is malformed, compressed, or not of magic {1}",
-    "has an inner message, number {0}, that is damaged: its CRC does not hold",
+    "has an inner message, number {0}, that is damaged: its CRC does not match",
     "is a compressed message set without messages",
-    "has inner messages at offset {0}, outside of the place that its own offset {1} gives them",
+    "has inner messages at offset {0}, which contradicts the set's offset {1} or the message before it",
     "begins at offset {0}, and its log ends before offset {1}",
     "has {0} headers or more, and max_batch_bytes leaves room for {1}",
 )
@@ -219,10 +221,10 @@ class RecordDecoder:
     BatchCorruptError is raised; with ``skip``, it is left out and listed in :attr:`skipped`. A batch whose length or
     magic is damaged always raises, because the next batch cannot be found.
 
-    An Arrow record batch holds about ``target_bytes`` of keys, values and headers (up to twice as much; a larger record
-    gets a batch of its own), and at most 131,072 rows. ``max_batch_bytes`` bounds one Kafka batch, stored and
-    decompressed. Memory stays within a small multiple of both. A decoder is for one thread. Several decoders run in
-    parallel, because they work without the interpreter's lock.
+    An Arrow record batch has about ``target_bytes`` of keys, values and headers (at most twice as much, except for a
+    single larger record), and at most 131,072 rows. ``max_batch_bytes`` limits the stored and the decompressed size of
+    one Kafka batch. Memory stays within a small multiple of these two limits. A decoder is for one thread. Decoders of
+    several threads run in parallel, because they work without the interpreter's lock.
     """
 
     def __init__(
@@ -261,8 +263,9 @@ class RecordDecoder:
     def next_offset(self) -> int:
         """The offset at which reading the last log ended; every earlier record was yielded or deliberately left out.
 
-        It is the stop offset if that was reached, otherwise the last offset of the log plus 1. Offsets of control
-        batches, aborted transactions and compacted records are passed over. Final once the iterator is exhausted.
+        This is the stop offset if reading reached it, otherwise the last offset of the log plus 1. Offsets of control
+        batches, aborted transactions and compacted records count as read. The value is final once the iterator is
+        exhausted.
         """
         start, stop = self._offsets
         if self._reading is None or self._reading.is_stopped:
@@ -271,19 +274,21 @@ class RecordDecoder:
 
     @property
     def offset_reached(self) -> int:
-        """The last offset of the batches walked over in the last log, plus 1."""
+        """The last offset of the batches read in the last log, plus 1."""
         return 0 if self._reading is None else self._reading.last_offset + 1
 
     @property
     def stopped_at(self) -> int | None:
-        """The byte of the last log (a batch border) at which reading stopped because later batches are at the stop
-        offset or beyond; None if reading reached the end. Final once the iterator is exhausted.
+        """The byte of the last log, the beginning of a batch, at which reading stopped because later batches are at the
+        stop offset or beyond. None if reading reached the end. The value is final once the iterator is exhausted.
         """
         return self._reading.position if self._reading is not None and self._reading.is_stopped else None
 
     @property
     def ended_in_zeros(self) -> bool:
-        """True if the last log ended in zeros, as a preallocated one does. Final once the iterator is exhausted."""
+        """True if the last log ended in zeros, as a preallocated log does. The value is final once the iterator is
+        exhausted.
+        """
         return self._reading is not None and self._reading.ended_in_zeros
 
     @property
@@ -292,11 +297,11 @@ class RecordDecoder:
         return self._reading.skipped if self._reading else ()
 
     def take_headers(self) -> list[BatchHeader]:
-        """Return the headers of all batches walked over since the last call, if ``keep_headers``.
+        """Return the headers of all batches that were read since the last call, if ``keep_headers``.
 
-        They include control batches and those of aborted transactions, but not damaged ones. Positions are those in the
-        log. Headers accumulate, 104 bytes per batch, until taken. They include every batch after a yielded record
-        batch.
+        Control batches and batches of aborted transactions are included, damaged batches are not. Positions are
+        positions in the log. Headers take 104 bytes per batch until this call takes them. After a record batch is
+        yielded, the headers of all batches that it came from are available.
         """
         return self._reading.take_headers() if self._reading else []
 
@@ -312,12 +317,13 @@ class RecordDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records with offsets in ``[start_offset, stop_offset)`` of one log; no record batch is empty.
 
-        ``pieces`` are consecutive bytes of the log, cut anywhere; the first begins at a batch border, at byte
-        ``position`` of the log. A piece must not change until the next one is requested; none is requested after the
-        stop offset. ``end_offset`` is the log's last offset plus 1: a batch beyond it is damaged, which its CRC does
-        not show, because the CRC excludes the offset. Records of ``aborted`` transactions are left out. Control records
-        never appear. Zeros up to the end, as in a preallocated log, end it. Raise BatchCorruptError for damage, and for
-        a log that ends inside a batch. The decoder's properties describe its latest ``decode``.
+        ``pieces`` are consecutive bytes of the log, cut anywhere. The first piece begins with a batch, at byte
+        ``position`` of the log. A piece must not change until the next piece is requested; after the stop offset no
+        piece is requested. ``end_offset`` is the log's last offset plus 1: a batch beyond it is damaged, although its
+        CRC may match, because the CRC does not cover the offset. Records of ``aborted`` transactions are left out.
+        Control records never appear. Zeros up to the end of a log, as in a preallocated log, are ignored. Raise
+        BatchCorruptError for damage, and for a log that ends inside a batch. The decoder's properties describe its
+        latest ``decode``.
         """
         stop = MAX_OFFSET if stop_offset is None else stop_offset
         if not 0 <= start_offset <= stop <= MAX_OFFSET:
@@ -325,7 +331,8 @@ class RecordDecoder:
         scanner = Scanner(
             self._pool, self._columns.wanted, start_offset, stop, end_offset, merge_aborted(aborted),
             self._check_crc, self._keep_headers, self._max_batch_bytes, self._target_bytes,
-            # Use a decompressor for this log alone: its memory holds a body while batches of it are yielded.
+            # Each log needs its own decompressor: the decompressor's memory holds a body while record batches of that
+            # body are yielded.
             Decompressor(self._pool, self._max_batch_bytes).decompress,
         )  # fmt: skip
         self._scanner = scanner
@@ -339,15 +346,15 @@ class RecordDecoder:
     def leave_out(self, aborted: Iterable[AbortedTransaction]) -> None:
         """From the next piece on, leave out the records of exactly these transactions.
 
-        For a caller that finds out about aborted transactions while it is requesting the pieces of the log.
+        This is for a caller that learns of aborted transactions only while it provides the pieces of the log.
         """
         if self._scanner is not None:
             self._scanner.leave_out(merge_aborted(aborted))
 
 
 def merge_aborted(aborted: Iterable[AbortedTransaction]) -> list[tuple[int, int, int]]:
-    """Return sorted (producer id, first offset, last offset), with overlapping entries merged: an entry may be known
-    twice.
+    """Return sorted (producer id, first offset, last offset). Overlapping entries are merged, because the same
+    transaction may be given twice.
     """
     merged: list[tuple[int, int, int]] = []
     for producer, first, last in sorted((a.producer_id, a.first_offset, a.last_offset) for a in aborted):
