@@ -1,4 +1,4 @@
-"""A group member that reads the bucket and the broker as one log. Needs ``tieredstore[kafka]``."""
+"""A Kafka consumer that reads the bucket and the broker as one log. Needs ``tieredstore[kafka]``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Consumer", "DeserializingConsumer", "Message", "Mode", "PartitionBat
 
 
 def __getattr__(name: str) -> object:
-    # `tieredstore --help` imports this module for its command table, and needs none of these names.
+    # Import these names on first use: `tieredstore --help` imports this module only for its list of commands.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with Extra("a consumer", "kafka"):

@@ -1,4 +1,4 @@
-"""The parts of a consumer, assembled and closed in one place."""
+"""The parts of a consumer: this module creates them, connects them with each other, and closes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """Factories of a consumer's connections, and limits that no setting changes. Tests pass their own."""
+    """Factories of a consumer's connections, and limits that are not settings. Tests pass other values."""
 
     manager: Callable[..., RemoteStorageManager] = RemoteStorageManager
     cluster: Callable[..., LiveCluster] = LiveCluster
@@ -41,11 +41,13 @@ class Makers:
     reassign_s: float = 1.0
     """The minimum time between two full assignments. Each full assignment drops the client's read-ahead."""
     silent_s: float = 10.0
-    """How long a partition may return nothing after its assignment, although the broker has records."""
+    """How long, after its assignment, a partition may return no message although the broker has records."""
     held_bytes: int = 8 * 1024 * 1024
-    """The maximum bytes of client messages that may wait to become columns. The client bounds only its own queue."""
+    """The maximum bytes of the Kafka client's messages that wait here for ``poll_arrow``. The client limits only its
+    own queue."""
     closing_s: float = 8.0
-    """How long ``close`` waits for threads that are in a call of the store or the broker. Then it abandons them."""
+    """How long ``close`` waits for threads that are in a call to the store or the broker; after that it leaves them
+    running."""
 
 
 class Parts:
@@ -57,7 +59,7 @@ class Parts:
         self.settings = settings
         self.measures = Measures(self.levels)
         self.news = threading.Event()
-        """Set when a look-up or a read of the bucket has results."""
+        """Set whenever a look-up or a read of the bucket has results."""
         self._closing_s = makers.closing_s
         with contextlib.ExitStack() as opened:
             self.manager = makers.manager(settings.store, shares_read_ahead=True)
@@ -80,7 +82,7 @@ class Parts:
             opened.pop_all()
 
     def _ask_commits(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
-        # Ask another client than the group member's: while a callback runs in the member's client, calls block.
+        # Use a separate client: the group member's client blocks while one of its callbacks runs.
         group = str(self.settings.client.get("group.id", ""))
         commits = {} if self.cluster is None else self.cluster.commits(group, wheres)
         return {
@@ -89,7 +91,7 @@ class Parts:
         }
 
     def begin_closing(self) -> None:
-        """Ask the threads to end. The consumer can leave the group in the meantime."""
+        """Ask the threads to end, but do not wait: the consumer leaves the group in the meantime."""
         self.core.streams.close()
         self.core.lookups.close()
 
@@ -101,7 +103,8 @@ class Parts:
         with contextlib.ExitStack() as ending:
             if self.cluster is not None:
                 ending.callback(self.cluster.close)
-            # Join the threads after the stack has closed the manager: pending requests to the store then fail at once.
+            # The stack runs these in reverse order: the manager is closed first, so pending requests to the store fail
+            # and the threads end soon.
             ending.callback(lambda: self.core.lookups.join(end))
             ending.callback(lambda: self.core.streams.join(end))
             ending.callback(self.manager.close)
@@ -153,7 +156,7 @@ def _lag(partition: Partition) -> int:
 
 
 def _lag_s(partition: Partition) -> float:
-    """Return the age of the last returned record; 0 if no records follow it."""
+    """Return the age of the last returned record in seconds; 0 if the log has no later records."""
     if not _lag(partition) or partition.tally.timestamp_ms <= 0:
         return 0.0
     return max(0.0, time.time() - partition.tally.timestamp_ms / 1000)

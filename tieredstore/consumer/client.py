@@ -1,4 +1,4 @@
-"""The Kafka client inside a consumer: confluent-kafka's methods, without our overrides."""
+"""The Kafka client inside a consumer: confluent-kafka's own methods, which our consumer overrides."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position
 
-# Take the client as untyped: the type hints of confluent-kafka are incomplete.
+# Treat the client as untyped, because the type hints of confluent-kafka are incomplete.
 _base: Final[Any] = confluent_kafka.Consumer
 NO_OFFSET: Final = -1001
 """librdkafka's OFFSET_INVALID."""
 
 
 class Received(Protocol):
-    """A message from the bucket or the broker. An event of a partition is a message with an error."""
+    """A message from the bucket or the broker. An event, as the end of a partition, is a message with an error."""
 
     def topic(self) -> str: ...  # noqa: D102  as the library has them
     def partition(self) -> int: ...  # noqa: D102
@@ -35,12 +35,12 @@ class Received(Protocol):
 
 
 class MemberClient:
-    """The member of the group. Calls the methods of ``confluent_kafka.Consumer`` on our consumer, without our
-    overrides.
+    """The Kafka client, which is the member of the group. Its methods call those of ``confluent_kafka.Consumer``, not
+    our overrides.
     """
 
     def __init__(self, consumer: object) -> None:
-        # Hold a weak reference: reference counting alone then frees an unused consumer, as with confluent-kafka.
+        # A weak reference avoids a cycle: an unused consumer is freed at once, as with confluent-kafka.
         self._consumer = weakref.ref(consumer)
 
     def _own(self) -> Any:
@@ -59,8 +59,8 @@ class MemberClient:
         try:
             messages: list[Received] = _base.consume(self._own(), count, timeout_s)
         except SystemError as error:
-            # Raise the interrupt here: while it waits, confluent-kafka 2.16 loses the exception of a signal handler
-            # half of the time.
+            # Raise the interrupt here, because confluent-kafka 2.16 often loses the exception that a signal handler
+            # raises during the call.
             raise KeyboardInterrupt from error
         return messages
 
@@ -97,14 +97,14 @@ class MemberClient:
         _base.seek(self._own(), KafkaPartition(*where, offset, leader_epoch=-1 if epoch is None else epoch))
 
     def positions(self, wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
-        """Return each partition's position, which follows the last returned message, with that message's leader
+        """Return each partition's position (the offset after the last returned message) with that message's leader
         epoch.
         """
         places: list[KafkaPartition] = _base.position(self._own(), [KafkaPartition(*where) for where in wheres])
         return places
 
     def commit(self, places: Iterable[KafkaPartition], *, asynchronous: bool = True) -> Any:
-        """Commit these places, with their leader epochs and metadata."""
+        """Commit the offsets of these places, with their leader epochs and metadata."""
         return _base.commit(self._own(), offsets=list(places), asynchronous=asynchronous)
 
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
@@ -121,7 +121,7 @@ class MemberClient:
         return span
 
     def offsets_for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """Return the broker's first offset at or after each place's time; -1 for none."""
+        """Return, for each place's time, the broker's first offset at or after it; -1 if there is none."""
         known: list[KafkaPartition] = _base.offsets_for_times(self._own(), list(places), timeout=timeout_s)
         return {(place.topic, place.partition): place.offset for place in known}
 
@@ -134,8 +134,8 @@ def place_at(where: TopicPartition, at: Position, metadata: str | None = None) -
 def position_of(place: KafkaPartition | Received) -> Position:
     """Convert a place or message of confluent-kafka to a position.
 
-    A position has the leader epoch of the record before it. A message only has its own epoch, which is the same or
-    later. confluent-kafka writes an unknown epoch as -1 or None.
+    A position has the leader epoch of the record before it. A message has only its own epoch, which is the same or
+    later, so that is used for a message. confluent-kafka represents an unknown epoch by -1 or None.
     """
     epoch: int | None
     if isinstance(place, KafkaPartition):

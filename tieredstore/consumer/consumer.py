@@ -1,4 +1,4 @@
-"""confluent-kafka's consumers with one more source: the bucket."""
+"""confluent-kafka's consumers, extended to read from the bucket too."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.client_log import ClientLog, log_to
 from tieredstore.remote.stores import StoreLike
 
-# Take the client as untyped: the type hints of confluent-kafka are incomplete.
+# Treat the client as untyped, because the type hints of confluent-kafka are incomplete.
 _base: Final[Any] = confluent_kafka.Consumer
 
 _SLICE_S: Final = 0.01
-"""How often to serve the client while the bucket may have records at any moment."""
+"""The longest wait between two calls of the client while results from the bucket are expected."""
 
 _LONGEST_SLICE_S: Final = 0.5
 """The longest single wait: Python handles signals only between two waits."""
@@ -36,8 +36,8 @@ class Consumer(confluent_kafka.Consumer):
 
     It has all methods of ``confluent_kafka.Consumer``, with their arguments, results and errors.
     ``docs/how-to/consumer.md`` lists the differences and the properties under ``tiered.storage.``. Use a consumer from
-    one thread. Only ``commit`` with offsets, ``committed`` and ``list_topics`` may run on others. Close the consumer
-    when done.
+    one thread. Only ``commit`` with offsets, ``committed`` and ``list_topics`` may be called from other threads. Close
+    the consumer when done.
 
     Example::
 
@@ -68,11 +68,12 @@ class Consumer(confluent_kafka.Consumer):
 
     # ---- records
 
-    # Narrow the return type: confluent-kafka's hints allow messages without an offset, but no consumer returns one.
+    # The return type is narrower than in confluent-kafka's hints: those allow messages without an offset, which no
+    # consumer returns.
     def poll(  # type: ignore[override]
         self, timeout: float | None = -1
     ) -> Received | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the next message or event of either source; None if there is none within ``timeout`` seconds."""
+        """Return the next message or event, from bucket or broker; None if there is none within ``timeout`` seconds."""
         if self._parts is None:
             return self._client.poll(-1 if timeout is None else timeout)
         messages = self._collect(1, timeout)
@@ -92,12 +93,13 @@ class Consumer(confluent_kafka.Consumer):
     ) -> PartitionBatch | None:
         """Return records of one partition, in columns; None if there are none within ``timeout`` seconds.
 
-        Raise the errors of :meth:`poll`. Raise KafkaException where :meth:`poll` would return a message with an error.
+        Raise the same errors as :meth:`poll`. Where :meth:`poll` would return a message with an error, raise
+        KafkaException.
         """
         parts = self._expect_open()
         end = _end(timeout)
         parts.commits.commit_when_due()
-        # Serve the client once per call, even if the bucket always has more.
+        # Call the client once, even if the bucket always has more records: it must take part in the group.
         self._take_live(parts, 0.0, max_rows or _MANY)
         while True:
             self._tick(parts)
@@ -128,8 +130,8 @@ class Consumer(confluent_kafka.Consumer):
         wait: float | None = 0.0
         try:
             while True:
-                # Always serve the client first: it brings rebalances, answers of the coordinator, and the broker's
-                # records.
+                # Call the client first in each round: its callbacks handle rebalances and commits, and it has the
+                # broker's records.
                 room = count - len(collected)
                 most = max(1, room // 2) if parts.delivery.has_open or parts.core.readable else room
                 self._serve(parts, collected, most, wait or 0.0)
@@ -153,18 +155,18 @@ class Consumer(confluent_kafka.Consumer):
         collected += messages
 
     def _consume(self, parts: Parts, count: int, wait: float) -> tuple[list[Received], set[tuple[str, int]]]:
-        """Return the client's messages, and the partitions whose assignment has ended during the call."""
+        """Return the client's messages, and the partitions that were revoked during the call."""
         self._group.take_ended()
         messages = self._client.consume(count, wait)
         ended = self._group.take_ended()
-        # Return no message of a revoked partition, even if it was assigned again at once.
+        # Drop the messages of a revoked partition, even if the partition was assigned again at once.
         return parts.delivery.judge(_without(messages, ended) if ended else messages, count), ended
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
         most = parts.delivery.room(count) if not wait else 1
         messages = self._consume(parts, most, wait)[0]
         parts.delivery.hold([message for message in messages if message.error() is None])
-        # Raise the error only after the other messages are put back: later calls return them.
+        # Raise an error only after the other messages are stored, so that later calls return them.
         _raise_first_error(messages)
 
     def _tick(self, parts: Parts, *, raises: bool = True) -> None:
@@ -177,14 +179,14 @@ class Consumer(confluent_kafka.Consumer):
     def _wait(self, parts: Parts, end: float | None) -> float | None:
         """Return how long the client may wait for messages; None if the timeout has passed.
 
-        While the bucket may have records at any moment, wait here for its results, and return 0.
+        While results from the bucket are expected, wait here for them, and return 0.
         """
         left = _LONGEST_SLICE_S if end is None else end - time.monotonic()
         if left <= 0:
             return None
         if parts.core.is_busy:
             parts.news.wait(min(left, _SLICE_S))
-            # Clear the wake-up event before the caller checks for results, so that the caller misses none.
+            # Clear the event before the caller checks for results: a result that comes later sets it again.
             parts.news.clear()
             return 0.0
         return min(left, _LONGEST_SLICE_S, max(0.001, parts.core.due_in))
@@ -216,7 +218,7 @@ class Consumer(confluent_kafka.Consumer):
         self._client.unsubscribe()
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
-        """Replace the assignment. Partitions without an offset start at the committed one."""
+        """Replace the assignment. A partition without an offset starts at its committed offset."""
         if self._parts is None:
             self._client.assign(partitions)
             return
@@ -336,8 +338,8 @@ class Consumer(confluent_kafka.Consumer):
         return places
 
     def get_watermark_offsets(self, partition: KafkaPartition, timeout: float | None = -1, cached: bool = False) -> Any:
-        """Return the lower first offset of both logs, and the broker's end; None on timeout. With ``remote_only``,
-        return the bucket's first offset and end.
+        """Return the first offset that bucket or broker has, and the broker's end; None on timeout. With
+        ``remote_only``, return the bucket's first offset and end.
         """
         seconds = -1.0 if timeout is None else timeout
         if self._parts is None:
@@ -346,7 +348,8 @@ class Consumer(confluent_kafka.Consumer):
         return self._parts.offsets.watermarks(check_place(partition), seconds, cached=cached)
 
     def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
-        """Return the first offset at or after a time; -1 for none. Each partition has its time as ``offset``."""
+        """Return the first offset at or after a time, -1 if there is none. The ``offset`` of each given partition is
+        the time in ms."""
         seconds = -1.0 if timeout is None else timeout
         if self._parts is None:
             places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)
@@ -375,7 +378,8 @@ class Consumer(confluent_kafka.Consumer):
         parts = self._parts
         try:
             if parts is not None:
-                # Commit for a manual assignment: a group's member commits when its partitions are revoked.
+                # This commit is for a manual assignment. For a group, the client's close revokes the partitions, which
+                # commits.
                 parts.commits.commit_auto()
                 parts.begin_closing()
             self._is_closed = True
@@ -433,8 +437,8 @@ _WORDS: Final = """A consumer that deserializes keys and values with ``key.deser
 It is the class of confluent-kafka on top of :class:`Consumer`.
 """
 
-# Make the class by a call: confluent-kafka's narrows return types of its base, which a statement with two bases cannot
-# express.
+# The class is created by a call of ``type``, because type checkers reject a class statement: confluent-kafka's class
+# narrows return types of its base.
 DeserializingConsumer: Any = type(
     "DeserializingConsumer",
     (confluent_kafka.DeserializingConsumer, Consumer),

@@ -1,7 +1,9 @@
-"""The state machine of each assigned partition: look-ups, reads from the bucket, fetches from the broker.
+"""The state machine of each assigned partition: look-ups (where does it continue?), reads from the bucket, fetches from
+the broker.
 
 ``partition.py`` has the table of its phases. Only the polling thread changes a partition. The threads that read or look
-up only leave results. The next call applies a result, or drops it if the partition's phase has changed.
+up only store their results. The next call of the consumer applies a result, or drops it if the partition's phase has
+changed.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class Core:
     ) -> None:
         self.partitions = live.partitions
         self.paused: dict[TopicPartition, bool] = {}
-        """True for each paused partition. Like librdkafka, keep the flag after the assignment has ended."""
+        """True for each paused partition. As in librdkafka, the flag stays after the assignment has ended."""
         self.events: deque[tuple[TopicPartition, str, int]] = deque()
         """Events to return as messages. Each has a partition, a kind (``eof`` or ``unset``) and an offset."""
         self.readable: deque[Partition] = deque()
@@ -92,7 +94,7 @@ class Core:
         """Add newly assigned partitions."""
         new = [Partition(where, start, paused=self.paused.setdefault(where, False)) for where, start in starts]
         self.partitions.update((partition.where, partition) for partition in new)
-        # Look up paused partitions too: later commits must not change where they start.
+        # Look up paused partitions too, so that later commits do not change where they start.
         self._look(*new)
 
     def drop(self, wheres: Iterable[TopicPartition]) -> None:
@@ -106,13 +108,13 @@ class Core:
                 self.live.forget([where])
 
     def move(self, partition: Partition, start: Position | Start) -> None:
-        """Continue a partition at another place. Clear its error and its retries."""
+        """Continue a partition at ``start``. Clear its error and its retries."""
         if isinstance(partition.phase, Failed):
-            # Accept whichever topic of this name exists now: its re-creation has been reported already.
+            # Forget the topic's id: if the topic was created again, that has been reported, so accept the new topic.
             partition.log = replace(partition.log, topic_id=None)
         self._leave(partition)
         partition.at, partition.retry, partition.eof_at = start, Retry(), -1
-        # Look up a start such as ``latest`` now, even if the partition is resumed much later.
+        # A start such as ``latest`` means the end as of now, so look it up even if the partition is paused.
         if not partition.paused or partition.position is None:
             self._look(partition)
 
@@ -180,7 +182,7 @@ class Core:
         return max(0.0, due if self.live.due_in is None else min(due, self.live.due_in))
 
     def take_error(self) -> Exception | None:
-        """Return an error for the current call to raise. A failed partition's error is returned to every call."""
+        """Return an error for the current call to raise. The error of a failed partition is raised by every call."""
         error = self.policy.take_error()
         failed = (one.phase.error for one in self.partitions.values() if isinstance(one.phase, Failed))
         return next(failed, None) if error is None else error
@@ -218,9 +220,10 @@ class Core:
             )
             if not self.policy.accepts(partition, sentence):
                 return
-            # Continue at that offset: the bucket may still have the records that the broker's log has lost.
+            # Continue at that offset, and prefer the broker from there: the bucket may have the old records, which the
+            # broker has replaced.
             partition.at, partition.left_at = at, at.offset
-        # Look up at once the first time, later after a pause.
+        # Look up at once the first time, and after a pause if the client fails again.
         partition.retry.tries += 1
         if partition.retry.tries == 1:
             self._look(partition)
@@ -229,7 +232,8 @@ class Core:
 
     @contextlib.contextmanager
     def _try_again(self, partition: Partition) -> Generator[None]:
-        """If the client or a user's callback raises, look up again later and re-raise."""
+        """If the client or a user's callback raises an error in the block, schedule another look-up and raise the
+        error."""
         try:
             yield
         except BaseException:
@@ -241,7 +245,7 @@ class Core:
     def _take(self, partition: Partition, answer: Found | Unanswered) -> None:
         """Apply the answer to a partition that is being looked up."""
         if partition.paused:
-            # A paused partition needs only its start; the look-up after a resume finds the rest.
+            # A paused partition needs only its start offset: it is looked up again when it is resumed.
             if partition.position is None and isinstance(answer, Found) and not isinstance(answer.placement, Recreated):
                 partition.at = answer.at or partition.at
             partition.phase = Parked()
@@ -254,7 +258,7 @@ class Core:
 
     def _settle(self, partition: Partition, found: Found) -> None:
         look, lineage = found.look, found.lineage or partition.log.lineage
-        # If only the broker was asked, keep the known log of the bucket.
+        # If only the broker was asked, keep the known state of the bucket's log.
         partition.log = SeenLog(found.topic_id or partition.log.topic_id, look.live, lineage)
         if look.was_reset is not None:
             self.policy.note_reset(partition, look.was_reset, None if found.at is None else found.at.offset)
@@ -292,8 +296,8 @@ class Core:
                 if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
             case EndsEarlier(end):
-                # From this offset on, prefer the broker: otherwise the bucket's later records would be returned again
-                # and again.
+                # From this offset on, prefer the broker: the bucket still has later records, which would be returned
+                # again after each loss.
                 partition.left_at = end
                 ends = f"the broker's log of {partition} ends at offset {end}, but it was read up to offset {position}"
                 if self.policy.accepts(partition, ends):
@@ -328,7 +332,7 @@ class Core:
             case Cut():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
-                # Read the bucket even if the settings prefer the broker: the broker no longer has the position.
+                # If the settings prefer the broker, this answer means that the broker no longer has the position.
                 return self._settings.mode is Mode.KAFKA_PREFERRED or lags(found.at.offset, stop, found.lineage)
             case _:
                 return False
@@ -364,14 +368,14 @@ class Core:
                 self._go_on(partition, behind, stream.lineage)
 
     def _back_off(self, partition: Partition, error: Exception) -> None:
-        """Retry later after an error; the policy decides if and when a call raises the error."""
+        """Retry after a pause; the loss policy decides if and when a call raises the error."""
         until = time.monotonic() + self.policy.note_failure(partition, error)
-        # If retention has deleted a segment since the listing, list the topic again.
+        # If a segment is missing, retention has deleted it since the listing: list the topic again.
         self._rest(partition, Backoff(until, reload=isinstance(error, SegmentNotFoundError)))
 
     def _go_on(self, partition: Partition, offset: int, lineage: Lineage | None) -> None:
-        """Continue reading a partition after skipped offsets. The last of them may have a later leader epoch than
-        the returned records.
+        """Continue reading a partition at ``offset``, after skipped offsets. Take the leader epoch from the bucket's
+        log, because the last skipped record may have a later epoch than the returned records.
         """
         if offset != partition.position:
             partition.at = Position(offset, None if lineage is None else lineage.epoch_at(offset - 1))
@@ -415,7 +419,8 @@ class Core:
         self._due_at = min([phase.until for _, phase in resting if phase.until > now] + [self._review_at])
 
     def _ask_reviews(self) -> None:
-        """Look up if the partitions that the Kafka client fetches should rather be read from the bucket."""
+        """Begin a look-up of each partition that the Kafka client fetches, to check if it should rather be read from
+        the bucket."""
         self.live.locate()
         looks: list[Look] = []
         for partition, live in self.live:
@@ -439,5 +444,5 @@ class Core:
 
 def was_cut(error: KafkaError) -> bool:
     """Return True if a client's error reports that the log was truncated before the position."""
-    # Compare the text: with ``auto.offset.reset=error``, librdkafka gives every reason the same code.
+    # Compare the text too: with ``auto.offset.reset=error``, librdkafka uses one error code for all reasons.
     return error.code() == KafkaError._LOG_TRUNCATION or KafkaError(KafkaError._LOG_TRUNCATION).str() in error.str()

@@ -1,4 +1,5 @@
-"""The records that calls return, as messages or record batches of both sources, and the positions after them."""
+"""Delivery of records: what the consumer's calls return (messages or record batches, from bucket or broker), and the
+positions after them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer.measures import Measures
     from tieredstore.model import TopicPartition
 
-# Mapping the class's method over messages costs a third of a loop in Python.
+# ``map`` with the class's method takes a third of the time of a loop in Python.
 _error: Final[Any] = Message.error
 _OVERTAKEN: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
@@ -43,7 +44,7 @@ class PartitionBatch:
 
 @dataclass(slots=True)
 class _OpenBatch:
-    """A batch of the bucket whose first rows were returned. ``size`` is the size of all rows in bytes."""
+    """A batch from the bucket that calls return in parts. ``size`` is the size of all its rows in bytes."""
 
     partition: Partition
     records: pa.RecordBatch
@@ -53,7 +54,7 @@ class _OpenBatch:
 
 
 class Delivery:
-    """Returns the core's records. Used by the polling thread only.
+    """Hands the core's records to the consumer's calls. Used by the polling thread only.
 
     Taking records advances the position of their partition. :meth:`put_back` reverts that for messages that a call
     could not return.
@@ -71,19 +72,19 @@ class Delivery:
 
     @property
     def has_open(self) -> bool:
-        """True if rows of a batch, or messages of the client, wait here."""
+        """True if rows of a batch, or messages of the client, wait here to be returned."""
         return bool(self._turns) or bool(self._held)
 
     def room(self, count: int) -> int:
-        """Return how many of ``count`` messages of the client may be held: at least one, so that the client is
-        served.
+        """Return how many messages to request from the client, at most ``count``: as many as may be held here, but at
+        least one, so that the client is always called.
         """
         held = sum(len(partition.held) for partition in self._held)
         return max(1, min(count, self._held_bytes // self._usual_size - held))
 
     def take(self, count: int) -> list[Received]:
-        """Return up to ``count`` available messages: first events, then held messages of the client, then the
-        bucket's.
+        """Return up to ``count`` available messages: first events, then held messages of the client, then records of
+        the bucket.
         """
         messages = self.take_events(count)
         while self._held and len(messages) < count:
@@ -261,7 +262,8 @@ class Delivery:
             self._opened.pop(partition.where, None)
 
     def _has_to_wait(self, message: Received) -> bool:
-        """Hold a message back if earlier messages of its partition are held back; return True if so."""
+        """If earlier messages of the same partition are held, hold this message too, to keep the order, and return
+        True."""
         partition = self._core.partitions.get((message.topic(), message.partition()))
         if partition is None or not partition.held or message.error() is not None:
             return False
@@ -273,16 +275,16 @@ class Delivery:
         where = message.topic(), message.partition()
         partition = core.partitions.get(where)
         if partition is None or not isinstance(partition.phase, Live):
-            # Pass errors of the Kafka client and of topics to the caller. Drop messages of partitions that the client
-            # no longer has.
+            # Return errors that concern the Kafka client or a topic. Drop messages of partitions that the client should
+            # no longer fetch.
             return error is not None and partition is None and where not in core.live.leaving
         live = partition.phase
         if error is None:
             return self._is_wanted_record(message, partition, live)
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and live.hole_at != message.offset():
-            # At a segment's end, compaction can leave a batch without its last records. A fetch that starts after the
-            # remaining ones gets the same batch. After ten such fetches librdkafka reports it as too large, but still
-            # continues after it. Only a repeat at the same offset is an error.
+            # Compaction can remove the last records of a batch at a segment's end. A fetch from an offset after the
+            # remaining records gets this batch again. After ten such fetches librdkafka reports the batch as too large,
+            # but then continues after it. So only a second report for the same offset is an error.
             live.hole_at = message.offset()
             return False
         if error.code() not in _OVERTAKEN:
@@ -294,9 +296,9 @@ class Delivery:
 
     def _is_wanted_record(self, message: Received, partition: Partition, live: Live) -> bool:
         if live.link is Link.UNCHECKED:
-            return False  # not delivered: the seek for the truncation check fetches these messages again
+            return False  # drop the message: the seek that checks for truncation fetches it again
         if live.link is Link.SILENT:
-            # Drop messages of the previous assignment, which may still arrive.
+            # Messages of the previous assignment may still arrive: drop them.
             if partition.where in self._core.live.leaving or message.offset() < live.assigned_at:
                 return False
             self._core.live.hear(partition, live)

@@ -37,7 +37,8 @@ RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
 
 
 class Group:
-    """Keeps the core's partitions equal to the assignment. Only the core assigns partitions to the client."""
+    """Keeps the core's partitions equal to the assignment of the group or the user. Only the core assigns partitions to
+    the Kafka client."""
 
     def __init__(self, consumer: Any, client: MemberClient, parts: Parts) -> None:
         self._ended: set[TopicPartition] = set()
@@ -57,7 +58,7 @@ class Group:
         on_revoke: RebalanceCallback | None,
         on_lost: RebalanceCallback | None,
     ) -> None:
-        """Join the group with our own callbacks, which call the user's."""
+        """Join the group. The client gets callbacks of this class, which call the user's callbacks."""
         self._client.subscribe(
             topics, on_assign=self._take_assigned, on_revoke=self._take_revoked, on_lost=self._take_lost
         )
@@ -79,7 +80,8 @@ class Group:
         """Add to the assignment."""
         starts = _starts_of(places)
         core = self._parts.core
-        # Call the client without partitions, because a rebalance waits for the call. The core assigns them later.
+        # A rebalance waits for this call of the client, so make it now, without partitions. The core assigns the
+        # partitions later.
         self._client.incremental_assign([])
         again = [where for where, _ in starts if where in core.partitions]
         if again:
@@ -92,7 +94,7 @@ class Group:
         """Remove from the assignment."""
         wheres = _wheres(places)
         unknown = [where for where in wheres if where not in self._parts.core.partitions or wheres.count(where) > 1]
-        # Call the client first: in an eager group it refuses, and then nothing has changed.
+        # Call the client before changing anything, because it refuses the call in an eager group.
         self._client.incremental_unassign([])
         if unknown:
             reason = f"{unknown[0][0]} [{unknown[0][1]}] can't be unassigned"
@@ -100,14 +102,14 @@ class Group:
         self._give_up(wheres)
 
     def _end_all(self, unassign: Callable[[], None]) -> None:
-        """End the whole assignment. If the client refuses, the assignment stays."""
+        """End the whole assignment. If the client raises an error, the assignment stays."""
         self._parts.commits.commit_auto()
         unassign()
         self._forget(list(self._parts.core.partitions))
         self._parts.core.live.forget_all()
 
     def take_ended(self) -> set[TopicPartition]:
-        """Return the partitions whose assignment has ended since the last call; some may be assigned again."""
+        """Return the partitions that were revoked since the last call; some of them may be assigned again."""
         ended, self._ended = self._ended, set()
         return ended
 
@@ -135,7 +137,8 @@ class Group:
                 core.paused[where] = False
 
     def seek(self, place: KafkaPartition) -> None:
-        """Continue a partition at another place. Look the place up first, because the broker may not have it."""
+        """Continue a partition at another offset. A look-up comes first, because only the bucket may have that
+        offset."""
         where = place.topic, place.partition
         partition = self._parts.core.partitions.get(where)
         failure = f"Failed to seek to offset {place.offset}: Local:"
@@ -152,7 +155,7 @@ class Group:
         self._parts.core.move(partition, start)
 
     def _seeks_in_client(self, partition: Partition, start: Start) -> bool:
-        """Seek in the client, without a look-up, if only the broker can have the offset; return True if done."""
+        """If only the broker can have the offset, seek in the client without a look-up, and return True."""
         live, span, lineage = partition.phase, partition.log.live, partition.log.lineage
         if not isinstance(live, Live) or not isinstance(start, int):
             return False
@@ -178,7 +181,8 @@ class Group:
             if self._on_assign is not None:
                 self._on_assign(self._own_consumer(), places)
         finally:
-            # Like confluent-kafka, assign here if the user's callback did not, even if it raised.
+            # As in confluent-kafka, assign the partitions if the user's callback has not done so, even if it raised an
+            # error.
             if not self._was_assigned:
                 (self.assign if self._parts.core.live.is_eager else self.incremental_assign)(places)
 
@@ -186,7 +190,7 @@ class Group:
         self._end(places, self._on_revoke, commits=True)
 
     def _take_lost(self, _: object, places: list[KafkaPartition]) -> None:
-        """Handle lost partitions. Commit nothing: another member may own them by now."""
+        """Handle partitions that were lost, not revoked. Commit nothing, because another member may own them by now."""
         self._end(places, self._on_lost or self._on_revoke, commits=False)
 
     def _end(self, places: list[KafkaPartition], callback: RebalanceCallback | None, *, commits: bool) -> None:
@@ -195,7 +199,8 @@ class Group:
                 callback(self._own_consumer(), places)
         finally:
             known = self._parts.core.partitions
-            # In an eager group, end everything, including manual assignments.
+            # In an eager group, a revocation ends the whole assignment, including partitions that were assigned
+            # manually.
             ended = list(known) if self._parts.core.live.is_eager else [one for one in _wheres(places) if one in known]
             if commits:
                 self._parts.commits.commit_auto(ended)
@@ -225,7 +230,7 @@ def _wheres(places: Sequence[KafkaPartition]) -> list[TopicPartition]:
 
 
 def _starts_of(places: Sequence[KafkaPartition]) -> list[tuple[TopicPartition, Start]]:
-    """Return the start of each; raise KafkaException for a repeated or invalid place."""
+    """Return each partition's start; raise KafkaException for a repeated partition or an invalid offset."""
     starts: dict[TopicPartition, Start] = {}
     for place, where in zip(places, _wheres(places), strict=True):
         start = _start(place.offset)
@@ -239,7 +244,7 @@ def _starts_of(places: Sequence[KafkaPartition]) -> list[tuple[TopicPartition, S
 
 
 def _start(offset: int) -> Start | None:
-    """Translate an offset of librdkafka to a start; None for an unknown negative number."""
+    """Convert an offset in librdkafka's form to a start; return None for an unknown negative number."""
     if offset <= _TAIL:
         return Tail(_TAIL - offset)
     return _STARTS.get(offset) if offset < 0 else offset
@@ -261,12 +266,13 @@ class Commits:
         self._auto_store = settings.auto_store
         self._due_at = time.monotonic() + (self._auto_s or 0.0)
         self._confirmed: dict[TopicPartition, int] = {}
-        """The offset of each partition that the coordinator last confirmed, in any assignment."""
+        """The last offset of each partition that the coordinator has confirmed, also in earlier assignments."""
         self.in_call: Sequence[Received] = ()
-        """Messages that the running call has taken and not returned yet."""
+        """Messages that the running call has collected. They are not returned yet, so they must not be committed."""
 
     def places(self) -> dict[TopicPartition, KafkaPartition]:
-        """Return each partition's place to commit: after its returned records, or as given to ``store_offsets``."""
+        """Return the place to commit for each partition: the one after its returned records, or the one given to
+        ``store_offsets``."""
         known = self._core.partitions.values()
         if not self._auto_store:
             return {one.where: one.commit.stored for one in known if one.commit.stored is not None}
@@ -299,7 +305,8 @@ class Commits:
             self._client.commit(known.values())
 
     def commit_and_wait(self) -> list[KafkaPartition]:
-        """Commit the new places and wait. Return all assigned partitions; those without a new commit have no offset."""
+        """Commit the new places and wait for the answer. Return all assigned partitions; partitions without a new
+        commit have no offset."""
         new = {where: place for where, place in self.places().items() if self._confirmed.get(where) != place.offset}
         if not new:
             raise refusal(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
@@ -314,13 +321,13 @@ class Commits:
                 self._confirmed[place.topic, place.partition] = place.offset
 
     def commit_when_due(self) -> None:
-        """Commit if ``auto.commit.interval.ms`` has passed. Each poll or consume begins with this."""
+        """Commit if ``auto.commit.interval.ms`` has passed. Each poll or consume calls this first."""
         if self._auto_s is not None and time.monotonic() >= self._due_at:
             self._due_at = time.monotonic() + self._auto_s
             self.commit_auto()
 
     def commit_auto(self, wheres: Iterable[TopicPartition] | None = None) -> None:
-        """Commit new offsets without waiting, if automatic commits are on. ``wheres`` limits the commit to these
+        """If automatic commits are on, commit new offsets without waiting. With ``wheres``, commit only these
         partitions.
         """
         if self._auto_s is None:
@@ -335,8 +342,8 @@ class Commits:
         if not new:
             return
         try:
-            # Commit without waiting: the client sends this request before any later one, such as the one to leave the
-            # group.
+            # Waiting is not needed: the client sends its requests in order, so this one goes out before a request to
+            # leave the group.
             self._client.commit(new)
         except KafkaException as error:
             _logger.warning("cannot commit offsets: %s", error)

@@ -1,4 +1,4 @@
-"""The client's assignment: exactly the partitions that are read from the broker."""
+"""The assignment of the Kafka client: it has exactly the partitions that are read from the broker."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _logger: Final = logging.getLogger(__name__)
 class LiveSide:
     """Keeps the client's assignment equal to the live partitions. Used by the polling thread only.
 
-    Eager groups have no incremental assignment: all live partitions are assigned again with their offsets, at most once
-    a second.
+    An eager group has no incremental assignment, so each change assigns all live partitions again with their offsets,
+    at most once a second.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LiveSide:
         self.unheard: set[TopicPartition] = set()
         """Live partitions without a message since their assignment."""
         self._paused: set[TopicPartition] = set()
-        """Partitions paused in the client. The client keeps a pause across assignments."""
+        """Partitions that are paused in the client, which keeps a pause across assignments."""
         self._is_due = False
         self._assigned_at = -makers.reassign_s
         self._drained_at = 0.0
@@ -74,7 +74,8 @@ class LiveSide:
         """Pause or resume a partition in the client, as the partition's flag says."""
         where = partition.where
         if partition.paused:
-            # Pause again even if paused before: the client ignored it for a partition that was not assigned yet.
+            # Pause again, even after an earlier pause: the client ignores the call for a partition that is not assigned
+            # yet.
             self._client.pause([where])
             self._paused.add(where)
         elif where in self._paused:
@@ -82,7 +83,7 @@ class LiveSide:
             self._paused.discard(where)
 
     def remove(self, partition: Partition) -> None:
-        """Let the client stop fetching a live partition; drop messages that are not returned yet."""
+        """Let the client stop fetching a live partition; drop its messages that are not returned yet."""
         where, partition.phase = partition.where, Parked()
         self.unheard.discard(where)
         if self.is_eager:
@@ -124,17 +125,18 @@ class LiveSide:
 
     @property
     def has_unchecked(self) -> bool:
-        """True if the client has not checked all logs for truncation yet."""
+        """True if the client still has to check the log of a partition for truncation."""
         return any(live.link is Link.UNCHECKED for _, live in self._list_unheard())
 
     def check(self) -> None:
-        """Let the client check for truncation the logs of partitions that are still unchecked."""
+        """Let the client check the logs of unchecked partitions for truncation."""
         for partition, live in self._list_unheard():
             if live.link is not Link.UNCHECKED:
                 continue
             assert partition.position is not None
             try:
-                # Seek to the position: librdkafka checks the leader epoch of a seek, but never that of an assignment.
+                # librdkafka checks the leader epoch when it seeks, but not when it is assigned a partition: so seek to
+                # the position.
                 self._client.seek(partition.where, partition.position, partition.epoch)
             except KafkaException:
                 continue  # the client does not fetch the partition yet
@@ -172,7 +174,7 @@ class LiveSide:
         self.unheard.add(partition.where)
 
     def note_drained(self) -> None:
-        """Note that the client's queue is empty: a partition with queued messages waits for the caller, so it is not
+        """Note that the client's queue is empty. While it has messages, partitions wait for the caller and are not
         stalled.
         """
         self._drained_at = self._clock()
@@ -181,11 +183,11 @@ class LiveSide:
         """Return True if a partition has not moved for too long, although the broker has readable records up to
         ``end``.
 
-        librdkafka was seen to fetch nothing of a partition for minutes after its broker was away: it waited for an
-        answer about the leader epoch that never came. A new assignment ends that wait.
+        After a broker had been unreachable, librdkafka was seen to fetch nothing of a partition for minutes: it waited
+        for a lost answer about the leader epoch. A new assignment ends that wait.
 
-        Return True only once for a position and an end: perhaps only transaction markers follow, which are never
-        returned.
+        Return True only once for the same position and end: perhaps only transaction markers follow, and these are
+        never returned.
         """
         position, now = partition.position, self._clock()
         if end is None or position is None or position >= end or partition.paused or live.held:

@@ -1,7 +1,7 @@
 """Look-ups in the background of a consumer: where a partition starts, and where it continues.
 
-One thread asks the broker, another the bucket, so that a silent store delays only look-ups that need it. Ask the broker
-first: records that it deletes after its answer are already in the bucket when the bucket is listed.
+One thread asks the broker and another the bucket, so that a store that does not answer delays only look-ups that need
+it. The broker is asked first: if it deletes records after its answer, the later listing of the bucket has them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 _LOGICAL: Final[dict[str, int]] = {"earliest": -2, "latest": -1, "error": -1}
 """The logical offset of each named start in librdkafka."""
 _TAIL_BASE: Final = -2000
-"""librdkafka's OFFSET_TAIL_BASE: this number minus n means n offsets before the end."""
+"""librdkafka's OFFSET_TAIL_BASE: the offset -2000 - n means n offsets before the end."""
 _NO_ID: Final = Uuid(bytes(16))
 
 
@@ -64,8 +64,8 @@ class BrokerSpan:
     epoch: int | None
     """The leader's epoch."""
     latest: int
-    """The offset where ``latest`` starts. For ``read_committed`` it is the last stable offset, if that was
-    requested.
+    """The offset where ``latest`` starts. For ``read_committed`` this is the last stable offset, if the look-up has
+    requested it.
     """
     answered_at: float
     """The time of the broker's answer. An earlier listing may lack records that the broker has deleted by then."""
@@ -75,8 +75,8 @@ class BrokerSpan:
 class Look:
     """A look-up of where one partition continues. The broker's thread adds its answers for the bucket's thread.
 
-    ``epoch`` is the leader epoch of the record before ``start``, ``read_id`` the id of that record's topic; None if
-    unknown. A ``start`` of ``committed`` is replaced by the group's offset.
+    ``epoch`` is the leader epoch of the record before ``start``, and ``read_id`` the id of the topic from which it was
+    read; both are None if unknown. The broker's thread replaces a ``start`` of ``committed`` by the group's offset.
     """
 
     where: TopicPartition
@@ -91,7 +91,7 @@ class Look:
     """From this offset on the broker is preferred in any mode, because the two logs diverge there."""
 
     is_commit: bool = False
-    """True if the group has committed ``start``: the log was read up to there, even if the epoch is unknown."""
+    """True if ``start`` is the group's commit: the group has read the log up to there, even if the epoch is unknown."""
     topic_id: Uuid | None = None
     """The id of the topic that exists now."""
     broker: BrokerSpan | None = None
@@ -141,11 +141,11 @@ class Committed:
 
 
 AskCommits: TypeAlias = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, Committed]]
-"""Asks the coordinator for the group's commits. Partitions without a commit are absent."""
+"""Function that asks the coordinator for the group's commits. The result omits partitions without a commit."""
 
 
 class Lookups:
-    """Answers look-ups in the order in which their results arrive. Used from one thread."""
+    """Runs look-ups on background threads, and yields their answers in the order of arrival. Used from one thread."""
 
     def __init__(
         self,
@@ -196,7 +196,8 @@ class Lookups:
         self._changed.notify_all()
 
     def answers(self) -> Iterator[Answer]:
-        """Remove and yield the answers one by one. If the caller stops early, the others stay for the next call."""
+        """Remove and yield the answers one by one. If the caller stops early, the remaining answers stay for the next
+        call."""
         while self._answers:
             yield self._answers.popleft()
 
@@ -229,7 +230,7 @@ class Lookups:
                 self._ask_bucket(looks)
 
     def _take_all(self, waiting: list[Look]) -> list[Look] | None:
-        """Wait for look-ups and take all queued ones, to answer hundreds of partitions by a few requests. Return
+        """Wait for look-ups, and take all that are queued: a few requests then answer hundreds of partitions. Return
         None after ``close``.
         """
         with self._changed:
@@ -267,7 +268,8 @@ class Lookups:
         except Exception as error:  # noqa: BLE001  as above
             self._give_up(looks, error)
             return
-        # Answer in parallel: each partition needs a small request of its own for a producer snapshot.
+        # Answer the look-ups in parallel, because each partition needs a separate small request for its producer
+        # snapshot.
         with ThreadPool(READERS, "tieredstore-looks") as pool:
             for answer in in_parallel(pool, self._answer, looks, at_once=2 * READERS):
                 self._give([answer])
@@ -310,7 +312,8 @@ class BrokerInquiry:
                 look.read_id = look.read_id or commit.topic_id
 
     def _add_spans(self, looks: Sequence[Look]) -> None:
-        """Add the broker's offsets and the topic ids. For ``remote_only``, ask for ids only, once per look-up."""
+        """Add the broker's offsets and the topic ids. With ``remote_only``, ask only for the ids, and only for look-ups
+        without one."""
         if self._cluster is None:
             return
         if self._settings.mode is Mode.REMOTE_ONLY:
@@ -328,7 +331,8 @@ class BrokerInquiry:
             return
         wheres = [look.where for look in there]
         starts = self._cluster.earliest_offsets(wheres)
-        # Use the high watermark: offsets between the last stable offset and the high watermark are in range too.
+        # The end is the high watermark, because offsets between the last stable offset and the high watermark are in
+        # range too.
         heads = self._cluster.ends(wheres, "read_uncommitted")
         stable: dict[TopicPartition, int] = {}
         by_end = any(look.is_review or _is_by_end(look.start) for look in there)
@@ -368,7 +372,7 @@ class BucketInquiry:
         self._epochs = EpochInquiry(source, cluster)
         self._listed_at: dict[TopicPartition, float] = {}
         self._whole_at: dict[str, float] = {}
-        """The time of each topic's last full listing."""
+        """The time of the last listing of each topic as a whole."""
         self._reloading = threading.Lock()
         self._reloaded: set[str] = set()
         """Topics that were already listed again for the current look-ups."""
@@ -422,12 +426,11 @@ class BucketInquiry:
         where = look.where
         if look.is_recreated(self.logs):
             lineage = self.logs.lineage(where)
-            # Drop the leader epoch: an epoch of the previous topic means nothing in this one.
+            # Drop the leader epoch: it belongs to the previous topic, and means nothing in the new topic.
             look.epoch = None
             return _make_found(look, Recreated(look.topic_id), self._beginning(look, lineage), lineage)
         if self._settings.mode is not Mode.REMOTE_ONLY and look.broker is None and self.logs.lineage(where) is None:
-            # Neither bucket nor broker has the partition. The client waits for it, and reports problems in its own
-            # words.
+            # Neither bucket nor broker has the partition. Let the Kafka client wait for it, and report its own errors.
             return _make_found(look, OnBroker(), _logical(look.start))
         is_reloaded = look.reload
         if is_reloaded:
@@ -440,7 +443,7 @@ class BucketInquiry:
             self._refresh(look)
             placement = self._place(look, position)
         if isinstance(placement, Lost | OutOfRange | Unreadable) and not is_reloaded:
-            # List the whole topic before a loss is reported: a late upload may fill the hole.
+            # Before a loss is reported, list the whole topic again: a late upload may have filled the gap.
             self._reload(look)
             placement = self._place(look, position)
         if isinstance(placement, OutOfRange):
@@ -460,7 +463,8 @@ class BucketInquiry:
         if self._may_begin_earlier(look, position):
             self._reload(look)
             position = self._offset(look)
-        # Look up the offset of the first record: the read starts there, whatever ``auto.offset.reset`` says.
+        # An empty log has no start yet: list again, because the read starts at the first record, whatever
+        # ``auto.offset.reset`` says.
         if position is None and self._refresh_is_due(look.where):
             self._refresh(look)
             position = self._offset(look)
@@ -497,8 +501,8 @@ class BucketInquiry:
             return Cut(at)
         stored = None if lineage is None else lineage.epoch_at(position)
         if lineage is not None and stored is not None and look.epoch is not None and stored < look.epoch:
-            # Cut the bucket's log here: its records have an older leader epoch than the log being read. Later ones are
-            # not uploaded yet.
+            # The bucket's records from here on have an older leader epoch than the log being read, so ignore them. The
+            # new leader's records are not uploaded yet.
             lineage = lineage.until(position)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
@@ -506,7 +510,8 @@ class BucketInquiry:
         return place(mode, position, look.live, lineage, decided)
 
     def _find_cut(self, look: Look, position: int, lineage: Lineage | None) -> int | None:
-        """Return where the log read so far was truncated before the position; None if it was not."""
+        """Return the offset from which the log was truncated after it was read up to ``position``; None if it was not
+        truncated."""
         if look.epoch is None and not look.is_commit:
             return None
         log = PartitionLog(

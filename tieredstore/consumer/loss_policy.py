@@ -1,4 +1,4 @@
-"""The policy for failures and losses of partitions. Each is logged, or raised to the consumer's caller."""
+"""The policy for failures and losses of partitions: an error is either logged, or raised by a call of the consumer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LossPolicy:
         self._measures = measures
         self._first_pause_s = first_pause_s
         self._to_raise: dict[str, Exception] = {}
-        # Every look-up of a partition that waits at a loss finds the loss again.
+        # Log a sentence once: every look-up of a partition that waits at a loss finds the same loss again.
         self._log = LogOnce(_logger)
 
     def take_error(self) -> Exception | None:
@@ -39,21 +39,21 @@ class LossPolicy:
         return self._to_raise.pop(next(iter(self._to_raise))) if self._to_raise else None
 
     def note_failure(self, partition: Partition, error: Exception) -> float:
-        """Note an error; return the seconds until the retry. A permanent error is raised at once, a transient one if
-        it lasts for ``timeout.ms``.
+        """Note an error; return the seconds until the retry. The next call raises a permanent error; it raises a
+        transient error only if that has lasted for ``timeout.ms``.
         """
         now, retry = time.monotonic(), partition.retry
         retry.tries += 1
         if retry.since is None:
             retry.since = now
-        # Treat a missing segment as a transient error: retention may have deleted it since the listing, and the next
-        # listing will not have it.
+        # A missing segment is a transient error: retention may have deleted it since the last listing, and the next
+        # listing omits it.
         is_passing = isinstance(error, TieredStoreError) and (
             error.retryable or isinstance(error, SegmentNotFoundError)
         )
         if not is_passing or now - retry.since >= self._settings.timeout_s:
             retry.since = now
-            # Many partitions may fail for the same reason: raise one error for all of them.
+            # Many partitions may fail for the same reason, so keep one error for all of them.
             self._to_raise.setdefault(f"{type(error).__name__}: {error}", _as_unavailable(error, is_passing))
         _logger.info("retrying %s: %s", partition, error)
         return self.pause_s(retry.tries)
@@ -80,8 +80,8 @@ class LossPolicy:
             self._settings.loss_cb(lost)
 
     def accepts(self, partition: Partition, sentence: str) -> bool:
-        """Apply the policy to a loss. Either warn and return True, or fail the partition: each call then raises
-        until a seek.
+        """Apply the policy to a loss. Either log a warning and return True; or fail the partition, so that each call
+        raises the error until a seek.
         """
         if self._settings.on_data_loss == "fail":
             way = f"seek to another offset, or set {PREFIX}on.data.loss=report to continue with a warning"
@@ -108,7 +108,7 @@ class LossPolicy:
         )  # fmt: skip
 
     def note_side(self, partition: Partition, side: str) -> None:
-        """Note which side, bucket or broker, a partition is now read from; count and log a change of sides."""
+        """Note if a partition is now read from the bucket or the broker (its side); count and log a change."""
         before, partition.tally.side = partition.tally.side, side
         if before not in (None, side):
             partition.tally.changes += 1
@@ -117,7 +117,7 @@ class LossPolicy:
 
 
 def _as_unavailable(error: Exception, is_passing: bool) -> Exception:
-    # Raise a new error object each time: another thread has caught the original one.
+    # A new error object each time, because the original belongs to another thread, which has caught it.
     if is_passing and isinstance(error, StoreUnavailableError):
         unavailable = type(error)(str(error))
         unavailable.__cause__ = error

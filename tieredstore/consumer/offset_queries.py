@@ -1,6 +1,6 @@
 """A user's queries about offsets: the ends of a log, and the offset of a time. Each ends within the call's timeout.
 
-Kept apart from the consumer, because bucket and broker together give these offsets a special meaning.
+Apart from the consumer, because these offsets combine the bucket's log with the broker's.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class OffsetQueries:
         return lineage.earliest_offset, self._seam(bucket, lineage)
 
     def _stored_time(self, bucket: BucketInquiry, where: TopicPartition, moment: int) -> int | None:
-        """Return the bucket's offset of a time. If the bucket has none, return None to ask the broker, or -1 for
-        ``remote_only``.
+        """Return the bucket's offset of a time. If the bucket has no such offset, return None, so that the broker is
+        asked, or -1 with ``remote_only``.
         """
         lineage = self._lineage(bucket, where, fresh=self._is_remote)
         if moment in (_BEGINNING, _END):
@@ -141,7 +141,8 @@ class OffsetQueries:
         return self._seam(bucket, lineage) if self._is_remote else None
 
     def _seam(self, bucket: BucketInquiry, lineage: Lineage) -> int:
-        """Return the end of the bucket's records, for ``read_committed`` before its first open transaction."""
+        """Return the end of the bucket's records; for ``read_committed``, the beginning of its first open
+        transaction."""
         if self._settings.isolation == "read_uncommitted":
             return lineage.end_offset
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)

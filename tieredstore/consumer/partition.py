@@ -1,8 +1,9 @@
 """An assigned partition of a consumer: its position, and its phase, which is one object with the phase's data.
 
-"loss, X" means that the loss policy decides: with ``fail`` the partition becomes `Failed`, with ``report`` it continues
-with X. "look up" means `Looking` with a new look-up. Answers to earlier look-ups are dropped. A `Live` partition is
-*unchecked* until the client begins to check its log for truncation, then *silent* until its first message.
+In the table, "loss, X" means that the loss policy decides: with ``fail`` the partition becomes `Failed`, with
+``report`` it continues with X. "look up" means `Looking` with a new look-up; answers to earlier look-ups are dropped. A
+`Live` partition is *unchecked* until the client begins to check its log for truncation, then *silent* until its first
+message.
 
 | from | event | next |
 |---|---|---|
@@ -64,7 +65,8 @@ class Tail:
 
 
 Start: TypeAlias = int | Literal["committed"] | Reset | Tail
-"""Where to start: an offset, the group's commit (the reset if there is none), the reset, or a count from the end."""
+"""Where to start: an offset; the group's commit, or the reset if there is none; the reset (``auto.offset.reset``); or a
+number of offsets before the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,8 @@ class Looking:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """After an error, the partition waits until ``until`` for the next look-up. ``reload`` lists the whole topic
-    again.
+    """After an error, the partition waits until the time ``until`` for its next look-up. If ``reload`` is True, that
+    look-up lists the whole topic again.
     """
 
     word: ClassVar[str] = "looking"
@@ -103,7 +105,7 @@ class Bucket:
 
 
 class Stall(NamedTuple):
-    """The position at which a live partition stands still, and the time of the first check that saw it there."""
+    """The position at which a live partition makes no progress, and the time of the first check that found it there."""
 
     position: int
     since: float
@@ -121,7 +123,7 @@ class Live:
     hole_at: int = -1
     """The offset at which the client has reported a compacted batch as too large."""
     review: Look | None = None
-    """The running check if the client should continue to fetch the partition."""
+    """The running look-up that checks if the client should continue to fetch the partition."""
     stall: Stall | None = None
 
 
@@ -142,7 +144,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The partition has no start offset, and the reset is ``error``. A seek continues it."""
+    """The partition has no start offset, and ``auto.offset.reset`` is ``error``. It stays idle until a seek."""
 
     word: ClassVar[str] = "idle"
 
@@ -201,13 +203,13 @@ class Partition:
     paused: bool = False
     log: SeenLog = field(default_factory=SeenLog)
     left_at: int | None = None
-    """The offset from which the broker is preferred in any mode, because its log ended or was truncated there."""
+    """From this offset on the broker is preferred in any mode, because its log ended or was truncated there."""
     commit: Commit = field(default_factory=Commit)
     retry: Retry = field(default_factory=Retry)
     eof_at: int = -1
     """The offset at which the end was last reported."""
     revived: tuple[int, int] | None = None
-    """The position and the broker's end when a stalled partition was last assigned again."""
+    """The position, and the broker's end, at which the partition was last found stalled and assigned again."""
     tally: Tally = field(default_factory=Tally)
 
     @property

@@ -1,4 +1,5 @@
-"""The decision where a partition continues from an offset: on the broker, in the bucket, or nowhere yet. No I/O."""
+"""The decision where a partition continues from an offset: on the broker, in the bucket, or nowhere yet. This module
+does no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from tieredstore.model import Uuid
 
 LiveSpan: TypeAlias = tuple[int, int]
-"""The broker's offsets: its first, and its end (exclusive)."""
+"""The broker's first offset, and its end (exclusive)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class OnBroker:
 
 @dataclass(frozen=True, slots=True)
 class InBucket:
-    """The bucket has the records up to ``stop``, none of them in an open transaction. Look up again at ``stop``."""
+    """The bucket has the records up to ``stop``, and none of them is in an open transaction. At ``stop``, another
+    look-up follows."""
 
     stop: int
 
@@ -36,7 +38,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Neither log has the offsets up to ``stop``, but later ones exist."""
+    """Neither log has the offsets up to ``stop``, but a log has later offsets."""
 
     stop: int
 
@@ -57,12 +59,13 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The offset is before the beginning or after the end of both logs: a reset is due."""
+    """The offset is before the beginning or after the end of both logs, so ``auto.offset.reset`` applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The log was truncated at ``at``, before the position, and a later leader epoch has written other records."""
+    """The log was truncated at the offset ``at``, before the position, and a later leader has written other records
+    there."""
 
     at: int
 
@@ -98,7 +101,8 @@ def place(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage | N
     """Decide where a partition continues.
 
     ``live`` is None if the broker lacks the partition, or is not asked. ``lineage`` is None if the bucket lacks the
-    partition. ``decided`` is where the bucket's readable records from ``position`` end; None if there are none.
+    partition. ``decided`` is the end of the bucket's readable records from ``position`` on; None if there are no such
+    records.
     """
     on_broker = mode is not Mode.REMOTE_ONLY and live is not None and live[0] <= position <= live[1]
     if on_broker and mode is Mode.KAFKA_PREFERRED:
@@ -118,12 +122,13 @@ def lags(position: int, end: int, lineage: Lineage) -> bool:
 
 
 def _stop(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage, decided: int) -> int:
-    """Return where to stop reading the bucket. If the broker is preferred, stop after the segment that reaches its
-    log.
+    """Return where to stop reading the bucket. If the broker is preferred, this is the end of the first segment that
+    reaches into the broker's log.
     """
     if mode is not Mode.KAFKA_PREFERRED or live is None:
         return decided
-    # Do not stop at the broker's first offset: retention moves it, and the reader would keep changing sides.
+    # Do not stop at the broker's first offset itself: retention soon deletes it, and the reader would have to return to
+    # the bucket.
     ends = (span.stop for span in lineage.spans if span.stop > position and span.stop >= live[0])
     return min(next(ends, decided), decided)
 
@@ -143,7 +148,8 @@ def _place_without_broker(position: int, live: LiveSpan | None, lineage: Lineage
 
 
 def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Placement:
-    """Place an offset that the broker lacks. The bucket lacks it too, or has it only in an open transaction."""
+    """Decide for an offset that the broker does not have. The bucket does not have it either, or only in an open
+    transaction."""
     start, end = live
     earliest = start if lineage is None else min(start, lineage.earliest_offset)
     last = end if lineage is None else max(end, lineage.end_offset)
@@ -151,15 +157,15 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
         return OutOfRange()
     if position > end:
         return EndsEarlier(end)
-    assert lineage is not None  # without a bucket, the broker has all offsets in range
+    assert lineage is not None  # without the bucket's log, all offsets in range are the broker's
     later = _next_start(position, lineage)
     if later is None and position < lineage.end_offset:
-        # Wait for a segment with the end of the open transaction: the broker has deleted the transaction's beginning.
+        # The broker has deleted the beginning of the open transaction: wait until the segment with its end is uploaded.
         return Waits()
     return Lost(start if later is None else min(start, later))
 
 
 def _next_start(position: int, lineage: Lineage) -> int | None:
-    """Return the end of the first hole at or after the position; None without a hole."""
+    """Return the end of the first gap at or after the position; None if there is no gap."""
     gaps = lineage.gaps_between(max(position, lineage.earliest_offset), lineage.end_offset)
     return gaps[0].stop if gaps else None

@@ -1,4 +1,4 @@
-"""A consumer's own settings, under ``tiered.storage.``, beside librdkafka's properties."""
+"""A consumer's settings: those under ``tiered.storage.``, and librdkafka's properties."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREFIX: Final = "tiered.storage."
 _POLICIES: Final = ("fail", "report")
 
 LossCallback: TypeAlias = "Callable[[LostOffsets], object]"
-"""Called with each range of lost offsets, if the policy is ``report``."""
+"""The user's callback for each range of lost offsets, if ``on.data.loss`` is ``report``."""
 
 Reset: TypeAlias = Literal["earliest", "latest", "error"]
 
@@ -69,7 +69,7 @@ class ConsumerSettings:
     mode: Mode
     store: Settings | None
     topic_ids: Mapping[str, Uuid]
-    """Of topics that had one name in turn, which to read from the bucket."""
+    """The topic id to read from the bucket, for a topic name whose topic was created more than once."""
     on_data_loss: OnDataLoss
     loss_cb: LossCallback | None
     refresh_s: float
@@ -83,7 +83,7 @@ class ConsumerSettings:
     auto_store: bool
     emits_eof: bool
     is_eager: bool
-    """True for eager rebalancing: each new assignment replaces the whole one."""
+    """True for eager rebalancing: each new assignment replaces the whole previous assignment."""
     poll_records: int | None
     client: Mapping[str, Any] = field(repr=False)
 
@@ -93,8 +93,8 @@ class ConsumerSettings:
         return bool(self.client.get("bootstrap.servers") or self.client.get("metadata.broker.list"))
 
     def member_properties(self) -> dict[str, Any]:
-        """Return librdkafka's properties for the group member. Except for ``kafka_only``, turn off its resets and
-        automatic commits: we make them.
+        """Return librdkafka's properties for the group member. Except with ``kafka_only``, turn off librdkafka's resets
+        and automatic commits, because this consumer does both itself.
         """
         client = dict(self.client)
         if self.mode is Mode.KAFKA_ONLY:
@@ -109,7 +109,7 @@ class ConsumerSettings:
 def parse_settings(properties: Mapping[str, Any], store: StoreLike = None) -> ConsumerSettings:
     """Parse a consumer's properties, without connecting. ``store`` is the bucket if the properties name none.
 
-    Raise ConfigError that names the unknown, invalid or missing property.
+    Raise ConfigError, which names the property, if a property is unknown, invalid or missing.
     """
     properties = of_consumer(properties)
     own = {name: value for name, value in properties.items() if name.startswith(PREFIX)}

@@ -1,5 +1,5 @@
-"""Background reads of the bucket for a consumer. A few threads take turns by partition, with one limit on waiting
-records.
+"""Background reads of the bucket for a consumer. A few threads read all partitions in turns, and share one limit on the
+bytes of records that wait for the caller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError)
 _MIB: Final = 1024 * 1024
 _BATCH_BYTES: Final = 4 * _MIB
 _TURN_BYTES: Final = 16 * _MIB
-"""How many bytes of one partition a thread reads before it changes to a waiting partition."""
+"""How many bytes of one partition a thread reads before it goes on to a partition that waits for a thread."""
 
 
 class Turn(enum.Enum):
@@ -53,7 +53,7 @@ class Turn(enum.Enum):
 class StoredStream:
     """A read of one partition's log in the bucket, from offset ``position`` up to ``stop`` (exclusive).
 
-    Records wait in ``batches``. The other fields are final once ``turn`` is ENDED or FAILED.
+    Records wait for the caller in ``batches``. The other fields no longer change once ``turn`` is ENDED or FAILED.
     """
 
     lineage: Lineage
@@ -61,9 +61,9 @@ class StoredStream:
     stop: int
     batches: deque[pa.RecordBatch] = field(default_factory=deque["pa.RecordBatch"])
     lost: list[LostOffsets] = field(default_factory=list["LostOffsets"])
-    """Offsets that a segment claims to have and does not."""
+    """Ranges of offsets that a segment should have by its manifest, but does not have."""
     skipped: list[LostOffsets] = field(default_factory=list["LostOffsets"])
-    """Damaged batches that were skipped and logged, each by its first offset."""
+    """Damaged batches that were skipped and logged, each as a gap of one offset."""
     turn: Turn = Turn.RESTING
     error: TieredStoreError | None = None
     waiting_bytes: int = 0
@@ -107,14 +107,14 @@ class StoredStreams:
             self._streams[stream] = None
             self._queue(stream)
             if len(self._threads) < min(self._threads_wanted, len(self._streams)):
-                # Start a daemon thread: a silent store must not keep the process alive.
+                # A daemon thread, so that a store that does not answer cannot keep the process alive.
                 name = f"tieredstore-consumer_{len(self._threads)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
     def drop(self, stream: StoredStream) -> None:
-        """End a stream. Drop its waiting records, and any that still arrive."""
+        """End a stream. Drop its waiting records, and records that still arrive."""
         with self._changed:
             stream.turn = Turn.DROPPED
             self._streams.pop(stream, None)
@@ -138,7 +138,7 @@ class StoredStreams:
             return batch
 
     def close(self) -> None:
-        """Ask all threads to end. Each ends when the store has answered its request."""
+        """Ask all threads to end. A thread ends once the store has answered its current request."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -192,7 +192,7 @@ class StoredStreams:
         reading.close()
 
     def _keep(self, stream: StoredStream, batch: pa.RecordBatch | None, read_bytes: int) -> bool:
-        """Keep a batch; return True if the stream may read on."""
+        """Store a batch for the caller, or note the end if it is None; return True if the thread may read on."""
         with self._changed:
             if stream.turn is Turn.DROPPED or self._is_closed:
                 return False
@@ -207,15 +207,15 @@ class StoredStreams:
             return batch is not None and has_room and (read_bytes < _TURN_BYTES or not self._turns)
 
     def _end_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
-        """End a stream's turn on this thread. Keep its read open if no other stream needs the thread: a new read
-        would repeat its requests.
+        """End a stream's turn on this thread. If no other stream needs the thread, keep the stream's read open, because
+        a new read would repeat requests to the store.
         """
         with self._changed:
             is_open = stream.turn is Turn.QUEUED and not self._is_closed
             keeps = is_open and len(self._streams) <= self._threads_wanted
             if keeps:
                 stream.reading = reading
-        # Close the read before the stream's next turn, which may be on another thread.
+        # The stream's next turn may be on another thread, so close the read first.
         if not keeps:
             reading.close()
         with self._changed:
@@ -243,7 +243,8 @@ class StoredStreams:
             stream.lost += report.lost
             stream.skipped += map(_skipped_span, report.skipped)
             if report.undecided is not None:
-                # Stop the stream at the first offset of an open transaction. The next look-up decides how to continue.
+                # The read has met an open transaction: the stream ends at its first offset, and the next look-up
+                # decides how to continue.
                 stream.stop = max(stream.position, report.undecided.first_offset)
             stream.position = stream.stop
 

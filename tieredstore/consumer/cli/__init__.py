@@ -1,4 +1,4 @@
-"""The consumer's entry in the command table: ``cat --group``."""
+"""The consumer's entry in the list of commands: ``cat --group``."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ _BEGINNING: Final = -2
 
 
 class ConsumedTopic:
-    """Reads a topic from bucket and broker as a group member, and commits written records.
+    """Reads a topic from bucket and broker as a group member, and commits the records that were written to the output.
 
-    Stores offsets only when the caller asks for more records. Records that the caller failed to write are therefore
-    read again.
+    An offset is stored for the next commit only when the caller asks for more records. If the caller fails to write
+    records, the group therefore reads them again.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ConsumedTopic:
         *,
         follows: bool,
     ) -> None:
-        """Make a consumer without connecting; raise ConfigError for invalid settings.
+        """Create the consumer without connecting; raise ConfigError for invalid settings.
 
         Partitions without a commit of the group begin at ``start``. Unless ``follows`` is true, the read stops at the
         end of each partition.
@@ -83,7 +83,7 @@ class ConsumedTopic:
         self._consumer.close()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield records as they come. Stop at the limit or, without ``follows``, at the end of all partitions."""
+        """Yield records as they arrive. Stop at the limit; without ``follows``, stop at the end of all partitions."""
         with faults.translate_errors(self._doing):
             self._join()
             left, begun = self._limit, time.monotonic()
@@ -114,7 +114,7 @@ class ConsumedTopic:
         return stats is not None and all(one["at_end"] for one in stats.values())
 
     def _tell_held_back(self) -> None:
-        """Report, once per position, that a partition waits for an open transaction in the bucket."""
+        """Report that a partition waits for an open transaction in the bucket; report each position only once."""
         for where, one in (self._consumer.tiered_stats() if self._is_assigned else {}).items():
             position, stored_end = one["position"], one["stored_end"]
             if one["phase"] != "waiting" or stored_end is None or position is None or position >= stored_end:
@@ -124,8 +124,8 @@ class ConsumedTopic:
                 tell_left_out([undecided(where, position, stored_end)])
 
     def _check_broker(self, begun: float) -> None:
-        """Raise a permanent broker error at once. Raise a transient error if the group assigns nothing within a
-        minute.
+        """Raise a permanent error of the broker at once. Raise a transient error only if the group has assigned no
+        partition within a minute.
         """
         error = self._trouble.final(self._doing)
         if error is not None:
@@ -141,13 +141,12 @@ class ConsumedTopic:
         self._is_assigned = True
         if self._start is None:
             return  # auto.offset.reset places partitions without a commit
-        # Ask for the commits here, although the consumer will ask again: only this answer shows which partitions have
-        # none.
+        # The consumer will look up the commits too, but only this answer shows which partitions have no commit.
         known = consumer.committed(places, _ANSWER_S)
         placed = self._place_all([place.partition for place in known if place.offset < 0])
         offsets = {place.partition: place.offset for place in placed}
         for place in places:
-            # confluent-kafka assigns this list object itself, in every group protocol.
+            # confluent-kafka then assigns this same list, in every group protocol, so its elements are changed here.
             place.offset = offsets.get(place.partition, place.offset)
 
     def _place_all(self, partitions: Sequence[int]) -> list[Any]:
