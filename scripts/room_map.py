@@ -13,7 +13,7 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = REPOSITORY / "CONTRIBUTING.md"
-HEADER: Final = "layer | package | contents | its tests\n---|---|---|---"
+HEADER: Final = "layer | package | contents\n---|---|---"
 
 
 def layers() -> list[list[str]]:
@@ -26,7 +26,7 @@ def room_map() -> str:
     """Return the table: a row a room, layers numbered from the ground."""
     rows = [HEADER]
     for height, rooms in zip(range(len(layers()), 0, -1), layers(), strict=True):
-        rows += [f"{height} | `{room}` | {_description(room)} | {_tests(room)}" for room in rooms]
+        rows += [f"{height} | `{room}` | {_description(room)}" for room in rooms]
     return "\n".join(rows)
 
 
@@ -39,12 +39,6 @@ def _description(room: str) -> str:
     """Return the first sentence of the room's docstring, as Markdown."""
     docstring = " ".join((ast.get_docstring(ast.parse(_source(room).read_text())) or "").split())
     return re.split(r"(?<=[.:]) (?=[A-Z`:])", docstring)[0].rstrip(":.").replace("``", "`")
-
-
-def _tests(room: str) -> str:
-    """Return where the room's tests are; a dash if they lie with others."""
-    places = [f"tests/{room}", f"tests/test_{room}.py"]
-    return next((f"`{place}`" for place in places if (REPOSITORY / place).exists()), "–")
 
 
 def renew_page(page: str) -> str:
