@@ -70,8 +70,9 @@ _MEANINGS: Final[Mapping[int, str]] = {
     6: "refused by the store, the broker, a key management service or a schema registry; done in part",
     75: "try again later; of a service also: a thread did not end in time",
 }
-_ENDS: Final = """129, 130, 143 | ended by SIGHUP, SIGINT (Ctrl-C), SIGTERM; a service: by a second one |
-141 | output pipe closed, as by `head` |"""
+_ERRORS: Final = "[The error tree](../design/core.md#the-error-tree) has the code of each error in Python."
+_ENDS: Final = """129, 130, 143 | ended by SIGHUP, SIGINT (Ctrl-C), SIGTERM; a service: by a second one
+141 | output pipe closed, as by `head`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,10 @@ def render_page() -> str:
         "",
         "## The core",
     ]
-    return "\n".join([*lines, *_own(commands, of_wings=False), "", "## Exit codes", "", *_exit_codes()]) + "\n"
+    return (
+        "\n".join([*lines, *_own(commands, of_wings=False), "", "## Exit codes", "", _ERRORS, "", *_exit_codes()])
+        + "\n"
+    )
 
 
 def render_wings_page() -> str:
@@ -205,12 +209,9 @@ def _row(option: Option) -> str:
 
 
 def _exit_codes() -> Iterator[str]:
-    yield "code | meaning | errors\n---|---|---"
-    members = {**vars(errors), **vars(pubsub_errors)}
-    codes: dict[int, list[str]] = defaultdict(list)
-    for name, member in members.items():
-        if isinstance(member, type) and issubclass(member, errors.TieredStoreError):
-            codes[member.exit_code].append(f"`{name}`")
-    yield "0 | done |"
-    yield from (f"{code} | {_MEANINGS[code]} | {', '.join(names)}" for code, names in sorted(codes.items()))
+    yield "code | meaning\n---|---"
+    members = {**vars(errors), **vars(pubsub_errors)}.values()
+    errors_of_ours = [each for each in members if isinstance(each, type) and issubclass(each, errors.TieredStoreError)]
+    yield "0 | done"
+    yield from (f"{code} | {_MEANINGS[code]}" for code in sorted({each.exit_code for each in errors_of_ours}))
     yield _ENDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
 
 from tests.support.pipelines.secor_cases import load_cases, render_table
 from tests.support.reference.marks import renew_marked
@@ -30,20 +29,13 @@ def honoured_names() -> str:
 
 
 def names_without_effect() -> str:
-    """Return Secor's properties that are accepted without effect; those with a reason come last."""
-    silent = [_whole(name) for name, words in sorted(WITHOUT_EFFECT.items()) if not words]
-    return "\n".join([_listed(silent), "", *_reasons({name: words for name, words in WITHOUT_EFFECT.items() if words})])
+    """Return Secor's properties that are accepted without effect."""
+    return _listed(sorted(map(_whole, WITHOUT_EFFECT)))
 
 
 def refused_names() -> str:
-    """Return Secor's rejected properties, with their alternatives."""
-    return "\n".join(_reasons(REFUSED))
-
-
-def _reasons(table: Mapping[str, str]) -> Iterator[str]:
-    yield "property | why, or what to give instead\n---|---"
-    for name, words in sorted(table.items()):
-        yield f"`{_whole(name)}` | {words}"
+    """Return Secor's rejected properties."""
+    return _listed(sorted(map(_whole, REFUSED)))
 
 
 def _whole(name: str) -> str:

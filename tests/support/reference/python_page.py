@@ -14,8 +14,8 @@ import tieredstore
 
 _INTRO: Final = """# Python
 
-For programmers who use `tieredstore`. `make docs` generates this page from signatures and docstrings;
-`help(tieredstore.Bucket.read)` has the whole text with all types.
+For programmers who use `tieredstore`. `make docs` generates this page from signatures and first sentences;
+`help(tieredstore.Bucket.read)` has the whole text with all types, and so for every name here.
 
 ```python
 import tieredstore as ts
@@ -45,6 +45,8 @@ _PACKAGES: Final = (
 )  # fmt: skip
 _MADE: Final = {"BatchConsumer", "BatchProducer", "Consumer", "RemoteStorageManager", "Uploader"}
 """Classes that users instantiate."""
+_DESCRIBED: Final = {"tieredstore.spark", "tieredstore.testing"}
+"""Packages with a sentence for each class; of the others `help` has it."""
 _LONGEST: Final = 30
 _SHOWN: Final = {"Uploader": {"__init__", "close", "plan", "run", "run_once", "stop"}}
 """Shown methods of a class whose other methods are the steps of its loop."""
@@ -127,15 +129,20 @@ def _inherited(base: type) -> set[str]:
 def _names(module: ModuleType, seen: dict[int, str]) -> Iterator[str]:
     """List a package's names; a name of an earlier package is listed there only."""
     again: list[str] = []
+    plain: list[str] = []
     for name in sorted(module.__all__):
         value = getattr(module, name, None) or importlib.import_module(f"{module.__name__}.{name}")
         if seen.setdefault(id(value), module.__name__) != module.__name__:
             again.append(f"`{name}`")
             continue
-        if inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value):
+        if not inspect.isfunction(value) and module.__name__ not in _DESCRIBED:
+            plain.append(f"`{name}`")
+        elif inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value):
             signature = short_signature(value) if inspect.isfunction(value) else ""
             yield f"- `{name}{signature}`: {first_sentence(value)}"
         else:
             yield f"- `{name}` = `{_MODULE.sub('', str(value))}`"
+    if plain:
+        yield f"- {', '.join(plain)}"
     if again:
         yield f"- also here: {', '.join(again)}"
