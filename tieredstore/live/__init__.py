@@ -1,4 +1,4 @@
-"""Bounded and long-lived reads from a Kafka broker, as Arrow. Needs ``tieredstore[kafka]``."""
+"""Reads from Kafka brokers as Arrow: of a given range, or following new records. Needs ``tieredstore[kafka]``."""
 
 from __future__ import annotations
 

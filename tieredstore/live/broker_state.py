@@ -1,4 +1,4 @@
-"""The present state of partitions at the brokers, for callers that ask periodically: each call returns or fails
+"""The current state of partitions at the brokers, for callers that ask every second: each call returns or fails
 soon.
 """
 
@@ -45,10 +45,10 @@ class ClusterMembers:
 
 
 class BrokerState(Closing):
-    """Leaders, ends and settings of topics. Each call asks the brokers, for at most ``timeout_s``.
+    """Leaders, ends and settings of topics. Each call sends requests to the brokers and takes at most ``timeout_s``.
 
-    Unlike :class:`~tieredstore.live.cluster.LiveCluster` it does not retry, because its callers ask every second
-    anyway. ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Thread-safe. Calls raise
+    Unlike :class:`~tieredstore.live.cluster.LiveCluster`, a call does not retry, because its caller calls again soon.
+    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Thread-safe. Calls raise
     BrokerUnavailableError, BrokerDeniedError and BrokerError.
     """
 
@@ -63,7 +63,7 @@ class BrokerState(Closing):
         self._has_moved = False
 
     def leaders(self) -> dict[TopicPartition, int]:
-        """Return the broker id of each partition's leader in the cluster, -1 without a leader. One request."""
+        """Return the leader's broker id for each partition of the cluster, -1 if it has no leader. One request."""
         listed = self._metadata(f"the leaders at {self._servers} cannot be looked up")
         return {
             (name, number): partition.leader
@@ -86,7 +86,7 @@ class BrokerState(Closing):
         """Return the high watermarks, or with ``stable`` the last stable offsets. Partitions without an answer are
         absent.
 
-        One request per leading broker; one more if an earlier call lacked an answer.
+        One request per leading broker, and one more if a broker has not answered an earlier call.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -100,10 +100,11 @@ class BrokerState(Closing):
         ends = {
             where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
             for where, answer in answers.items()
-            # Leave out invalid offsets: for a dead leader, the library returns one after the timeout, not an error.
+            # Leave out negative offsets: after the timeout of a dead leader, the library returns such an offset, not an
+            # error.
             if answer.offset >= 0
         }
-        # Do not clear the flag here: another thread may have set it.
+        # Only ``_look_anew`` clears this flag, because another thread may have set it.
         if len(ends) < len(by_place):
             self._has_moved = True
         if not ends:
@@ -113,7 +114,7 @@ class BrokerState(Closing):
     def topic_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the effective settings of each topic, including the cluster's and Kafka's defaults.
 
-        One request to the controller; one more if an earlier call lacked an answer.
+        One request to the controller, and one more if a broker has not answered an earlier call.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -128,7 +129,7 @@ class BrokerState(Closing):
         }
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, Uuid | None]:
-        """Return the id of each topic: None if the broker does not know the topic, zero if the broker has no topic ids.
+        """Return the id of each topic: None if the topic does not exist, zero if the broker is too old for topic ids.
 
         Topics without an answer are absent. One request.
         """
@@ -142,15 +143,13 @@ class BrokerState(Closing):
         return {name: None if answer is None else uuid_of(answer.topic_id) for name, answer in answers.items()}
 
     def look_anew(self) -> None:
-        """Make the next request look up the partitions' leaders first, because leaders have changed and the known
-        brokers may be dead.
-        """
+        """Make the next call look up the leaders first: they have changed, and the brokers known so far may be dead."""
         self._has_moved = True
 
     def _look_anew(self) -> None:
-        """Look up leaders and the controller if an earlier call lacked an answer.
+        """Look up leaders and the controller if a broker has not answered an earlier call.
 
-        Otherwise librdkafka keeps asking known brokers for minutes, even if they refuse or are dead.
+        Without a look-up, librdkafka asks the same brokers for minutes, even if they refuse requests or are dead.
         """
         if self._has_moved:
             self._has_moved = False
@@ -163,7 +162,7 @@ class BrokerState(Closing):
     def _answers(
         self, client: LiveAdmin, futures: Mapping[Any, Future[Any]], *, absent_too: bool = False
     ) -> dict[Any, Any]:
-        """Return the answers that arrived in time; raise an error if none did. With ``absent_too``, the answer for
+        """Return the answers that arrived in time; raise an error if no answer did. With ``absent_too``, the answer for
         an unknown topic is None.
         """
         end = time.monotonic() + self._timeout_s + 1.0

@@ -1,4 +1,5 @@
-"""Messages of librdkafka's clients as log lines: one when a broker becomes unreachable, one when it returns."""
+"""Log lines from the messages of librdkafka's clients: one line when a broker becomes unreachable, one when it is
+back."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _FAILURE: Final = re.compile(
     r"(?: \(after \d+ms in state .*)?",
     re.DOTALL,
 )
-"""A message names a connection by its broker, or by a role such as GroupCoordinator with the broker after it."""
+"""Pattern of a connection failure. The message names the connection by its broker, or by a role such as
+GroupCoordinator followed by the broker."""
 
 _UP: Final = re.compile(r"(?P<connection>(?:\w+://)?\S+?)(?:/-?\w+)?: Broker changed state \w+ -> UP")
 _CONNECTING: Final = re.compile(r"Connect to \S+ failed: ")
@@ -33,21 +35,21 @@ _SILENT: Final = frozenset({"0", "1", "2"})
 class ClientLog:
     """The logger of one client, in the form that confluent-kafka expects.
 
-    It logs at WARNING when a broker goes or returns, and the first warning of each other kind. It logs every message at
-    DEBUG. All clients of a process share the state of brokers, so that each change is logged once.
+    At WARNING it logs when a broker becomes unreachable or is back, and other warnings once per kind. At DEBUG it logs
+    every message. All clients of a process share the state of brokers, so that each change is logged once.
     """
 
     def __init__(self) -> None:
         self.down: dict[str, str] = {}
-        """Brokers whose connection failed and has not been restored."""
-        # Never log CONFWARN, which warns of properties that are for another kind of client.
+        """Failed connections that are not restored yet, each with its broker."""
+        # CONFWARN warns of properties for another kind of client, which is normal here: treat it as logged.
         self._told: set[str] = {"CONFWARN"}
         self._is_past = False
         _shared.add(self)
 
     @contextmanager
     def of_the_past(self) -> Generator[None]:
-        """Ignore failed connections reported within the block: they are no longer news."""
+        """Within the block, ignore reports of failed connections: they are old, because a broker has answered since."""
         self._is_past = True
         try:
             yield
@@ -55,7 +57,7 @@ class ClientLog:
             self._is_past = False
 
     def log(self, level: int, form: str, *words: object) -> None:
-        """Handle one message. confluent-kafka passes a facility, the client's name and a text."""
+        """Handle one message of the client. confluent-kafka passes a facility, the client's name and a text."""
         facility, text = str(words[0]), _THREAD.sub("", str(words[-1]), count=1)
         if facility == "FAIL" and level >= logging.ERROR:
             self._fail(text)
@@ -89,14 +91,14 @@ class ClientLog:
 
 
 class _Shared:
-    """The state of brokers, shared by all existing clients of this process."""
+    """The state of brokers that all clients of this process share."""
 
     def __init__(self) -> None:
         self.begin_again()
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Forget all clients, in a forked child: they belong to the parent."""
+        """Forget all clients in a forked child, because they belong to the parent."""
         self._lock = threading.Lock()
         self._logs: weakref.WeakSet[ClientLog] = weakref.WeakSet()
 
@@ -106,14 +108,14 @@ class _Shared:
             self._logs.add(log)
 
     def loses(self, log: ClientLog, connection: str, broker: str) -> bool:
-        """Note a failed connection. Return True if its broker was reachable so far."""
+        """Note a failed connection. Return True if no client had reported its broker as unreachable."""
         with self._lock:
             is_known = any(broker in other.down.values() for other in self._logs)
             log.down[connection] = broker
             return not is_known
 
     def regains(self, broker: str) -> bool:
-        """Note that a broker answers. Return True if it was unreachable."""
+        """Note that a broker answers. Return True if it was reported as unreachable."""
         with self._lock:
             failed = [(log, name) for log in self._logs for name, other in log.down.items() if other == broker]
             for log, name in failed:
@@ -125,10 +127,11 @@ _shared: Final = _Shared()
 
 
 def log_to(log: ClientLog, configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a client that reports to ``log``. Do not add debug lines if errors are switched off.
+    """Return the configuration of a client that reports to ``log``. If ``log_level`` hides errors, leave ``debug`` as
+    it is.
 
-    librdkafka reports successful connections only if ``debug`` includes ``broker``: one line for each step of a
-    connection, and none while records arrive.
+    librdkafka reports a successful connection only if ``debug`` includes ``broker``. That adds a line for each step of
+    a connection, but no lines while records arrive.
     """
     if str(configuration.get("log_level")) in _SILENT:
         return {**configuration, "logger": log}

@@ -1,4 +1,4 @@
-"""librdkafka's clients with common logging and safety after a fork, and a pool of consumers."""
+"""librdkafka's clients with shared logging and safe behavior after a fork, and a pool of consumers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class Statistics:
-    """Forwards a consumer's statistics to the present reader, if there is one."""
+    """Passes a consumer's statistics to the read that uses the consumer, if any."""
 
     def __init__(self) -> None:
         self.listener: Callable[[str], None] | None = None
@@ -37,7 +37,7 @@ class Statistics:
 
 
 class _Family:
-    """The clients of this process, and a flag that the process was forked from one with clients."""
+    """The clients of this process, and True if this process was forked from a process with clients."""
 
     def __init__(self) -> None:
         self._clients: weakref.WeakSet[object] = weakref.WeakSet()
@@ -45,13 +45,13 @@ class _Family:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Forget the clients, in a forked child: they belong to the parent."""
+        """Forget the clients in a forked child, because they belong to the parent."""
         self.is_forked_beside_clients = self.is_forked_beside_clients or bool(self._clients)
         self._clients = weakref.WeakSet()
 
     def add(self, client: object) -> None:
-        """Register a client. A forked child must not destroy it: that would wait for threads that only the parent
-        has.
+        """Register a client. A forked child must not destroy the client: that would wait for threads that only the
+        parent has.
         """
         self._clients.add(client)
         leave_to_parent(client)
@@ -61,7 +61,8 @@ _family: Final = _Family()
 
 
 class LiveConsumer(Consumer):
-    """A consumer with its connection errors (``trouble``). Unlike the library's, it supports weak references."""
+    """A consumer with its connection errors (``trouble``). Unlike confluent-kafka's consumer, it supports weak
+    references."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
@@ -74,8 +75,8 @@ class LiveConsumer(Consumer):
         try:
             return super().consume(num_messages, timeout)
         except SystemError as error:
-            # Raise the interrupt here: if a signal handler raises during the wait, confluent-kafka 2.16 loses the
-            # exception in about half of the cases, and Python raises SystemError instead.
+            # If a signal handler raises an exception during the call, confluent-kafka 2.16 often loses it, and Python
+            # raises SystemError instead: so raise the interrupt here.
             raise KeyboardInterrupt from error
 
 
@@ -89,7 +90,7 @@ class LiveProducer(Producer):
         _family.add(self)
 
     def poll(self, timeout: float = -1) -> int:
-        """Serve callbacks. Note a fatal error: the library raises it here, and does not call ``error_cb``."""
+        """Run callbacks. Note a fatal error, which the library raises here without calling ``error_cb``."""
         try:
             return super().poll(timeout)
         except KafkaException as error:
@@ -97,7 +98,8 @@ class LiveProducer(Producer):
             return 0
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait for reports, and note a fatal error, as :meth:`poll`; return the number of waiting records."""
+        """Wait until records are delivered, and note a fatal error like :meth:`poll`; return the number of records that
+        still wait."""
         try:
             return super().flush(timeout)
         except KafkaException as error:
@@ -105,7 +107,7 @@ class LiveProducer(Producer):
             return len(self)
 
     def _note(self, error: KafkaError) -> None:
-        """Note an error. Some errors are fatal, for example if an idempotent producer no longer knows the broker's
+        """Note an error, and whether it is fatal: for example, an idempotent producer may no longer know the broker's
         state.
         """
         self.is_lost = self.is_lost or error.fatal() or error.code() == KafkaError._FATAL
@@ -121,17 +123,17 @@ class LiveAdmin(AdminClient):
         _family.add(self)
 
     def hear(self) -> None:
-        """Note an answer of a broker: drop the connection errors reported before it, but still log that they are over.
+        """Note that a broker has answered: drop earlier connection errors, but still log that the broker is back.
 
-        Poll here, because nothing else polls a client that gets immediate answers, and its reports would pile up.
+        If all answers come at once, nothing else polls the client, and its reports would accumulate: so poll here.
         """
         with self._log.of_the_past():
             self.poll(0)
         self.trouble.forget()
 
     def listen(self, doing: str) -> None:
-        """Poll, and raise an error that waiting cannot fix, such as denied access. The client reports only while
-        polled.
+        """Poll, and raise an error that waiting cannot fix, such as denied access. The client reports errors only while
+        it is polled.
         """
         self.poll(0)
         final = self.trouble.final(doing)
@@ -139,7 +141,8 @@ class LiveAdmin(AdminClient):
             raise final
 
     def metadata(self, timeout_s: float, doing: str) -> ClusterMetadata:
-        """Return the cluster's metadata. Raise KafkaException if no broker answers in time; see also :meth:`listen`."""
+        """Return the cluster's metadata. Raise KafkaException if no broker answers in time, and the errors of
+        :meth:`listen`."""
         end = time.monotonic() + timeout_s
         while True:
             try:
@@ -155,7 +158,7 @@ class LiveAdmin(AdminClient):
 
 
 _LISTED_S: Final = 1.0
-"""Seconds to wait for metadata, at most, before the client is polled again."""
+"""Maximum seconds to wait for metadata before the client is polled again."""
 
 _SILENT_S: Final = 1.0
 """Refresh metadata after this time without an answer; the time doubles at each refresh."""
@@ -166,9 +169,9 @@ _POLL_S: Final = 0.02
 def await_answer(client: LiveAdmin, future: Future[Result], end: float, between: Callable[[], None]) -> Result:
     """Return the result of ``future``; raise TimeoutError at ``end`` (monotonic time).
 
-    ``between`` is called repeatedly during the wait and may raise. The wait refreshes metadata, because some requests
-    go to the controller: if that broker has died, librdkafka 2.16 waits for it, with a whole core busy, until metadata
-    name a new controller.
+    ``between`` is called repeatedly during the wait and may raise. The metadata is refreshed during the wait, because
+    some requests go to the controller: if the controller has died, librdkafka 2.16 waits for it, using a whole core,
+    until new metadata names another controller.
     """
     silent_s = _SILENT_S
     refresh_at = time.monotonic() + silent_s
@@ -216,13 +219,13 @@ _STATISTICS_MS: Final = 1000
 _FETCH_WAIT_MS: Final = 20
 """How long a broker waits at the end of its log before it answers a fetch without records.
 
-A read whose range ends in a transaction marker waits for that answer, and so does the consumer's next read. With the
-library's default of 500 ms, each would lose half a second.
+If a read's range ends with a transaction marker, the read waits for that answer, and so does the consumer's next read.
+With the library's default of 500 ms, each read would take half a second longer.
 """
 
 
 def reading_configuration(configuration: Mapping[str, str], timeout_s: float) -> dict[str, str]:
-    """Return the configuration of a consumer that reads assigned partitions and commits nothing."""
+    """Return the configuration of a consumer that reads partitions assigned by its caller and commits nothing."""
     return {
         **configuration,
         "auto.offset.reset": "error",
@@ -236,12 +239,13 @@ def reading_configuration(configuration: Mapping[str, str], timeout_s: float) ->
 
 
 def bounded_configuration(configuration: Mapping[str, str], timeout_s: float) -> dict[str, str]:
-    """Return the configuration of a consumer for reads that may end at the end of the broker's log."""
+    """Return the configuration of a consumer for reads of a range, which may end at the end of the broker's log."""
     return {"fetch.wait.max.ms": str(_FETCH_WAIT_MS), **reading_configuration(configuration, timeout_s)}
 
 
 class ConsumerPool:
-    """Lends each consumer to one read at a time. All have the same configuration. Thread-safe within one process."""
+    """A pool that lends each consumer to one read at a time. All consumers have the same configuration. Thread-safe
+    within one process."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self._configuration = dict(configuration)
@@ -250,7 +254,7 @@ class ConsumerPool:
 
     @contextmanager
     def lent(self) -> Generator[LiveConsumer]:
-        """Lend a consumer without assignment for the block. Discard the consumer if the block fails."""
+        """Lend a consumer without assignment for the block. If the block raises an error, discard the consumer."""
         consumer = self._take_idle() or LiveConsumer(self._configuration)
         try:
             yield consumer
@@ -269,7 +273,7 @@ class ConsumerPool:
             consumer.close()
 
     def _take_idle(self) -> LiveConsumer | None:
-        # Pop without a check before: another thread may take the last consumer in between.
+        # No check for an empty list first: another thread may take the last consumer after the check.
         try:
             return self._idle.pop()
         except IndexError:
@@ -289,14 +293,14 @@ class ConsumerPool:
             _logger.debug("discarding a consumer: %s", error)
             _close(consumer)
             return
-        # Forget this read's connection errors, which the next read would report as its own.
+        # Forget connection errors of this read, so that the next read does not report them.
         consumer.trouble.noted = None
         self._idle.append(consumer)
-        if not self._is_open:  # another thread has closed the pool of clients
+        if not self._is_open:  # another thread has closed the pool meanwhile
             self.close()
 
 
 def _close(consumer: LiveConsumer) -> None:
-    # Do not close an inherited consumer: that would wait for its threads, which a forked child does not have.
+    # A forked child does not close a consumer of its parent: closing would wait for threads that only the parent has.
     if not is_inherited(consumer):
         consumer.close()

@@ -40,7 +40,7 @@ from tieredstore.process.per_process import PerProcess
 _POLL_S: Final = 0.02
 _AGAIN_S: Final = 0.1
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
-"""Topics that Kafka treats as internal, also when it matches topic patterns."""
+"""Topics that Kafka treats as internal, also when it matches patterns of topic names."""
 
 # confluent-kafka does not type this module.
 _admin: Final[Any] = admin
@@ -49,7 +49,7 @@ _EARLIEST: Final = _spec.earliest()
 _LATEST: Final = _spec.latest()
 
 _SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
-"""For these codes, the client's noted connection error says more than the call's error."""
+"""For these codes, the connection error that the client has noted explains more than the error of the call."""
 
 Asked = TypeVar("Asked")
 
@@ -72,7 +72,7 @@ class LiveEnd:
 
 
 class GroupCommit(NamedTuple):
-    """A group's commit in a partition. ``leader_epoch`` is that of the record before the offset, if known."""
+    """A group's commit in a partition. ``leader_epoch`` is the epoch of the record before the offset, if known."""
 
     offset: int
     metadata: str | None = None
@@ -80,11 +80,12 @@ class GroupCommit(NamedTuple):
 
 
 class LiveCluster(Closing):
-    """Metadata from the brokers; each call asks them. Thread-safe.
+    """Metadata of a cluster; each call sends requests to its brokers. Thread-safe.
 
-    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Pickling includes them. The client is
-    created at the first use, and again after a fork or unpickling. Each call takes at most ``timeout_s``, and raises
-    ResourceNotFoundError, BrokerDeniedError, BrokerUnavailableError (retryable) or BrokerError.
+    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). A pickled object includes the
+    properties. The Kafka client is created at the first use, and again after a fork or unpickling. Each call takes at
+    most ``timeout_s``, and raises ResourceNotFoundError, BrokerDeniedError, BrokerUnavailableError (retryable) or
+    BrokerError.
     """
 
     def __init__(self, properties: Mapping[str, str], *, isolation: Isolation, timeout_s: float = 60.0) -> None:
@@ -117,7 +118,7 @@ class LiveCluster(Closing):
         return known[topic]
 
     def existing_topic(self, topic: str) -> LiveTopic:
-        """Return a topic that existed recently. Retry if the broker that answers does not know it yet."""
+        """Return a topic that is known to exist. Retry if the broker that answers does not know the topic yet."""
         end = time.monotonic() + unknown_s(self._timeout_s)
         while True:
             try:
@@ -128,7 +129,7 @@ class LiveCluster(Closing):
                 time.sleep(_AGAIN_S)
 
     def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
-        """Return the topics that exist, by name. One request for all."""
+        """Return those of the topics that exist, by name. One request for all topics."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -163,22 +164,23 @@ class LiveCluster(Closing):
     ) -> dict[TopicPartition, int]:
         """Return the end of each partition: the high watermark, or for ``read_committed`` the last stable offset.
 
-        ``isolation`` overrides the cluster's. One request per leading broker.
+        ``isolation`` overrides the isolation of this object. One request per leading broker.
         """
         return self._offsets(dict.fromkeys(partitions, _LATEST), isolation)
 
     def ends(
         self, partitions: Iterable[TopicPartition], isolation: Isolation | None = None
     ) -> dict[TopicPartition, LiveEnd]:
-        """Return the ends as :meth:`end_offsets` does, with the epoch of the leader that answered."""
+        """Return the ends like :meth:`end_offsets`, each with the epoch of the leader that answered."""
         answers = self._list_offsets(dict.fromkeys(partitions, _LATEST), isolation)
         return {where: LiveEnd(answer.offset, _epoch(answer.leader_epoch)) for where, answer in answers.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        """Return for each partition the largest epoch on the leader's log up to the given epoch, and its end offset.
+        """Return for each partition the largest epoch in the leader's log that is at most the given epoch, and that
+        epoch's end offset.
 
-        A partition is absent if its answer was not understood. A separate consumer connects to each leading broker and
-        sends one request.
+        A partition is absent if its answer was not understood. A separate consumer connects to the leading brokers and
+        sends the requests.
         """
         if not epochs:
             return {}
@@ -197,12 +199,12 @@ class LiveCluster(Closing):
 
         One request per leading broker.
         """
-        # Never request a negative timestamp: Kafka gives these special meanings.
+        # A negative timestamp has a special meaning in Kafka, so never request one.
         specs = {where: _spec.for_timestamp(max(0, moment)) for where, moment in times.items()}
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return a group's committed offset in each partition, None without one. Waits for pending transactions."""
+        """Return a group's committed offset in each partition; None if there is none. Wait for pending transactions."""
         wheres = list(partitions)
         commits = self.commits(group, wheres)
         return {where: commits[where].offset if where in commits else None for where in wheres}
@@ -222,10 +224,11 @@ class LiveCluster(Closing):
         }
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int | GroupCommit]) -> None:
-        """Commit these offsets (of the next records to read) for a group that has no members now.
+        """Commit these offsets, which are those of the next records to read, for a group that has no members at the
+        moment.
 
-        Metadata are committed too, leader epochs are not.
-        BrokerError names the first partition that was refused; others may be committed or not.
+        Metadata is committed too, but leader epochs are not. BrokerError names the first partition that was refused;
+        other partitions may be committed or not.
         """
         if not offsets:
             return
@@ -246,7 +249,7 @@ class LiveCluster(Closing):
                 raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
 
     def create_topic(self, topic: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
-        """Create a topic, and wait until brokers know it. A number of -1 means the cluster's default.
+        """Create a topic, and wait until the brokers know it. For both numbers, -1 means the cluster's default.
 
         Raise BrokerError for a refusal.
         """
@@ -256,7 +259,7 @@ class LiveCluster(Closing):
         self.existing_topic(topic)
 
     def change_settings(self, topic: str, settings: Mapping[str, str | None]) -> None:
-        """Set these settings of a topic, or drop those that are None; leave the others. One request."""
+        """Set these settings of a topic; remove a setting whose value is None. Other settings stay. One request."""
         kinds = _admin.AlterConfigOpType
         changes = [
             _admin.ConfigEntry(name, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
@@ -321,7 +324,8 @@ class LiveCluster(Closing):
     def _settings_of(
         self, topics: Sequence[str], doing: str
     ) -> tuple[dict[str, Mapping[str, Any]], dict[str, BrokerDeniedError]]:
-        """Return the settings of each topic as the library gives them, and the refusals."""
+        """Return each topic's settings in the library's form, and the errors of the topics that the login may not
+        read."""
         resources = [_admin.ConfigResource(_admin.ResourceType.TOPIC, name) for name in topics]
 
         def ask(timeout_s: float) -> dict[str, Future[Any]]:
@@ -335,7 +339,8 @@ class LiveCluster(Closing):
     def _each(
         self, ask: Callable[[float], Mapping[Asked, Future[Any]]], doing: str
     ) -> tuple[dict[Asked, Any], dict[Asked, BrokerDeniedError]]:
-        """Return the answers, and the refusals. What was deleted after it had been listed is in neither."""
+        """Return the answers, and the errors where access was denied. A resource that no longer exists is in neither of
+        the two."""
         client = self._clients.get()
         end = time.monotonic() + self._timeout_s
         answers: dict[Asked, Any] = {}
@@ -366,7 +371,7 @@ class LiveCluster(Closing):
         begun = time.monotonic()
         end = begun + self._timeout_s
         while True:
-            # Leave the last attempt a moment for its answer.
+            # Also the last attempt gets at least this time for its answer.
             futures = ask(max(_AGAIN_S, end - time.monotonic()))
             answers: dict[Asked, Any] = {}
             try:
@@ -378,8 +383,8 @@ class LiveCluster(Closing):
                             raise
                         answers[what] = None
             except (BrokerUnavailableError, ResourceNotFoundError) as error:
-                # Repeat all requests, so that all answers are of the same time; it costs no more. A partition reported
-                # as absent existed recently, so retry for a few seconds: some brokers may not know it yet.
+                # Repeat all requests, so that all answers are from the same time. If a topic or partition is reported
+                # as absent, retry only for a few seconds: the broker may not know it yet.
                 last = end if error.retryable else begun + unknown_s(self._timeout_s)
                 if time.monotonic() + _AGAIN_S > last:
                     raise
@@ -392,7 +397,7 @@ class LiveCluster(Closing):
         self, client: LiveAdmin, what: object, future: Future[Any], doing: str, end: float, watch: TopicWatch | None
     ) -> Any:
         def wait() -> None:
-            # Poll: the client reports denied access by a callback, which runs only within poll().
+            # The client reports denied access by a callback, which runs only while the client is polled.
             client.listen(doing)
             if watch is not None and watch.is_due:
                 topic, partition = cast("TopicPartition", what)
@@ -408,8 +413,8 @@ class LiveCluster(Closing):
             client.listen(doing)
             raise self._fault(client, error, what, doing) from error
         if getattr(answer, "offset", None) == OFFSET_INVALID:
-            # For a dead broker the library returns this offset instead of an error. Refresh metadata, or it keeps
-            # asking the same broker.
+            # For a dead broker the library returns this offset instead of an error. Refresh the metadata, because
+            # otherwise the library asks the dead broker again.
             with contextlib.suppress(KafkaException):
                 client.list_topics(timeout=_POLL_S)
             raise client.trouble.unavailable(doing, self._timeout_s)
@@ -421,7 +426,7 @@ class LiveCluster(Closing):
         of = f"{doing}, for {named}" if named else doing
         if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
             return self._name_absent(self._failure(client, error, of), named)
-        # Find out why librdkafka reached no broker: its error gives no reason.
+        # This error of librdkafka has no reason, so ask the brokers why the partition has no leader.
         topic, partition = cast("TopicPartition", what)
         why = TopicWatch(client, self._timeout_s).errors(topic, [partition]).get(partition)
         if why is None or kind_of(why) is BrokerUnavailableError:
@@ -435,7 +440,8 @@ class LiveCluster(Closing):
         return fault(error.args[0], doing)
 
     def _name_absent(self, error: TieredStoreError, named: str) -> TieredStoreError:
-        """Replace any error about an absent topic or partition by one common sentence."""
+        """If the error says that a topic or partition does not exist, replace it by an error that names both it and the
+        brokers."""
         is_absent = isinstance(error, ResourceNotFoundError) and named
         return ResourceNotFoundError(f"there is no {named} at {self._servers}") if is_absent else error
 
@@ -469,7 +475,8 @@ def _live_topic(name: str, described: Any, doing: str) -> LiveTopic:
 
 
 def uuid_of(theirs: Any) -> Uuid:
-    """Convert a topic's id, which the library holds as two signed longs. Return zero if the broker has no ids."""
+    """Convert a topic's id, which the library represents as two signed longs. Return zero if the broker has no topic
+    ids."""
     if theirs is None:
         return Uuid(bytes(16))
     high, low = theirs.get_most_significant_bits(), theirs.get_least_significant_bits()
@@ -477,20 +484,23 @@ def uuid_of(theirs: Any) -> Uuid:
 
 
 def is_of_topic(entry: Any) -> bool:
-    """Return True for a setting (``ConfigEntry``, or one of its synonyms) that the topic itself sets."""
-    # The library gives a number or a member of the enumeration.
+    """Return True if the topic itself sets this value (a ``ConfigEntry``, or one of its synonyms), so that it is no
+    default."""
+    # The source is a number or a member of the enumeration.
     return bool(getattr(entry.source, "value", entry.source) == _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
 
 
 _FIRST_COMMITS_S: Final = 1.0
-"""Timeout of the first attempt, which nothing can interrupt. Each later attempt may take as long as all before it."""
+"""Timeout in seconds of the first attempt; an attempt cannot be interrupted. Each later attempt may take as long as all
+earlier attempts together."""
 
 
 class GroupClient(Closing):
     """Reads commits from a group's coordinator without joining the group. Not thread-safe.
 
     It uses a consumer, because librdkafka 2.x crashes the process if a broker answers an administrative client that it
-    is not the coordinator (librdkafka issue 5040). A broker that has just become coordinator answers so.
+    is not the coordinator (librdkafka issue 5040). A broker gives that answer if it has just become coordinator, among
+    others.
     """
 
     def __init__(self, configuration: Mapping[str, str], login: tuple[str, str] | None = None) -> None:
@@ -535,8 +545,8 @@ class GroupClient(Closing):
                 [KafkaPartition(*where) for where in partitions], timeout=wait_s
             )
         except KafkaException as error:
-            # Poll: the client reports denied access by a callback, which runs only within poll(), and a group that
-            # it may not use as a message.
+            # The client reports denied access to the cluster by a callback, which runs only while it is polled, and
+            # denied access to the group as a message.
             message = self._client.poll(0)
             refusal = None if message is None else message.error()
             if refusal is not None and kind_of(refusal) is BrokerDeniedError:

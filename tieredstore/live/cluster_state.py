@@ -1,4 +1,4 @@
-"""A cluster's settings, ACLs and groups' offsets, as a snapshot holds them."""
+"""A cluster's topic settings, ACLs and groups' offsets, which a snapshot of a cluster contains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.model import TopicPartition
 from tieredstore.process.retry import RetryPolicy
 
 _GROUP_S: Final = 10.0
-"""The longest wait for one group's offsets: those of a hanging transaction would be waited for without end."""
+"""The longest wait for one group's offsets. While a transaction hangs, the coordinator never answers."""
 
 _GROUPS_S: Final = 600.0
 """The longest time for all groups."""
@@ -31,14 +31,15 @@ _admin: Final[Any] = admin
 
 @dataclass(frozen=True, slots=True)
 class LiveGroup:
-    """A group at the brokers. ``other`` groups are neither classic nor of the consumer protocol, as share groups."""
+    """A group at the brokers. The kind ``other`` means neither classic nor of the consumer protocol, for example share
+    groups."""
 
     kind: Literal["classic", "consumer", "other"]
     has_members: bool
 
 
 class ClusterState(LiveCluster):
-    """Reads what a snapshot holds of a cluster. What the login may not read is left out, and named.
+    """Reads the state of a cluster for a snapshot. The results omit what the login may not read, and list its names.
 
     Topics that the login may not describe are missing, because brokers do not list them.
     """
@@ -52,10 +53,10 @@ class ClusterState(LiveCluster):
         return str(self._describe_cluster().cluster_id)
 
     def topic_settings(self) -> tuple[list[TopicSettings], list[NotHeld]]:
-        """Return all topics except internal ones, each with the settings that it overrides; and the topics whose
-        settings the login may not read.
+        """Return all topics except internal topics, each with the settings that it overrides; and a list of topics
+        whose settings the login may not read.
 
-        Two requests, and one to list the topics.
+        Three requests: one lists the topics, two describe them.
         """
         names = self.topics()
         doing = f"the settings of topics at {self._servers} cannot be read"
@@ -74,8 +75,9 @@ class ClusterState(LiveCluster):
         return found, [NotHeld("topic", name, str(error)) for name, error in denied.items()]
 
     def acls(self) -> tuple[AclEntry, ...] | None:
-        """Return all ACLs, none without an authorizer; None if the login may not list them. Two requests."""
-        # For a refusal, librdkafka 2.16 returns an empty list, so ask for the right first.
+        """Return all ACLs; an empty tuple if the brokers have no authorizer, and None if the login may not list ACLs.
+        Two requests."""
+        # librdkafka 2.16 returns an empty list if listing is refused, so first ask if the login has the right.
         operations: Sequence[Any] = self._describe_cluster().authorized_operations or ()
         if _admin.AclOperation.DESCRIBE not in operations:
             return None
@@ -94,9 +96,10 @@ class ClusterState(LiveCluster):
         return policy.call(f"listing the groups of {self._servers}", lambda _: self._list_groups())
 
     def groups(self, topics: Sequence[TopicSettings]) -> tuple[list[GroupOffsets], list[NotHeld]]:
-        """Return the offsets that each group has committed in these topics, and the groups without them.
+        """Return the offsets that each group has committed in these topics, and a list of groups whose offsets cannot
+        be read.
 
-        One request per broker, and one per group, which names all partitions. Groups without an offset are left out.
+        One request per broker, and one per group for all partitions. Groups without a committed offset are left out.
         """
         doing = f"the groups of {self._servers} cannot be listed"
         listed = self.listed_groups()
@@ -134,7 +137,7 @@ class ClusterState(LiveCluster):
         client = self._clients.get()
         try:
             with warnings.catch_warnings():
-                # Keep the deprecated call: its replacement hides groups that are not consumer groups.
+                # The deprecated call is needed, because its replacement hides groups that are not consumer groups.
                 warnings.filterwarnings("ignore", "list_groups", DeprecationWarning)
                 names = {each.id for each in self._untyped.list_groups(timeout=self._timeout_s)}
         except KafkaException as error:
@@ -152,7 +155,8 @@ class ClusterState(LiveCluster):
 
 
 def _live_group(listed: Any) -> LiveGroup:
-    # The library does not know all states of groups of the consumer protocol, so only these are without members.
+    # Only these two states mean that a group has no members. The library does not know all states of the consumer
+    # protocol's groups.
     has_members = listed.state not in {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
     return LiveGroup("consumer" if listed.type is ConsumerGroupType.CONSUMER else "classic", has_members)
 

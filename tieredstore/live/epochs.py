@@ -1,8 +1,9 @@
-"""Ends of leader epochs at the brokers. A consumer asks for them, because librdkafka's administrative client cannot.
+"""Ends of leader epochs at the brokers. They are requested by a consumer, because librdkafka's administrative client
+has no such request.
 
 If a consumer seeks with a leader epoch, the leader validates the position (OffsetForLeaderEpoch) before any fetch. This
-module seeks beyond the end of every log, so each answer is the error "log truncation". Its text has the largest epoch
-that the leader knows up to the given epoch, and the end of that epoch.
+module seeks beyond the end of every log, so each answer is the error "log truncation". The error's text has the largest
+epoch in the leader's log that is at most the given epoch, and the end offset of that epoch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _FIRST_WAIT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The largest epoch on the leader up to the requested epoch, and its end offset (exclusive).
+    """The largest epoch in the leader's log that is at most the requested epoch, and that epoch's end offset
+    (exclusive).
 
     If retention has deleted all records of that epoch, the leader returns the start of its log as the end.
     """
@@ -41,7 +43,7 @@ class EpochEnd:
 
 
 class EpochInquiry:
-    """Asks the leaders of some partitions once, by a consumer that fetches nothing. Not thread-safe."""
+    """One inquiry at the leaders of some partitions, by a consumer that fetches no records. Not thread-safe."""
 
     def __init__(self, consumer: LiveConsumer, epochs: Mapping[TopicPartition, int], doing: str) -> None:
         self._consumer = consumer
@@ -51,8 +53,8 @@ class EpochInquiry:
         self._answers: dict[TopicPartition, EpochEnd | None] = {}
 
     def ask(self, timeout_s: float) -> dict[TopicPartition, EpochEnd]:
-        """Return the answers. A partition is absent if its leader has no record of an epoch that old, or if its answer
-        was not understood.
+        """Return the answers. A partition is absent if its leader has no epoch up to the requested one, or if its
+        answer was not understood.
 
         Raise BrokerUnavailableError if an answer is missing after ``timeout_s``; or BrokerDeniedError, BrokerError.
         """

@@ -21,8 +21,8 @@ from tieredstore.errors import (
 _UNKNOWN_S: Final = 5.0
 """How long brokers may report an existing topic or partition as unknown, before it counts as absent.
 
-Each broker learns of a new topic separately: within milliseconds with KRaft, within two seconds if it lags or uses
-ZooKeeper. Java's clients wait for their whole timeout, so they report a misspelt name only after a minute.
+Each broker learns of a new topic separately: within milliseconds with KRaft, within two seconds if the broker lags or
+uses ZooKeeper. Waiting for the whole timeout, as Java's clients do, would report a misspelled name only after a minute.
 """
 
 _DENIED: Final = frozenset(
@@ -52,9 +52,9 @@ _ABSENT: Final = frozenset(
     }
 )
 _PASSING_WITHOUT_NAME: Final = frozenset({-137, 103, 106, 122, 123, 129, 133})
-"""Error codes that some supported versions of the library do not name: _DESTROY_BROKER, INCONSISTENT_TOPIC_ID,
-FETCH_SESSION_TOPIC_ID_ERROR, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, REBOOTSTRAP_REQUIRED,
-SHARE_SESSION_LIMIT_REACHED.
+"""Numbers of error codes for which some supported versions of the library have no name: _DESTROY_BROKER,
+INCONSISTENT_TOPIC_ID, FETCH_SESSION_TOPIC_ID_ERROR, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH,
+REBOOTSTRAP_REQUIRED, SHARE_SESSION_LIMIT_REACHED.
 """
 
 _PASSING: Final = _PASSING_WITHOUT_NAME | frozenset(
@@ -106,7 +106,8 @@ _PASSING: Final = _PASSING_WITHOUT_NAME | frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Temporary errors: those that Java's clients call retriable, except errors of absence and of damage."""
+"""Temporary errors: all that Java's clients call retriable, except errors that report an absent topic or damaged
+records."""
 
 OUT_OF_RANGE: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
@@ -122,20 +123,22 @@ OF_GROUPS: Final = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-"""Errors of the consumer's group. Readers need no group and may have no access to it."""
+"""Errors about the consumer's group. They are ignored, because readers need no group and may have no access to it."""
 
 OF_HOLES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE})
-"""librdkafka's error after ten fetches that returned only the compacted rest of a batch at the end of a segment. It
-calls the records too large, and then continues by itself.
+"""librdkafka reports this error at a batch whose last records were compacted away, at the end of a segment, after ten
+fetches without new records. It calls the records too large, and then continues by itself.
 """
 
 _DAMAGED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError.INVALID_MSG})
 
 
 class Trouble:
-    """The connection error of a client, noted by its callback for an operation that waits.
+    """The last connection error of a client. The client's callback notes it, and an operation that waits for an answer
+    reports it.
 
-    ``beside_clients`` is true if the process was forked from one with clients: then this process's own client may hang.
+    ``beside_clients`` is true if this process was forked from a process with clients: then clients of this process may
+    hang.
     """
 
     def __init__(self, *, beside_clients: bool = False) -> None:
@@ -144,10 +147,10 @@ class Trouble:
         self._answered = False
 
     def note(self, error: KafkaError) -> None:
-        """Note an error, unless a more informative one is noted: "all brokers down" follows the reason, and a lost
-        connection follows a refusal.
+        """Note an error, except if a more informative error is noted: "all brokers down" comes after the error with the
+        reason, and a lost connection after a refusal.
         """
-        # Skip absent topics: the consumer reports them itself, with the topic's name.
+        # Ignore errors about absent topics: the consumer reports these itself, with the topic's name.
         if error.code() in OF_GROUPS or kind_of(error) is ResourceNotFoundError:
             return
         follows = error.code() == KafkaError._ALL_BROKERS_DOWN or self._is_final()
@@ -166,14 +169,15 @@ class Trouble:
     def _is_final(self) -> bool:
         if self.noted is None or kind_of(self.noted) not in (BrokerDeniedError, BrokerError):
             return False
-        # A TLS handshake also fails if the connection is lost meanwhile, so it is final only before the first answer.
+        # A failed TLS handshake is final only before the first answer: later, a lost connection may be the reason.
         return self.noted.code() != KafkaError._SSL or not self._answered
 
     def unavailable(self, doing: str, timeout_s: float) -> TieredStoreError:
         """Return the error to raise if no broker answered within ``timeout_s`` seconds."""
         if self.noted is not None and self.noted.code() != KafkaError._ALL_BROKERS_DOWN:
             error = fault(self.noted, doing)
-            # Report it as unavailable: a peer that does not speak Kafka looks like damage, but no record is damaged.
+            # A peer that does not speak Kafka's protocol causes this error too, and no record is damaged: so report it
+            # as unavailable.
             return BrokerUnavailableError(str(error)) if isinstance(error, BatchCorruptError) else error
         if self._beside_clients and not self._answered:
             # At the fork, a thread of the parent may have held a lock in librdkafka's copy of OpenSSL. In the child the
@@ -182,14 +186,15 @@ class Trouble:
                 f"{doing}: no broker answered within {timeout_s:g} s; this process was forked from one with librdkafka "
                 "clients, after which its own may hang: spawn it instead, or fork before making the first client"
             )
-        # Name the likely cause: a TLS or SASL listener closes plain connections without an answer.
+        # A TLS or SASL listener closes plain connections without an answer, so name that likely cause.
         return BrokerUnavailableError(
             f"{doing}: no broker answered within {timeout_s:g} s; if it runs, check security.protocol"
         )
 
 
 def kind_of(error: KafkaError) -> type[TieredStoreError]:
-    """Return this project's class for an error. Of these classes, only BrokerUnavailableError is retryable."""
+    """Return this project's exception class for an error of librdkafka. Of the classes returned, only
+    BrokerUnavailableError is retryable."""
     code = error.code()
     if code in _DENIED:
         return BrokerDeniedError

@@ -1,4 +1,4 @@
-"""A consumer that follows partitions, and returns their records and interruptions as events."""
+"""A consumer that follows partitions. It returns new records, and the end of a partition's stream, as events."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from tieredstore.process.closing import Closing
 
 _WAIT_S: Final = 0.1
 _LOOK_S: Final = 5.0
-"""The longest wait for a broker's answer, if it is unclear that any broker is available."""
+"""The longest wait for a broker's answer while it is unclear if any broker is available."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveEvent:
-    """New ``records`` of a partition, in offset order. All records before ``next_offset`` were returned.
+    """New ``records`` of a partition, in offset order. With this event, all records before ``next_offset`` have been
+    returned.
 
     ``records`` is None if the broker lacks the next offset: retention deleted it, the log was truncated, or the topic
     is gone. The partition is then no longer followed.
@@ -57,7 +58,7 @@ class Link(enum.Enum):
     """
 
     UNCHECKED = enum.auto()
-    """The leader has not confirmed yet that its log has the preceding record. Messages are dropped."""
+    """The consumer has not asked the leader yet if its log has the preceding record. Messages are dropped."""
     SILENT = enum.auto()
     """Nothing has arrived since the assignment, so the partition may not exist."""
     HEARD = enum.auto()
@@ -71,14 +72,14 @@ class _Followed:
     epoch: int | None
     link: Link
     failure: TieredStoreError | None = None
-    """An error to raise after all records before it were returned."""
+    """An error that a later call raises, after all records before it have been returned."""
 
 
 class LiveFollower(Closing):
     """Follows partitions of one cluster from given offsets. Not thread-safe; close it after use.
 
-    One consumer reads all partitions, without joining a group. Memory is bounded whatever their number: librdkafka's
-    read-ahead (``docs/how-to/read.md``), and about 4 MiB or 10,000 records to return.
+    One consumer reads all partitions, without joining a group. Memory does not grow with the number of partitions: it
+    is librdkafka's read-ahead (``docs/how-to/read.md``), and about 4 MiB or 10,000 records to return.
     """
 
     def __init__(
@@ -120,14 +121,14 @@ class LiveFollower(Closing):
     def add(
         self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = MappingProxyType({})
     ) -> None:
-        """Follow these partitions from these offsets. A partition that is followed already moves to its new offset.
+        """Follow these partitions from these offsets. A partition that is already followed continues at the new offset.
 
         ``epochs`` are the leader epochs of the records before the offsets. If an election has since truncated a log
         below its offset, the next event has no records.
         """
         self.remove(positions)
         if positions:
-            # Assign incrementally, so that other partitions keep their fetches and read-ahead.
+            # An incremental assignment lets other partitions keep their fetches and read-ahead.
             with translate_errors(self._doing):
                 self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
             for where, at in positions.items():
@@ -150,10 +151,10 @@ class LiveFollower(Closing):
     def poll(self, timeout_s: float) -> LiveEvent | None:
         """Return the next event of any partition; None if there is none within ``timeout_s``.
 
-        None is no error: the logs may not grow. Raise BrokerUnavailableError (retryable) if no broker answers within
-        the follower's own timeout; or BrokerDeniedError, BrokerError, BatchCorruptError. Events before an error are
-        returned first; a later call continues after them. A topic or partition counts as gone if brokers do not know it
-        for some seconds.
+        None is not an error: perhaps no new records were written. Raise BrokerUnavailableError (retryable) if no broker
+        answers within the follower's own timeout; or BrokerDeniedError, BrokerError, BatchCorruptError. Events before
+        an error are returned first; a later call continues after them. A topic or partition counts as gone if brokers
+        do not know it for some seconds.
         """
         self.wait(timeout_s)
         if not self._ready:
@@ -178,8 +179,8 @@ class LiveFollower(Closing):
             self._raise_failure()
             if self._followed:
                 self._check_places()
-                # Take what is there, then wait for one message: consume(many, timeout) would wait until all have
-                # arrived.
+                # First take the messages that have arrived; if there are none, wait for one message. consume(many,
+                # timeout) would wait until as many as requested have arrived.
                 messages = self._consumer.consume(self._rows, 0)
                 self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
                 self._check_broker()
@@ -189,7 +190,8 @@ class LiveFollower(Closing):
                 return
 
     def _check_places(self) -> None:
-        """Seek with the leader epoch, which makes the consumer ask the leader and drops earlier fetches."""
+        """Seek with the leader epoch: the consumer then drops earlier fetches, and asks the leader if its log has the
+        preceding record."""
         for where, followed in self._followed.items():
             if followed.link is Link.UNCHECKED and followed.epoch is not None:
                 place = KafkaPartition(*where, followed.position, leader_epoch=followed.epoch)
@@ -214,7 +216,7 @@ class LiveFollower(Closing):
             if error is not None:
                 self._judge(error, where, runs)
             elif followed is not None and followed.failure is None:
-                # Skip messages of a partition that was removed, or that has failed and will restart.
+                # Messages are dropped if their partition was removed, or has failed and will restart.
                 runs.setdefault(where, []).append(message)
         for where in list(runs):
             self._release(where, runs)
@@ -243,15 +245,16 @@ class LiveFollower(Closing):
         broker_error = fault(error, self._doing)
         if code in OUT_OF_RANGE or isinstance(broker_error, ResourceNotFoundError):
             if where in runs:
-                # Return the records before the error: they are undamaged, and the reader may continue in the bucket.
+                # The records before the error are undamaged, so return them before the event: the caller may then
+                # continue in the bucket.
                 self._release(where, runs)
             if where in self._followed:
                 self._ready.append(LiveEvent(where, None, self._followed[where].position))
         elif broker_error.retryable:
-            # librdkafka retries by itself. Raise this error only if nothing arrives within the timeout.
+            # librdkafka retries by itself. The error is raised only if nothing arrives within the timeout.
             self._consumer.trouble.note(error)
         else:
-            # Raise later: raising now would drop messages of other partitions.
+            # The error is raised later, because raising it here would drop messages of other partitions.
             self._fail(where, broker_error)
 
     def _fail(self, where: TopicPartition, error: TieredStoreError) -> None:
@@ -260,10 +263,11 @@ class LiveFollower(Closing):
             followed.failure = error
 
     def _raise_failure(self) -> None:
-        """Raise a partition's error. The consumer has moved on, so restart it after the last returned event."""
+        """Raise a partition's error. The consumer is already further, so restart the partition after the last returned
+        event."""
         for where, followed in list(self._followed.items()):
             if followed.failure is not None:
-                # Restart with the leader epoch, because a new leader's log may be truncated below the offset.
+                # The leader epoch is needed because a new leader's log may have been truncated below the offset.
                 epochs = {} if followed.epoch is None else {where: followed.epoch}
                 self.add({where: followed.position}, epochs)
                 raise followed.failure
@@ -285,8 +289,8 @@ class LiveFollower(Closing):
             return
         if trouble.noted is None and not self._list_silent():
             return
-        # Ask the broker, because an earlier error proves nothing: while the log does not grow, librdkafka does not
-        # report that a connection is back.
+        # The noted error may be over: librdkafka does not report a restored connection while the log does not grow. So
+        # ask a broker.
         self._look_for_broker()
         if self._list_silent():
             raise trouble.unavailable(self._doing, self._timeout_s)
@@ -294,7 +298,7 @@ class LiveFollower(Closing):
         self._answered_at = time.monotonic()
 
     def _check_silent(self) -> None:
-        """Look up why partitions are silent, one topic at each call."""
+        """Look up why nothing has arrived of some partitions, for one topic at each call."""
         if not self._watch.is_due or not (silent := self._list_silent()):
             return
         topics = {topic for topic, _ in silent}
@@ -313,7 +317,8 @@ class LiveFollower(Closing):
 
     def _look_for_broker(self) -> None:
         try:
-            # Ask about one topic: any answer proves a broker, and the metadata of all topics may be large.
+            # Ask about one topic only: any answer shows that a broker is available, and the metadata of all topics may
+            # be large.
             self._consumer.list_topics(next(iter(self._followed))[0], timeout=min(_LOOK_S, self._timeout_s))
         except KafkaException as error:
             raise self._consumer.trouble.unavailable(self._doing, self._timeout_s) from error

@@ -20,14 +20,14 @@ FIRST_MESSAGES: Final = 256
 
 
 class MessageColumns:
-    """Builds record batches of selected columns, with the schema that records from a bucket have."""
+    """Builds record batches of selected columns, with the same schema as records from a bucket."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Raise ConfigError for unknown columns."""
         self.schema: pa.Schema = RecordColumns(names).schema
 
     def build(self, messages: Sequence[Message]) -> pa.RecordBatch:
-        """Return a record batch of these messages, none of which may be an error."""
+        """Return a record batch of these messages, which must not include errors."""
         arrays = [_column(field.name, field.type, messages) for field in _fields(self.schema)]
         built: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return built
@@ -50,12 +50,12 @@ def _fields(schema: Any) -> list[Any]:
 
 
 def next_count(count: int, size: int) -> int:
-    """Return how many messages to request, after ``count`` messages of ``size`` bytes."""
+    """Return how many messages to request next, if the last ``count`` messages had ``size`` bytes."""
     return max(1, min(MOST_MESSAGES, TARGET_BYTES * count // max(1, size)))
 
 
 def pieces(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Yield the messages in runs of at most ``TARGET_BYTES``. A larger message is a run by itself."""
+    """Split the messages into sequences of at most ``TARGET_BYTES``. A larger message is a sequence by itself."""
     first, held = 0, 0
     for at, message in enumerate(messages):
         size = size_of((message,))
@@ -85,7 +85,8 @@ def offset_of(message: Message) -> int:
 
 def _headers(messages: Sequence[Message]) -> list[Any]:
     all_headers: list[Any] = []
-    # Keep map(): only with it, Python raises SystemError when confluent-kafka returns a value in spite of an error.
+    # ``map`` matters here: with it, Python raises SystemError if confluent-kafka returns a value although it has set an
+    # error.
     try:
         all_headers.extend(map(Message.headers, messages))
     except (SystemError, UnicodeDecodeError) as error:
@@ -97,7 +98,7 @@ def _headers(messages: Sequence[Message]) -> list[Any]:
     return [headers or None for headers in all_headers]
 
 
-# Use map() with a method of the class, which takes half the time of a Python loop.
+# ``map`` with a method of the class takes half the time of a Python loop.
 def _column(name: str, kind: Any, messages: Sequence[Message]) -> Any:
     match name:
         case "key":
@@ -111,7 +112,7 @@ def _column(name: str, kind: Any, messages: Sequence[Message]) -> Any:
         case "timestamp":
             return array_of([moment for _, moment in map(Message.timestamp, messages)], kind)
         case "timestampType":
-            # Kafka's type -1 (no timestamp) is 0 in librdkafka, and so on.
+            # librdkafka's numbers are one larger than Kafka's: for example, 0 instead of -1 means no timestamp.
             return array_of([theirs - 1 for theirs, _ in map(Message.timestamp, messages)], kind)
         case _:
             return array_of([-1 if epoch is None else epoch for epoch in map(Message.leader_epoch, messages)], kind)

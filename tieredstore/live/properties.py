@@ -1,6 +1,6 @@
 """Translation of a Kafka client's properties from the names of Java and Spark to those of librdkafka.
 
-It includes ``sasl.jaas.config``, key stores and trust stores. PEM and PKCS12 files work; JKS files need Java.
+It covers ``sasl.jaas.config``, key stores and trust stores. PEM and PKCS12 files work; JKS files need Java.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RENAMED: Final = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 _OPERATING_SYSTEM: Final = ("socket.receive.buffer.bytes", "socket.send.buffer.bytes")
-"""For the operating system's default, Java uses -1 and librdkafka 0."""
+"""Properties for which Java's value -1, the operating system's default, is 0 in librdkafka."""
 
 _WITHOUT_EFFECT: Final = frozenset(
     {
@@ -39,7 +39,8 @@ _WITHOUT_EFFECT: Final = frozenset(
         "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.protocol", "ssl.trustmanager.algorithm",
     }
 )  # fmt: skip
-"""Properties that are ignored here: of groups, polling, JVM metrics, and TLS protocols (always 1.2 or later)."""
+"""Properties that are ignored here. They concern groups, polling, JVM metrics, and TLS protocols (always 1.2 or
+later)."""
 
 _REFUSED: Final = {
     "auto.offset.reset": "reads start at given offsets, and a missing offset is an error",
@@ -68,7 +69,7 @@ _OF_JAVA: Final = frozenset(
         "ssl.trustmanager.algorithm",
     }
 )  # fmt: skip
-"""The ignored properties that librdkafka does not know."""
+"""Those of the ignored properties that librdkafka does not know."""
 
 _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
@@ -85,24 +86,24 @@ _MAX_TIMEOUT_S: Final = 3600
 _DEFAULTS: Final = {
     "group.id": "tieredstore",
     "check.crcs": "true",
-    # Shorten the pause after a full queue: by default, a reader that was slow for a moment waits one second.
+    # Pause after a full queue. With the default, a reader that was slow for a moment waits one second.
     "fetch.queue.backoff.ms": "5",
-    # Limit read-ahead to this size and one answer of the broker. With the library's default of 64 MiB, a third of a
-    # read of 200 MB was fetched in vain from beyond the end of the range.
+    # The read-ahead is at most this size plus one answer of the broker. With the default of 64 MiB, a read of 200 MB
+    # fetched a third more, from beyond the end of its range.
     "queued.max.messages.kbytes": "16384",
     "fetch.message.max.bytes": "4194304",
 }
 
 _FIXED: Final = {
-    # Never create topics: an administrative client would do so by asking for a topic's metadata.
+    # Without this, an administrative client would create a topic by asking for the topic's metadata.
     "allow.auto.create.topics": "false",
 }
 
 
 def client_configuration(properties: Mapping[str, str], isolation: Isolation) -> dict[str, str]:
-    """Return the configuration of librdkafka's consumer. Most values are passed on unread.
+    """Return the configuration of librdkafka's consumer. Most values are passed on unchanged.
 
-    Raise ConfigError for refused properties, for an ``isolation.level`` other than ``isolation``, and without
+    Raise ConfigError for refused properties, for an ``isolation.level`` other than ``isolation``, and for missing
     ``bootstrap.servers``.
     """
     if isolation not in get_args(Isolation):
@@ -137,20 +138,21 @@ def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _translate(given: dict[str, Any]) -> dict[str, Any]:
-    """Translate Java's stores, login and property names for librdkafka."""
+    """Translate key stores, trust stores, login and property names from Java's form to librdkafka's."""
     settings = translate_stores(given) | _login(given)
     renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
     for name in _OPERATING_SYSTEM:
         if str(renamed.get(name)) == "-1":
             renamed[name] = "0"
     if _HOST_CHECK in renamed:
-        # Take an empty value for "none": in Java it disables the check of the host name.
+        # In Java an empty value disables the check of the host name, so translate it to "none".
         renamed[_HOST_CHECK] = renamed[_HOST_CHECK].lower() or "none"
     return renamed | settings
 
 
 def is_translated(name: str) -> bool:
-    """Return True if librdkafka never gets this property: it is ignored or refused here, or is Java's login."""
+    """Return True if librdkafka never gets this property, because it is ignored, refused, or translated from Java's
+    login."""
     return name in _WITHOUT_EFFECT or name in _OF_JAVA or name in _REFUSED or name == "sasl.jaas.config"
 
 
@@ -257,7 +259,7 @@ def login_of_jaas(text: str, mechanism: str) -> dict[str, str]:
 
 def _login_properties(module: str, options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     missing = [name for name in names if name not in options and name != "scope"]
-    # Do not require user name and password for OAUTHBEARER, whose client id may be in other properties.
+    # OAUTHBEARER does not need user name and password here: its client id may be in other properties.
     if missing and names is _PASSWORD:
         raise ConfigError(f"{_JAAS} has no {missing[0]}: {module} needs {' and '.join(names)}")
     login = {names[name]: value for name, value in options.items()}
@@ -280,7 +282,8 @@ def _parse_jaas(text: str) -> tuple[str, dict[str, str]]:
         if name in options:
             raise ConfigError(f"{_JAAS} has the option {name} twice")
         options[name] = value
-    # Drop the package: repackaged clients have the same modules under names such as kafkashaded.org.apache.
+    # The package is dropped, because repackaged clients have the same modules under names such as
+    # kafkashaded.org.apache.
     return module.rpartition(".")[2], options
 
 
@@ -322,16 +325,16 @@ OF_JAVAS_STORES: Final = frozenset(_IN_WORDS) | {
 def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
     """Remove Java's properties of key and trust stores from ``given``; return librdkafka's.
 
-    The content of the files shows their type. Raise ConfigError if a file cannot be read or used.
+    The type of a file is determined by its content. Raise ConfigError if a file cannot be read or used.
     """
     for name in _FILES:
-        # Check the file's existence here, because librdkafka's error has no details. The authorities may be a folder or
-        # the word "probe".
+        # Check here that the files exist, because librdkafka's error has no details. ``ssl.ca.location`` may also be a
+        # folder or the word "probe".
         if name in given and not Path(given[name]).exists() and given[name] != "probe":
             raise ConfigError(f"{name} cannot be read: there is no {given[name]}")
     settings = {ours: given.pop(java) for java, ours in _IN_WORDS.items() if java in given}
     trust = _take_store(given, "ssl.truststore")
-    # Keep the names of keystore settings, which librdkafka has too, except ``ssl.keystore.type``.
+    # librdkafka has properties of the same names ``ssl.keystore.*``, except ``ssl.keystore.type``.
     key = _take_store(given, "ssl.keystore")
     if "location" in trust:
         settings |= _by_type("ssl.truststore", trust, {"PEM": _pem_trust, "PKCS12": _pkcs12_trust})
@@ -357,7 +360,7 @@ def _by_type(store: str, given: Mapping[str, str], known: Mapping[str, _Translat
             f"{store}.location names a JKS file, which only Java can read: convert it to PKCS12 with "
             f"keytool -importkeystore -deststoretype PKCS12, or use PEM files, and set {store}.type"
         )
-    # Find the type by the content. A file without a set type is JKS in Java, but PKCS12 files work there too.
+    # The content decides the type. If no type is set, Java assumes JKS, but it accepts PKCS12 files then too.
     kind = "PEM" if _PEM_MARK in content else "PKCS12"
     if written in {"PEM", "PKCS12"} and written != kind:
         raise ConfigError(f"{store}.type is {written}, but the file of {store}.location is {kind}")
@@ -380,8 +383,8 @@ def _pem_trust(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
 
 
 def _pem_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
-    """Return librdkafka's properties for key and certificate chain. Both name the same file, because Java keeps both in
-    one.
+    """Return librdkafka's properties for the key and the certificate chain. Both properties name the same file, because
+    Java keeps key and chain in one file.
     """
     return {"ssl.key.location": given["location"], "ssl.certificate.location": given["location"]}
 
@@ -391,7 +394,8 @@ def _pkcs12_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
 
 
 def _pkcs12_trust(given: Mapping[str, str], content: bytes) -> dict[str, str]:
-    """Convert the certificates of a PKCS12 file to PEM, the only form that librdkafka trusts."""
+    """Convert the certificates of a PKCS12 file to PEM, the only form that librdkafka accepts for trusted
+    certificates."""
     password = given.get("password")
     try:
         store = load_pkcs12(content, None if password is None else password.encode())
@@ -422,7 +426,8 @@ def _is_known(name: str) -> bool:
         return False
     consumer: Any = Consumer
     try:
-        # Put an unknown name last: librdkafka checks names in this order, so it fails before it starts anything.
+        # The last name is unknown on purpose: librdkafka checks the names in order, so it fails here before it starts a
+        # client.
         consumer({"group.id": "names", librdkafka_name(name): "", _NO_PROPERTY: ""})
     except KafkaException as error:
         words: str = error.args[0].str()

@@ -1,4 +1,4 @@
-"""Bounded reads of a broker's partitions, with clients that later reads reuse."""
+"""Reads of offset ranges from brokers; later reads reuse the Kafka clients."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ from tieredstore.process.per_process import PerProcess
 
 
 class LiveReader(Closing):
-    """Reads of one cluster, which share the client of ``cluster`` and a pool of consumers.
+    """Reads from one cluster. They share the client of ``cluster`` and a pool of consumers.
 
-    Thread-safe. Pickling includes the properties; clients are recreated after a fork or unpickling. Close it after use.
+    Thread-safe. A pickled reader includes the properties; clients are created again after a fork or unpickling. Close a
+    reader after use.
     """
 
     def __init__(self, properties: Mapping[str, str], *, isolation: Isolation, timeout_s: float = 60.0) -> None:
@@ -49,7 +50,7 @@ class LiveReader(Closing):
         configuration = client_configuration(properties, isolation)
         self._servers = configuration["bootstrap.servers"]
         self._timeout_s = timeout_s
-        # Reuse consumers: a new one has to connect and look up leaders before its first record.
+        # Reads reuse consumers, because a new consumer has to connect and look up leaders before its first record.
         self._consumers = PerProcess(
             partial(ConsumerPool, bounded_configuration(configuration, timeout_s)), ConsumerPool.close
         )
@@ -66,9 +67,9 @@ class LiveReader(Closing):
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records with offsets in ``[start, stop)``, in batches of about 4 MiB or 10,000 rows.
 
-        ``stop`` must be an end reported by the broker. The read continues until the log reaches ``stop``, even if the
-        last offsets have no records (transaction markers and aborted records). Records before an error are yielded
-        first.
+        ``stop`` must be an end reported by the broker. The last offsets of the range may have no records (transaction
+        markers and aborted records); the read still ends when the consumer has passed them. Records before an error are
+        yielded first.
 
         Raise ConfigError at once for invalid arguments. While reading, raise DataLossError in four cases: the broker
         lacks ``start``; retention overtakes the reader; the log ends before ``stop`` and does not grow for
@@ -87,7 +88,8 @@ class LiveReader(Closing):
         if extent.start == extent.stop:
             return
         self._check_identity(extent.topic, topic_id)
-        # Check the id before and after: offsets do not show that a topic was re-created during the read.
+        # Check the id before and after the read, because offsets do not show if the topic was created again during the
+        # read.
         with self._consumers.get().lent() as consumer:
             yield from BoundedRead(consumer, extent, shape, self._timeout_s).batches()
         self._check_identity(extent.topic, topic_id)
@@ -151,7 +153,7 @@ class LiveRange:
 
 
 class BoundedRead:
-    """One read of a range, by a consumer that nothing else uses meanwhile. Not thread-safe."""
+    """One read of a range, by a consumer that nothing else uses during the read. Not thread-safe."""
 
     def __init__(self, consumer: LiveConsumer, extent: LiveRange, columns: MessageColumns, timeout_s: float) -> None:
         self._consumer = consumer
@@ -166,8 +168,7 @@ class BoundedRead:
         self._pending_bytes = 0
         self._rows = FIRST_MESSAGES
         self._error: TieredStoreError | None = None
-        # The end of the log is known once the read has reached it, and is -1 before. From then on nothing arrives until
-        # the log grows.
+        # End of the log, or -1 as long as the read has not reached it. At the end nothing arrives until the log grows.
         self._end = -1
         self._deadline = 0.0
 
@@ -184,26 +185,28 @@ class BoundedRead:
                 self._is_done() or self._pending_bytes >= TARGET_BYTES or len(self._pending) >= MOST_MESSAGES
             ):
                 yield from self._flush()
-                # Restart the timeout: the caller's time between batches does not count.
+                # The time that the caller takes between batches does not count, so restart the timeout.
                 self._progress()
         if self._error is not None:
             raise self._error
 
     def _is_done(self) -> bool:
-        # Compare the end of the log too: the last offsets may be transaction markers or aborted records, which never
+        # The position alone is not enough: the last offsets may be transaction markers or aborted records, which never
         # arrive.
         return self._error is not None or max(self._position, self._end) >= self._range.stop
 
     def _receive(self) -> list[Message]:
-        """Return the messages that have arrived; if none has, wait a moment for one.
+        """Return the messages that have arrived; if there are none, wait a moment for one message.
 
-        consume(many, timeout) would wait until all have arrived, which never happens at the end of the log.
+        consume(many, timeout) would wait until as many as requested have arrived, which never happens at the end of the
+        log.
         """
-        # Give a number, to limit memory: librdkafka would return any number while more messages arrive.
+        # The number limits memory: librdkafka would return any number of messages while more arrive.
         return self._consumer.consume(self._rows, 0) or self._consumer.consume(1, _WAIT_S)
 
     def _take(self, messages: list[Message]) -> None:
-        # Check the timeout only if nothing arrives: errors arrive as messages too, and prove that a broker answers.
+        # Errors arrive as messages too, and show that a broker answers: so the timeout is checked only if nothing
+        # arrives.
         nothing = not messages
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)
@@ -221,7 +224,7 @@ class BoundedRead:
     def _flush(self) -> Iterator[pa.RecordBatch]:
         messages, size = self._pending, self._pending_bytes
         self._pending, self._pending_bytes = [], 0
-        # Split if the messages are much larger than the earlier ones, by which their number was chosen.
+        # The number of messages was chosen by the size of earlier messages. If these are much larger, split them.
         for run in pieces(messages) if size > 2 * TARGET_BYTES else (messages,):
             yield self._columns.build(run)
 
@@ -270,12 +273,12 @@ class BoundedRead:
         return DataLossError(f"{self._doing} from offset {position} on: {error.str()}")
 
     def _silence(self) -> TieredStoreError | None:
-        """Return the error to raise if nothing arrives: a lasting error at once, others after the timeout."""
+        """Return the error to raise if nothing arrives: a permanent error at once, other errors after the timeout."""
         trouble = self._consumer.trouble
         final = trouble.final(self._doing) or self._topic_fault()
         if final is not None or time.monotonic() < self._deadline:
             return final
-        # Report a loss if the connection is not the reason: the broker has answered that its log ends here.
+        # Without a connection error, the broker has answered that its log ends here: report a loss.
         if trouble.noted is None and 0 <= self._end < self._range.stop:
             return DataLossError(
                 f"{self._range} ends before offset {self._end}, but was to be read up to offset {self._range.stop}: "
@@ -288,7 +291,8 @@ class BoundedRead:
         return self._watch.faults(topic, [partition], self._doing).get(partition) if self._watch.is_due else None
 
     def _hear_statistics(self, text: str) -> None:
-        """Restart the timeout if the fetch position moves: records of aborted transactions never arrive."""
+        """Restart the timeout if the fetch position advances: records of aborted transactions are fetched but never
+        arrive here."""
         topics: dict[str, Any] = json.loads(text).get("topics", {})
         partitions = topics.get(self._range.topic, {}).get("partitions", {})
         position = partitions.get(str(self._range.partition), {}).get("next_offset", -1)

@@ -1,6 +1,6 @@
-"""Checks of topics without messages. librdkafka itself reports neither a missing topic nor denied access.
+"""Checks of topics from which no messages arrive. librdkafka reports neither a missing topic nor denied access.
 
-It only requests metadata repeatedly, without passing on the brokers' errors.
+It only repeats its metadata requests, and hides the brokers' errors.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.model import TopicPartition
 
 _FIRST_S: Final = 0.5
-"""Ask the brokers only after this time without messages, because the log may just not grow."""
+"""Seconds without messages after which the brokers are asked; usually the log just does not grow."""
 _MOST_S: Final = 5.0
 _LOOK_S: Final = 1.0
-"""The longest wait for an answer, during which no message is read."""
+"""The longest wait for an answer; no message is read during the wait."""
 
 
 class TopicWatch:
-    """Asks the brokers at intervals about partitions without messages. Used only on its client's thread."""
+    """Asks the brokers at intervals about partitions from which no messages arrive. Used only on its client's
+    thread."""
 
     def __init__(self, client: LiveConsumer | LiveAdmin, timeout_s: float) -> None:
         self._client = client
@@ -46,7 +47,7 @@ class TopicWatch:
         return time.monotonic() >= self._look_at
 
     def faults(self, topic: str, partitions: Iterable[int], doing: str) -> dict[int, TieredStoreError]:
-        """Return the lasting errors of these partitions, by partition number. One request.
+        """Return the permanent errors of these partitions, by partition number. One request.
 
         A missing topic counts only after a few seconds, because brokers may not know a new topic yet. Temporary errors
         are noted as the client's ``trouble``.
@@ -63,7 +64,7 @@ class TopicWatch:
                     is_waited_for = True
                     continue
             if kind is BrokerUnavailableError:
-                # Note the error, such as a partition without a leader: it explains the silence if the timeout passes.
+                # A temporary error, such as a partition without a leader: note it, to report it if the timeout passes.
                 self._client.trouble.note(error)
             else:
                 faults[number] = fault(error, doing)
@@ -77,7 +78,7 @@ class TopicWatch:
             listed = self._client.list_topics(topic, timeout=self._look_s).topics.get(topic)
         except KafkaException as raised:
             failure: KafkaError = raised.args[0]
-            # Return nothing if no broker answers: the client's connection error says more.
+            # If no broker answers, report nothing here: the client's connection error explains more.
             return {} if kind_of(failure) is BrokerUnavailableError else dict.fromkeys(partitions, failure)
         if listed is None:
             return dict.fromkeys(partitions, KafkaError(KafkaError._UNKNOWN_TOPIC))
@@ -88,7 +89,7 @@ class TopicWatch:
             known = listed.partitions.get(number)
             if known is None:
                 errors[number] = KafkaError(KafkaError._UNKNOWN_PARTITION)
-            # Ignore other errors, which concern unavailable replicas and do not affect reading.
+            # Other errors concern unavailable replicas and do not affect reading: ignore them.
             elif known.error is not None and known.error.code() == KafkaError.LEADER_NOT_AVAILABLE:
                 errors[number] = known.error
         return errors

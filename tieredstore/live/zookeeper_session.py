@@ -15,10 +15,10 @@ _ANSWER_S: Final = 5.0
 
 
 class ZooKeeperSession:
-    """Connects at the first call, and reconnects by itself. Thread-safe.
+    """A session that connects at the first call, and reconnects by itself. Thread-safe.
 
-    Calls raise BrokerUnavailableError without an answer in time, BrokerDeniedError, or ResourceNotFoundError for a
-    missing node. If the node exists already, or has another version, they raise kazoo's own error (see :attr:`errors`).
+    Calls raise BrokerUnavailableError if no answer comes in time, BrokerDeniedError, or ResourceNotFoundError for a
+    missing node. If a node exists already, or has another version, they raise kazoo's own error (see :attr:`errors`).
     """
 
     def __init__(self, hosts: str, session_s: float, *, answer_s: float = _ANSWER_S) -> None:
@@ -81,7 +81,8 @@ class ZooKeeperSession:
             self._call(path, "delete_async", path)
 
     def set_if(self, condition: str, path: str, data: bytes, version: int = -1) -> bool:
-        """Set a node's data in one transaction, if it has ``version`` (-1: any) and the node ``condition`` exists.
+        """Set a node's data if the node has ``version`` (-1: any) and the node ``condition`` exists, in one
+        transaction.
 
         Return False if the node is missing or has another version. Raise ResourceNotFoundError if ``condition`` is
         missing.
