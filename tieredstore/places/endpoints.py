@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class Endpoint:
     """A store and a prefix.
 
-    ``url`` None means the store of the settings. ``prefix`` None means the URL's prefix or, without a URL,
-    ``key.prefix``. ``storage`` are properties ``storage.*`` that differ at this place, as pairs of name and text.
+    If ``url`` is None, the store is that of the settings. If ``prefix`` is None, it is the URL's prefix or, without a
+    URL, ``key.prefix``. ``storage`` has the properties ``storage.*`` that differ at this place, as pairs of name and
+    text.
     """
 
     url: str | None = None
@@ -28,9 +29,11 @@ class Endpoint:
 
 
 class EndpointProvider(ABC):
-    """Chooses the place of each topic. Every process that reads or writes makes the subclass from the settings.
+    """Chooses the place of each topic. Every process that reads or writes creates an instance of the subclass from the
+    settings.
 
-    It must return the same endpoint for a topic everywhere and always: readers do not find data at an earlier endpoint.
+    A topic must get the same endpoint in every process and at all times, because readers do not look for data at other
+    endpoints.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -42,7 +45,7 @@ class EndpointProvider(ABC):
 
     @abstractmethod
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return all places besides the settings' own; a listing visits all of them."""
+        """Return all places other than the settings' own; a listing of topics visits all of them."""
 
 
 class RulesProvider(EndpointProvider):
@@ -53,7 +56,7 @@ class RulesProvider(EndpointProvider):
         self._rules = [(rule, _endpoint_of(rule)) for rule in settings.endpoint.rules]
 
     def endpoint(self, topic: str) -> Endpoint:
-        """Return the place of the first matching rule, or the settings' own."""
+        """Return the place of the first matching rule, or the settings' own place if no rule matches."""
         return next((endpoint for rule, endpoint in self._rules if rule.holds(topic)), Endpoint())
 
     def endpoints(self) -> Sequence[Endpoint]:
@@ -67,7 +70,7 @@ def _endpoint_of(rule: EndpointRule) -> Endpoint:
 
 
 def provider_of(settings: Settings) -> EndpointProvider:
-    """Make the provider that the settings name; raise ConfigError for an unusable class."""
+    """Create the provider that the settings name; raise ConfigError if its class cannot be used."""
     name = settings.endpoint.provider_class
     if name is None:
         return RulesProvider(settings)

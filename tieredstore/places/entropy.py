@@ -1,4 +1,5 @@
-"""Store whose segment keys have hash bits after the prefix; shows the keys without these bits."""
+"""A store that adds hash bits after the prefix to the stored keys of segments, and shows the keys without these
+bits."""
 
 from __future__ import annotations
 
@@ -20,16 +21,17 @@ from tieredstore.process.thread_pool import ThreadPool
 _logger: Final = logging.getLogger(__name__)
 
 _MOST_LISTINGS: Final = 256
-"""Maximum number of folders listed in parallel; if there are more, one listing covers all and is sorted in memory."""
+"""Maximum number of folders to list in parallel. If there are more, one listing covers all folders, and is sorted in
+memory."""
 
 _PAGE: Final = 1000
 
 
 class LaidOutStore(MappedStore):
-    """A place whose layout is recorded in the bucket: checked before the first request, written before the first
-    segment.
+    """A place with a layout that is recorded in the bucket. The record is checked before the first request, and written
+    before the first segment.
 
-    Objects that do not belong to a segment, such as our own state, keep their keys.
+    Objects that belong to no segment, such as this project's own state, keep their keys.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout) -> None:
@@ -41,7 +43,8 @@ class LaidOutStore(MappedStore):
         return f"{type(self).__name__}({self.inner!r}, {self.prefix!r}, {self.layout!r})"
 
     def look_first(self, key: str, *, writes: bool) -> None:
-        """Check once that this key layout is the layout recorded in the bucket; two threads may both check."""
+        """Check once that the bucket has no record of another layout. Two threads may both check, which does no
+        harm."""
         if not self._is_checked:
             self._is_recorded = check_layout(self.inner, self.prefix, self.layout)
             self._is_checked = True
@@ -57,7 +60,7 @@ class EntropyStore(LaidOutStore):
         return EntropyStore, (self.inner, self.prefix, self.layout)
 
     def inner_key(self, key: str) -> str:
-        """Add the bits of its partition to a key."""
+        """Add to a key the bits of its partition."""
         if not key.startswith(self.prefix):
             return key
         path = key[len(self.prefix) :]
@@ -65,7 +68,7 @@ class EntropyStore(LaidOutStore):
         return key if where is None else f"{self.prefix}{self._bits(path)}{path}"
 
     def outer_key(self, key: str) -> str | None:
-        """Remove the bits; None for a segment's key with other bits than its partition's, or none."""
+        """Remove the bits from a stored key. Return None for a segment's key without the bits of its partition."""
         if not key.startswith(self.prefix):
             return key
         path = key[len(self.prefix) :]
@@ -119,8 +122,8 @@ class EntropyStore(LaidOutStore):
         return bits_folder(self.layout.cluster or "", where, self.layout.bits)
 
     def _after(self, folder: str, outer_prefix: str, start_after: str) -> str | None:
-        """Translate a listing's ``start_after`` to the keys of one folder; None if ``start_after`` comes before all
-        requested keys.
+        """Translate ``start_after`` of a listing to the keys of one folder; None if it comes before all requested
+        keys.
         """
         if not start_after.startswith(self.prefix):
             return None
@@ -128,7 +131,8 @@ class EntropyStore(LaidOutStore):
 
 
 def begin_all(listings: Iterable[Iterator[ObjectInfo]]) -> list[Iterator[ObjectInfo]]:
-    """Fetch the first page of each listing in parallel: a merge needs an entry of each before it yields any."""
+    """Fetch the first page of each listing in parallel, because a merge needs an entry of every listing before its
+    first result."""
 
     def begin(listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         return chain(list(islice(listing, _PAGE)), listing)

@@ -14,10 +14,11 @@ def entropy_bits(cluster: str, topic: str, partition: int, count: int) -> str:
 
 
 def bits_folder(cluster: str, where: TopicIdPartition, count: int) -> str:
-    """Return the part of a key after the prefix: the bits and a slash, or nothing for ``count`` 0."""
+    """Return the text that follows the prefix in a key: the bits and a slash; an empty text if ``count`` is 0."""
     return f"{entropy_bits(cluster, where.topic, where.partition, count)}/" if count else ""
 
 
 def all_folders(count: int) -> list[str]:
-    """Return all folders of ``count`` bits, sorted; for 0, one folder with an empty name."""
+    """Return the names of all folders of ``count`` bits, sorted. If ``count`` is 0, there is one folder with an empty
+    name."""
     return [f"{number:0{count}b}/" for number in range(1 << count)] if count else [""]

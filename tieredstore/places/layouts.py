@@ -1,6 +1,6 @@
 """Assembles the places for settings with a layout other than the plugin's.
 
-Kept apart from ``opening``, which imports it only for such settings: most commands never load these layouts.
+``opening`` imports this module only for such settings, so that most commands never load these layouts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def lay_out_places(store: ObjectStore, settings: Settings) -> ObjectStore:
-    """Wrap ``store`` in the settings' layout, and add their other places; closing the result closes all."""
+    """Wrap ``store`` in the layout of the settings, and add the other places that the settings name. Closing the result
+    closes all stores."""
     own = Place(Endpoint(), _lay_out(store, settings.key_prefix, settings), settings.key_prefix)
     provider = provider_of(settings)
     places = [own]

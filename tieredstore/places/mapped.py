@@ -11,7 +11,8 @@ from tieredstore.errors import TieredStoreError
 
 
 class MappedStore(DelegatingStore):
-    """Passes every call on with the keys of ``inner``. A subclass translates keys, and lists."""
+    """Passes every call on to ``inner``, with the key that the object has there. A subclass translates keys, and
+    implements listings."""
 
     @abstractmethod
     def inner_key(self, key: str) -> str:
@@ -22,7 +23,7 @@ class MappedStore(DelegatingStore):
         """Return the key under which an object of ``inner`` is shown; None if it is hidden."""
 
     def look_first(self, key: str, *, writes: bool) -> None:
-        """Called before each request for ``key``, or for keys with that prefix."""
+        """Hook that is called before each request for ``key``, or for keys that begin with ``key``."""
 
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:
         """Return ``inner``, and the key in it."""
@@ -40,7 +41,7 @@ class MappedStore(DelegatingStore):
         self.inner.delete(self.inner_key(key) for key in keys)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """Yield the abandoned writes of ``inner`` whose shown keys start with ``prefix``."""
+        """Yield the abandoned writes of ``inner``, with their shown keys, if these start with ``prefix``."""
         writes = super().abandoned_writes()
         return None if writes is None else self._see_writes(writes, prefix)
 
@@ -55,7 +56,7 @@ class MappedStore(DelegatingStore):
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """Copy the staged object to its key, and delete the staged one."""
+        """Copy the staged object to its final key, then delete the staged object."""
         ObjectStore.publish(self, prepared)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
@@ -65,7 +66,8 @@ class MappedStore(DelegatingStore):
         return self.inner.discard(replace(write, key=self.inner_key(write.key)))
 
     def see_listing(self, listed: Iterable[ObjectInfo], prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        """Yield a listing of ``inner`` with the shown keys under ``prefix`` and after ``start_after``, in its order."""
+        """Yield the entries of a listing of ``inner`` with their shown keys, if these begin with ``prefix`` and come
+        after ``start_after``. The order stays."""
         for info in listed:
             key = self.outer_key(info.key)
             if key is not None and key.startswith(prefix) and (start_after is None or is_behind(key, start_after)):
@@ -73,7 +75,7 @@ class MappedStore(DelegatingStore):
 
 
 def is_behind(key: str, other: str) -> bool:
-    """Return True if a listing has ``key`` after ``other``."""
+    """Return True if ``key`` comes after ``other`` in a listing."""
     return key.encode() > other.encode()
 
 

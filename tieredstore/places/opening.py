@@ -1,4 +1,4 @@
-"""Opens the store that everything above reads and writes."""
+"""Opening of the store, with all its places, that the other packages read and write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def open_places(settings: Settings) -> ObjectStore:
-    """Open the settings' store with all of its places; return the plain store if there are no others."""
+    """Open the settings' store with all places that the settings name. Without a layout and other places, this is the
+    plain store."""
     with contextlib.ExitStack() as opened:
         store = opened.enter_context(contextlib.closing(open_wrapped(settings)))
         placed_store = place_store(store, settings)
@@ -22,7 +23,8 @@ def open_places(settings: Settings) -> ObjectStore:
 
 
 def place_store(store: ObjectStore, settings: Settings) -> ObjectStore:
-    """Wrap ``store`` in the settings' layout, and add their other places; closing the result closes all."""
+    """Wrap ``store`` in the layout of the settings, and add the other places that the settings name. Closing the result
+    closes all stores."""
     if settings.endpoint.is_default:
         return store
     # Import layouts only when needed: most buckets have the plugin's layout.

@@ -1,6 +1,7 @@
-"""Describes a raw segment for its manifest, from the ends of its files.
+"""Description of a raw segment, a segment in Pinterest's layout, for its manifest. It reads only the ends of the
+segment's files.
 
-Kept apart from ``raw_store``: it parses bytes that a function gives it, and needs neither stores nor object keys.
+Kept apart from ``raw_store``, because it needs neither stores nor object keys: a function gives it the bytes to parse.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _PIECE: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RawDescription:
-    """Facts about a raw segment. ``end_offset`` is the last batch's. An index that does not fit the log is not used."""
+    """Facts about a raw segment. ``end_offset`` is the last offset of the last batch. Readers do not use an index that
+    does not fit the log."""
 
     end_offset: int
     max_timestamp_ms: int
@@ -33,7 +35,7 @@ class RawDescription:
 
 
 def describe_raw(segment: RawSegment, read: Callable[[str, int, int], bytes]) -> RawDescription:
-    """Describe a segment by four small reads, or by all batch headers if an index is not usable.
+    """Describe a segment by four small reads. If an index is not usable, read all batch headers instead.
 
     ``read(ending, start, stop)`` reads a file of the segment. Raise BatchCorruptError for a damaged log.
     """
@@ -55,7 +57,7 @@ class _Description:
         end = None if entry is None else self._end_from(*entry)
         index_fits = end is not None or self._segment.files[INDEX].size == 0
         time_entry = self._last_time_entry()
-        # Read all batch headers of the log if either index is not usable.
+        # If one of the indexes is not usable, read all batch headers of the log.
         if end is None or time_entry is None:
             last, timestamp = self._walk_from(0)
         else:
@@ -70,7 +72,8 @@ class _Description:
         return RawDescription(last.last_offset, timestamp, epochs, index_fits, time_index_fits or is_unused)
 
     def _last_offset_entry(self) -> tuple[int, int] | None:
-        """Return offset and position of the index's last entry; None if it has none, or does not fit the log."""
+        """Return offset and position of the last entry in the offset index; None if the index has no entry, or is
+        damaged."""
         size = self._segment.files[INDEX].size
         if size == 0 or size % _OFFSET_ENTRY:
             return None
@@ -84,7 +87,8 @@ class _Description:
         return self._base + int.from_bytes(raw[:4], "big", signed=True), int.from_bytes(raw[4:], "big", signed=True)
 
     def _last_time_entry(self) -> tuple[int, int] | None:
-        """Return timestamp and offset of the time index's last entry, or None."""
+        """Return timestamp and offset of the last entry in the time index; None if the index has no entry, or is
+        damaged."""
         size = self._segment.files[TIME_INDEX].size
         if size == 0 or size % _TIME_ENTRY:
             return None
@@ -98,8 +102,8 @@ class _Description:
         return int.from_bytes(raw[:8], "big", signed=True), self._base + int.from_bytes(raw[8:], "big", signed=True)
 
     def _end_from(self, offset: int, position: int) -> tuple[BatchHeader, int] | None:
-        """Return the last batch, and the greatest timestamp from ``position`` on; None if the entry does not fit the
-        log.
+        """Return the last batch, and the greatest timestamp from ``position`` on; None if this index entry does not fit
+        the log.
         """
         if not 0 <= position < self._size:
             return None
@@ -124,7 +128,7 @@ class _Description:
         return walk_batch_headers(self._view, self._size, position)
 
     def _view(self, position: int) -> memoryview:
-        """Return the bytes from ``position`` on, at least a batch header."""
+        """Return bytes from ``position`` on, at least as many as a batch header has."""
         at = position - self._piece_at
         if not 0 <= at <= len(self._piece) - min(HEADER_SIZE, self._size - position):
             self._piece_at, at = position, 0
@@ -143,7 +147,7 @@ class _Description:
             entries = read_offset_index(self._read(INDEX, 0, self._segment.files[INDEX].size), self._base)
             positions += [entry.position for entry in entries if entry.position]
         while epochs[-1][0] < last.partition_leader_epoch:
-            # Bisect the index, because epochs only grow: the next epoch's first batch lies between two of its entries.
+            # Epochs only grow, so bisection finds the two index entries between which the next epoch's first batch is.
             number = bisect_right(positions, epochs[-1][0], key=self._epoch_at)
             following = next(
                 header for header in self._headers(positions[max(0, number - 1)])

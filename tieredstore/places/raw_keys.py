@@ -55,7 +55,8 @@ class RawSegment:
         return self.files[LOG].size if LOG in self.files else 0
 
     def objects(self, prefix: str, cluster: str) -> list[ObjectInfo]:
-        """Return the segment as the plugin's objects, sorted by key. A whole segment has a manifest, made in memory."""
+        """Return the segment as the plugin's objects, sorted by key. If all of its files exist, a manifest is among
+        them, which readers get from memory."""
         digest = self.id(cluster)
         path = main_path(RemoteLogSegmentId(self.where, digest), self.base_offset)
         indexes = [self.files[ending] for ending in (INDEX, TIME_INDEX) if ending in self.files]
@@ -69,12 +70,13 @@ class RawSegment:
         if log is not None:
             seen.append(ObjectInfo(object_key(prefix, path, Suffix.LOG), log.size, log.etag, log.modified_ms))
         if log is not None and len(indexes) == 2:
-            # List the manifest with size 0, because it is not stored.
+            # The size is 0, because the manifest is not stored.
             seen.append(ObjectInfo(object_key(prefix, path, Suffix.MANIFEST), 0, log.etag, log.modified_ms))
         return seen
 
     def id(self, cluster: str) -> Uuid:
-        """Derive the segment's id. Another log under the same key, as of a re-created topic, gets another id."""
+        """Derive the segment's id from its key and its log. If another log is stored under the same key, for example of
+        a topic that was created again, the id changes."""
         log = self.files.get(LOG)
         written_s = 0 if log is None or log.modified_ms is None else log.modified_ms // 1000
         return _make_id(
@@ -105,7 +107,7 @@ class RawKeys:
         return f"{self.folder(where)}{padded_offset(base_offset)}.{ending}"
 
     def parse(self, key: str) -> RawFile | None:
-        """Parse a key; None if it is not that of a segment's file."""
+        """Parse a key; return None if it is not the key of a segment's file."""
         parts = key[len(self.prefix) :].split("/") if key.startswith(self.prefix) else []
         depth = 3 + bool(self.layout.bits)
         if len(parts) != depth or parts[-3] != self.cluster:
@@ -125,7 +127,7 @@ class RawKeys:
 
 
 def raw_topic_id(cluster: str, topic: str) -> Uuid:
-    """Derive a topic's id from its name; a re-created topic gets the same id."""
+    """Derive a topic's id from its name. If a topic is created again, its id stays the same."""
     return _make_id("topic", cluster, topic)
 
 

@@ -1,8 +1,8 @@
 """``_metadata``: a partition's list of segments for Pinterest's consumer.
 
-If it exists, that consumer reads only the listed segments, and looks up times in the list. So it must list all whole
-segments and no deleted one: a writer adds a segment after storing it, and a deleter removes the entry first. It is
-JSON, in the form of Gson, and is replaced conditionally by its etag.
+If the object exists, that consumer reads only the segments in the list, and looks up times there. So the list must have
+every whole segment, and no deleted segment: a writer first stores a segment, then adds its entry; a deleter first
+removes the entry. The object is JSON as Gson writes it, and changes only by conditional replace.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _Long: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=MAX_INT64)]
 
 @dataclass(frozen=True, slots=True, order=True)
 class NamedSegment:
-    """One entry of the list. Its time is that of the broker's log file, or later: times ascend with entries."""
+    """One entry of the list. Times ascend with offsets, so an entry's time may differ from that of the broker's log
+    file."""
 
     timestamp_ms: Annotated[_Long, Field(alias="timestamp")]
     base_offset: Annotated[_Long, Field(alias="baseOffset")]
@@ -70,7 +71,7 @@ def parse_metadata(raw: bytes) -> tuple[NamedSegment, ...] | None:
 
 
 def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], etag: str | None) -> bytes:
-    """Return the object's content; ``etag`` is that of the object to be replaced, or None."""
+    """Return the object's content. ``etag`` is the etag of the object that it will replace, or None."""
     rows = [
         {"timestamp": entry.timestamp_ms, "relativeOffset": 0, "baseOffset": entry.base_offset}
         for entry in sorted(entries)
@@ -87,10 +88,11 @@ def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], eta
 def complete_entries(
     entries: Collection[NamedSegment], logs: Collection[int], whole: Mapping[int, int]
 ) -> tuple[NamedSegment, ...]:
-    """Return entries for all whole segments, and the existing entries whose log is stored.
+    """Return entries for all whole segments, and those of the existing ``entries`` for which a log is stored.
 
-    ``logs`` are the base offsets with a log. ``whole`` maps the base offsets of whole segments to times. The time of a
-    new entry lies between those of its neighbours, because readers take entries in the order of their times.
+    ``logs`` has the base offsets of stored logs. ``whole`` maps the base offset of each whole segment to a time. The
+    time of a new entry lies between the times of its neighbors, because readers take entries in the order of their
+    times.
     """
     kept = {entry for entry in entries if entry.base_offset in logs}
     known = {entry.base_offset: entry.timestamp_ms for entry in kept}
@@ -98,7 +100,7 @@ def complete_entries(
     if not missing:
         return tuple(sorted(kept))
     offsets = sorted({*known, *missing})
-    # Find for each offset the smallest known time at that offset or a later one.
+    # For each offset: the smallest known time at that offset or at a later offset.
     latest = accumulate((known.get(offset, MAX_INT64) for offset in reversed(offsets)), min)
     bounds = dict(zip(reversed(offsets), latest, strict=True))
     least = 0
@@ -114,11 +116,12 @@ class MetadataKeeper:
     """Keeps each partition's ``_metadata`` up to date with its segments. Safe from several threads and processes."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
-        """Use ``store``, which shows a raw layout under the plugin's keys and ``prefix``."""
+        """``store`` shows the raw layout's objects under the plugin's keys; these begin with ``prefix``."""
         self._store, self._prefix = store, prefix
 
     def name_all(self, folder: str, times: Mapping[int, int] | None = None) -> None:
-        """Add all whole segments of a partition; ``times`` are the modification times of log files, by base offset.
+        """Add entries for all whole segments of a partition; ``times`` has the modification times of log files, by base
+        offset.
 
         ``folder`` is the partition's folder in the plugin's keys. The call makes one listing and two small requests.
         """
@@ -130,16 +133,17 @@ class MetadataKeeper:
 
         is_certain = False
         while not is_certain:
-            # List the folder again if it has new entries besides the caller's: a concurrent deleter may have removed
-            # those segments since.
+            # If entries were added that are not the caller's, list the folder again: another process may just have
+            # deleted those segments.
             added, was_there = self._change(folder, complete, creates=True)
             is_certain = was_there and not added - set(known)
 
     def forget(self, folder: str, base_offsets: Collection[int], *, are_deleted: bool = False) -> None:
-        """Remove the entries of segments: before their files are deleted, and again afterwards with ``are_deleted``.
+        """Remove the entries of segments. Call this before deleting their files, and again afterwards with
+        ``are_deleted``.
 
-        The second call replaces the object even without a change. So an uploader that listed the files before fails its
-        conditional write, and lists again.
+        The second call replaces the object even if nothing changes. If an uploader listed the files before the
+        deletion, its conditional write then fails, and it lists them again.
         """
 
         def without(entries: tuple[NamedSegment, ...]) -> tuple[NamedSegment, ...]:
@@ -166,7 +170,8 @@ class MetadataKeeper:
         creates: bool = False,
         replaces: bool = False,
     ) -> tuple[set[int], bool]:
-        """Apply ``change``; return the base offsets that it added, and False only if this call made the object."""
+        """Apply ``change`` to the entries. Return the base offsets that it added, and False if this call created the
+        object, otherwise True."""
         key = f"{folder}{METADATA}"
         where = partition_of(folder.removeprefix(self._prefix))
         assert where is not None
@@ -190,9 +195,10 @@ class MetadataKeeper:
         raise StoreUnavailableError(f"{key!r} was changed {_TRIES} times by other writers meanwhile; try again")
 
     def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
-        """Return the entries, None if absent or damaged, and the object's etag, None if absent."""
+        """Return the entries (None if the object is absent or damaged) and the object's etag (None if it is absent)."""
         try:
-            # Read the etag first: if the object is then replaced, the conditional write fails.
+            # The etag is read first: if another process replaces the object before the second read, the conditional
+            # write fails.
             etag = self._store.head(key).etag or ""
             entries = parse_metadata(self._store.get_small(key, _MAX_BYTES) or b"")
         except ObjectNotFoundError:

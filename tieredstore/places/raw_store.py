@@ -1,6 +1,7 @@
-"""Shows the files of Pinterest's layout as the plugin's objects: a log, its indexes, and a manifest made in memory.
+"""A store that shows the files of Pinterest's layout as the plugin's objects: a log, its indexes, and a manifest that
+is created in memory.
 
-Kept apart from ``layouts``, which chooses between this store and the one of ``entropy``.
+Kept apart from ``layouts``, which chooses between this store and the store of ``entropy``.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ _Value = TypeVar("_Value")
 class RawStore(LaidOutStore):
     """Shows each segment's ``.index``, ``.timeindex`` and ``.log`` as ``.indexes``, ``.log`` and ``.rsm-manifest``.
 
-    The layout stores no topic ids: an id is derived from the name, and a key with another id finds the same files.
-    Writers write each file by its own ending, under the name of the segment's objects. ``.indexes`` and manifests
-    cannot be written. Deleting a manifest deletes the log, and with it the segment. Our own watermarks have keys
-    without the topic id.
+    The layout stores no topic ids: an id is derived from the topic's name, and a key with another id leads to the same
+    files. A writer puts each file under the name of the segment's objects, with the file's ending. ``.indexes`` and
+    manifests cannot be written. Deleting a manifest deletes the log, and so the segment. The uploader's watermarks have
+    keys without the topic id.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout, chunk_size: int = 1 << 22) -> None:
@@ -66,7 +67,8 @@ class RawStore(LaidOutStore):
     # Keys
 
     def inner_key(self, key: str) -> str:
-        """Return the stored key of a file; manifests and ``.indexes``, which are not stored, keep theirs."""
+        """Return the stored key of a file. The keys of manifests and ``.indexes``, which are not stored, stay
+        unchanged."""
         path = key[len(self.prefix) :] if key.startswith(self.prefix) else ""
         if path.startswith(_WATERMARKS):
             return f"{self.prefix}{_WATERMARKS}{_without_id(path[len(_WATERMARKS) :])}"
@@ -80,7 +82,8 @@ class RawStore(LaidOutStore):
         return key if named is None else self._keys.file(where, int(named[1]), named[2])
 
     def outer_key(self, key: str) -> str | None:
-        """Return the plugin's key for a segment's file; None for any other file, except our own state."""
+        """Return the plugin's key for a segment's file. The keys of this project's own state stay unchanged; for any
+        other file return None."""
         file = self._keys.parse(key)
         if file is None:
             return key if key.startswith(f"{self.prefix}{STATE}") else None
@@ -141,7 +144,7 @@ class RawStore(LaidOutStore):
         target[:] = self.get(key, start, start + len(target))
 
     def head(self, key: str) -> ObjectInfo:
-        """Return a file's metadata; for a manifest or ``.indexes``, those that a listing shows."""
+        """Return a file's metadata; for a manifest or ``.indexes``, the metadata that a listing shows."""
         parsed = self._object(key)
         if parsed is None:
             return super().head(key)
@@ -159,17 +162,17 @@ class RawStore(LaidOutStore):
         return super().replace(key, body, etag)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete the files behind the objects: for a manifest, the log.
+        """Delete the files that the objects show; for a manifest, the log.
 
-        Remove the log's entry from Pinterest's ``_metadata`` first.
+        Before that, remove the log's entry from Pinterest's ``_metadata``.
         """
         every = list(keys)
         logs = self._base_offsets(every, {Suffix.MANIFEST, Suffix.LOG})
         for folder, base_offsets in logs.items():
             self._metadata.forget(folder, base_offsets)
         self.inner.delete(file for key in every for file in self._files(key))
-        # Remove the deleted segments' entries again: a concurrent writer may have added them while the segments were
-        # whole.
+        # A concurrent writer may have added the entries of the deleted segments while these were still whole: remove
+        # them again.
         for folder, base_offsets in self._base_offsets(every, {Suffix.MANIFEST}).items():
             self._metadata.forget(folder, base_offsets, are_deleted=True)
 
@@ -193,7 +196,8 @@ class RawStore(LaidOutStore):
     # Listing
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List a single partition as its listing comes; for several, hold the whole listing and sort it."""
+        """List one partition without holding its listing in memory; for several partitions, hold the whole listing and
+        sort it."""
         self.look_first(prefix, writes=False)
         path = prefix[len(self.prefix) :] if prefix.startswith(self.prefix) else ""
         if path.startswith(STATE):
@@ -211,7 +215,8 @@ class RawStore(LaidOutStore):
 
     def _of_partition(self, where: TopicIdPartition, path: str, start_after: str | None) -> Iterator[RawSegment]:
         folder = self._keys.folder(where)
-        # Take the name after the two folders, because the prefix may end within an offset.
+        # The name is the part after the two folders, up to the offset, of which the prefix may have only the first
+        # digits.
         name = path.split("/", 2)[2].partition("-")[0]
         after: str | None = None
         in_folder = f"{self.prefix}{path.rpartition('/')[0]}/"
@@ -224,11 +229,12 @@ class RawStore(LaidOutStore):
         if STATE.startswith(path) and path:
             return
         topic = path.partition("/")[0]
-        # Find a text that the raw folders begin with too; extra entries are filtered out later.
+        # ``topic`` becomes a text with which the raw folders begin too. It may match too many folders, whose entries
+        # are filtered out later.
         if "/" in path:
             topic = _without_id(path).partition("/")[0] + "-"
         elif not topic.endswith("-"):
-            topic = topic.partition("-")[0]  # what follows may be the beginning of an id
+            topic = topic.partition("-")[0]  # the text after the dash may be the beginning of an id
         folders = all_folders(self.layout.bits) if 1 << self.layout.bits <= _MOST_LISTINGS else None
         listed: defaultdict[tuple[str, int], list[ObjectInfo]] = defaultdict(list)
         for start in (
@@ -342,7 +348,7 @@ class RawStore(LaidOutStore):
 
 
 class _Recent(Generic[_Value]):
-    """The latest ``most`` values. Safe from several threads."""
+    """A cache of the latest ``most`` values. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most

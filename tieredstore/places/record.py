@@ -1,6 +1,8 @@
-"""``<prefix>!tieredstore/layout.json`` records the layout of the keys under a prefix, so that no writer uses another.
+"""``<prefix>!tieredstore/layout.json`` records the layout of the keys under a prefix, so that all writers use the same
+layout.
 
-The first writer of a segment in a layout other than the plugin's writes it; it never changes afterwards.
+The first writer that stores a segment in a layout other than the plugin's writes this object, which never changes
+afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from tieredstore.format.keys import parse_key
 from tieredstore.versions import LAYOUT_RECORD
 
 STATE: Final = "!tieredstore/"
-"""The keys of objects with our own state have this text after the prefix."""
+"""In the keys of this project's own state, this text follows the prefix."""
 
 _NAME: Final = f"{STATE}layout.json"
 _MAX_BYTES: Final = 4096
@@ -75,7 +77,7 @@ def layout_key(prefix: str) -> str:
 
 
 def read_layout(store: ObjectStore, prefix: str) -> Layout | None:
-    """Return the layout recorded under the prefix, by one request; None without a record."""
+    """Return the layout recorded under the prefix; None if none is recorded. One request."""
     key = layout_key(prefix)
     try:
         return Layout.parse(store.get_small(key, _MAX_BYTES), key)
@@ -84,7 +86,8 @@ def read_layout(store: ObjectStore, prefix: str) -> Layout | None:
 
 
 def check_layout(store: ObjectStore, prefix: str, layout: Layout) -> bool:
-    """Return True if ``layout`` is recorded, False if none is; raise ConfigError if another is."""
+    """Return True if ``layout`` is recorded, and False if no layout is; raise ConfigError if another layout is
+    recorded."""
     recorded = read_layout(store, prefix)
     if recorded is None:
         return False
@@ -96,7 +99,8 @@ def check_layout(store: ObjectStore, prefix: str, layout: Layout) -> bool:
 
 
 def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
-    """Record the layout if none is recorded. Raise ConfigError if another is, also by a concurrent writer.
+    """Record ``layout`` if no layout is recorded. Raise ConfigError if another layout is recorded, even by a concurrent
+    writer.
 
     Raise ConfigError if segments exist under the plugin's keys, because readers of this layout would not find them.
     """
@@ -115,22 +119,22 @@ def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
 
 
 def _unwrap(store: ObjectStore) -> ObjectStore:
-    """Remove the wrappers that do not affect the layout from ``store``."""
+    """Return the store inside the wrappers that do not affect the layout."""
     while isinstance(inner := getattr(store, "inner", None), ObjectStore) and not hasattr(store, "layout"):
         store = inner
     return store
 
 
 def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
-    """Return the layout recorded under the prefix, if ``store`` was opened without any; None if none is recorded.
+    """Return the layout that is recorded under the prefix, or None. Return None also if ``store`` was opened with a
+    layout.
 
     The call takes one request, or two if a layout is recorded.
     """
     if hasattr(_unwrap(store), "layout"):
-        return None  # nothing to check: a store with a key layout checks that layout before its first request
+        return None  # a store that was opened with a layout checks the record itself, before its first request
     try:
-        # Ask by a HEAD first: most stores have no such object, and a HEAD has no body that a faulty store could
-        # corrupt.
+        # Most stores have no such object, so send a HEAD first: it has no body that a faulty store could corrupt.
         store.head(layout_key(prefix))
     except ObjectNotFoundError:
         return None
@@ -141,7 +145,7 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
 def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
     """Raise ConfigError if the prefix has a recorded layout, but ``store`` was opened without one.
 
-    Call it before writing: readers of the recorded layout would not find objects under the plugin's keys.
+    Call this before writing: readers with the recorded layout would not find objects under the plugin's keys.
     """
     other = other_layout(store, prefix)
     if other is not None:

@@ -1,4 +1,4 @@
-"""Shows several places as one store, in which each topic's objects lie at its own place."""
+"""A store that shows several places as one store. Each topic's objects are at the topic's place."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _MOST_TOPICS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An endpoint's store, whose segments are shown under ``prefix``.
+    """An endpoint with its opened store. ``prefix`` is the beginning of the keys of its segments.
 
-    ``is_own_store`` is True if it shares the store of the first place, which alone closes that store.
+    ``is_own_store`` is True if this place uses the same store as the first place, which then closes the store for both.
     """
 
     endpoint: Endpoint
@@ -49,12 +49,14 @@ class Place:
 
 
 def places_of(store: ObjectStore, prefix: str) -> tuple[Place, ...]:
-    """Return the places of ``store``, the settings' own first; a store without others is the only place."""
+    """Return the places of ``store``; the first is the settings' own place. A store that is not routed is the only
+    place."""
     return store.places if isinstance(store, RoutedStore) else (Place(Endpoint(), store, prefix),)
 
 
 class RoutedStore(DelegatingStore):
-    """A store with the keys of the settings' own place. It sends the objects of each topic to the topic's place.
+    """A store that sends each request for a topic's object to the topic's place. Its keys begin with the prefix of the
+    settings' own place.
 
     A topic's objects are its segments, its watermarks, and its records in quarantine. All other objects are at the
     settings' own place.
@@ -76,7 +78,7 @@ class RoutedStore(DelegatingStore):
 
     @property
     def identity(self) -> str:
-        """The identities of all places, the settings' own first."""
+        """The identities of all places, beginning with the settings' own place."""
         identities = [self.places[0].store.identity]
         identities += [f"{place.store.identity}/{place.prefix}" for place in self.places[1:]]
         return ", ".join(identities)
@@ -164,7 +166,8 @@ class RoutedStore(DelegatingStore):
                     yield replace(write, key=key)
 
     def now_ms(self) -> int | None:
-        """Return the earliest time of all places, so that no object seems too old; None if a place has no clock."""
+        """Return the earliest time of all places' clocks, so that no object seems older than it is; None if a place has
+        no clock."""
         times = [admin_of(place.store).now_ms() for place in self.places]
         known = [time for time in times if time is not None]
         return min(known) if len(known) == len(times) else None
@@ -184,13 +187,13 @@ class RoutedStore(DelegatingStore):
         return rules
 
     def lifecycle(self) -> BucketLifecycle | str:
-        """Return a sentence: each place has its own rules."""
+        """Return a sentence, because each place has its own lifecycle rules."""
         return (
             f"endpoint.rules name {len(self.places)} places, each with its own lifecycle rules: choose one by --store"
         )
 
     def caller(self) -> str:
-        """Return the identity of requests at each place that knows it."""
+        """Return the identity under which requests are sent, for each place that knows it."""
         return "; ".join(dict.fromkeys(filter(None, (admin_of(place.store).caller() for place in self.places))))
 
     def close(self) -> None:
@@ -208,7 +211,7 @@ class RoutedStore(DelegatingStore):
         if path.startswith(_OF_TOPICS):
             path = path[len(STATE) :].partition("/")[2]
         topic_folder, slash, rest = path.partition("/")
-        # Parse only the topic's folder: a listing's prefix may end there.
+        # Only the topic's folder matters, and a listing's prefix may end there: so complete the path for the parser.
         where = partition_of(f"{topic_folder}/0/{rest}") if slash else None
         return None if where is None else where.topic
 
@@ -245,7 +248,8 @@ class RoutedStore(DelegatingStore):
                 self._tell(key, place)
 
     def _tell(self, key: str, place: Place) -> None:
-        """Warn once about a topic whose objects are at this place although the rules name another."""
+        """Warn once about a topic that has objects at this place although the rules name another place for the
+        topic."""
         topic = self._where(key)
         if topic is not None and topic not in self._told:
             self._told.add(topic)
