@@ -29,8 +29,10 @@ def honoured_names() -> str:
 
 
 def names_without_effect() -> str:
-    """Return Secor's properties that are accepted without effect."""
-    return _listed(sorted(map(_whole, WITHOUT_EFFECT)))
+    """Return Secor's properties that are accepted without effect; those with a reason come last."""
+    silent = [_whole(name) for name, words in sorted(WITHOUT_EFFECT.items()) if not words]
+    rows = [f"`{_whole(name)}` | {words}" for name, words in sorted(WITHOUT_EFFECT.items()) if words]
+    return "\n".join([_listed(silent), "", "property | because", "---|---", *rows])
 
 
 def refused_names() -> str:
