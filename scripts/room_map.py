@@ -36,9 +36,11 @@ def _source(room: str) -> Path:
 
 
 def _description(room: str) -> str:
-    """Return the first sentence of the room's docstring, as Markdown."""
+    """Return the first clause of the room's docstring, or its first sentence if that clause is short, as Markdown."""
     docstring = " ".join((ast.get_docstring(ast.parse(_source(room).read_text())) or "").split())
-    return re.split(r"(?<=[.:]) (?=[A-Z`:])", docstring)[0].rstrip(":.").replace("``", "`")
+    sentence = re.split(r"(?<=[.]) (?=[A-Z`])", docstring)[0].rstrip(":.").replace("``", "`")
+    clause = re.split(r"[:;,] | \(", sentence)[0]
+    return clause if len(clause.split()) > 3 else sentence
 
 
 def renew_page(page: str) -> str:

@@ -79,7 +79,7 @@ _ENDS: Final = """129, 130, 143 | ended by SIGHUP, SIGINT (Ctrl-C), SIGTERM; a s
 class Help:
     """Help of one command: its arguments and options, by panel."""
 
-    usage: str
+    arguments: str
     summary: str
     panels: dict[str, list[Option]]
 
@@ -139,8 +139,8 @@ def help_of(path: str, command: Any) -> Help:
     seen = _Seen()
     command.format_options(context, seen)
     panels = {title: [each for each in rows if each[0] not in _EVERYWHERE] for title, rows in seen.panels.items()}
-    usage = command.get_usage(context).removeprefix("Usage: ").replace(" [OPTIONS]", "")
-    return Help(" ".join(usage.split()), " ".join(command.help.split("\n\n")[0].split()), panels)
+    arguments = command.get_usage(context).partition(path)[2].replace(" [OPTIONS]", "")
+    return Help(" ".join(arguments.split()), " ".join(command.help.split("\n\n")[0].split()), panels)
 
 
 class _Seen:
@@ -178,7 +178,7 @@ def _shared(commands: Mapping[str, Help], shared: set[Option]) -> Iterator[str]:
 
 
 def _command(one: Help, summary: str, shared: set[Option]) -> Iterator[str]:
-    yield f"`{one.usage}`: {summary[0].lower() if summary[:2].istitle() else summary[0]}{summary[1:]}"
+    yield f"`{one.arguments}`: {summary}" if one.arguments else summary
     own = [option for options in one.panels.values() for option in options if option not in shared]
     yield from ["", *map(_item, own)]
     named = [

@@ -36,18 +36,15 @@ compression.enabled=true
 
 The names are those of Aiven's Tiered Storage plugin for Apache Kafka. Names marked with * are not the plugin's.
 
-- **Sources.** A Java `.properties` file, a broker's `server.properties`, a mapping, or keywords of `tieredstore.open`
-  with `_` for `.`. Files are ISO-8859-1, as Kafka reads them: write other characters as `\uXXXX`. If a name occurs
-  twice, the last value counts.
-- **Prefix.** If a source has properties that begin with `rsm.config.` (or with its
-  `remote.log.storage.manager.impl.prefix`), only those are read, without the prefix. Otherwise every property is read.
-- **Values.** Blanks around a value, and one pair of double quotes, are removed. The plugin keeps the quotes, so do not
-  quote `key.prefix`. Commas separate the items of a list. `true` and `false` may be in any case.
+- **Files** are ISO-8859-1, as Kafka reads them: write other characters as `\uXXXX`. If a name occurs twice, the last
+  value counts.
+- **Prefix.** If a file has properties that begin with `rsm.config.` (or with its
+  `remote.log.storage.manager.impl.prefix`), only those are read, without the prefix.
+- **Values.** One pair of double quotes around a value is removed. The plugin keeps the quotes, so do not quote
+  `key.prefix`. Commas separate the items of a list.
 - **Paths** are relative to the folder of the settings file.
-- **Unknown names** are errors that name the nearest known one. So are old names, and the plugin ignores both:
-  {old_names}.
+- **Unknown names** are errors. So are old names: {old_names}.
 - **Trust.** A Python class that a file names runs with your rights. Read only files whose authors you trust.
-- **Secrets** (type password) never appear in messages or in the text of a settings object.
 
 The second column has the type, the default (nothing if it is unset or empty), and the allowed values. "Required" means
 that the store or cache that you choose needs the property. *(No effect.)* marks properties that are accepted so that a
