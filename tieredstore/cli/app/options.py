@@ -517,9 +517,11 @@ Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that 
 """For services."""
 
 BACKUP: Final = typer.Option(
-    "--backup", metavar="FILE", help="Settings of a pipeline, or of Secor, that keeps the same topics raw."
+    "--backup",
+    metavar="FILE",
+    help="Settings of a pipeline, or of Secor, that keeps the same topics raw; to restore, also of a store of batches.",
 )
-"""Option of commands that read records from files."""
+"""Option of commands that read records from elsewhere than segments."""
 
 JsonLogs: TypeAlias = Annotated[
     bool,

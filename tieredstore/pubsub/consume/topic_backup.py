@@ -159,6 +159,7 @@ class BatchBackup:
         firsts = pa.array(accumulate(counts[:-1], initial=batch.offset << _BITS), pa.int64())
         repeated = seen.doubles(batch, body)
         self.repeats += sum(counts[number] for number in repeated)
+        decoded: Iterator[pa.RecordBatch]
         if repeated:
             kept = [number for number in range(len(index)) if number not in repeated]
             ranges = ((number, *index.byte_range(number)) for number in kept)
@@ -167,7 +168,7 @@ class BatchBackup:
                 decoder.decode_message(view[start:stop], index.place(number)) for number, start, stop in ranges
             )
         else:
-            decoded = iter(decoder.decode(body, batch.key, checksums))
+            decoded = decoder.decode(body, batch.key, checksums)
         for rows in decoded:
             yield _with_offsets(rows, firsts)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from tieredstore.cli.app.options import Cluster, DryRun, End, Json, Store
+from tieredstore.cli.app.options import BACKUP, Cluster, DryRun, End, Json, Store
 from tieredstore.cli.app.outcomes import Teller, Words, tell_all
 from tieredstore.cli.terminal.output import complain, counted, human_count, print_json_line, print_lines
 from tieredstore.cli.terminal.rows import Row, attributes
@@ -69,14 +69,7 @@ def produce(
             help="Create missing topics by FILE, or by the bucket's snapshots.",
         ),
     ] = None,
-    backup: Annotated[
-        Path | None,
-        typer.Option(
-            "--backup",
-            metavar="FILE",
-            help="Restore from elsewhere: FILE has the settings of a pipeline, of Secor, or of a store with batches.",
-        ),
-    ] = None,
+    backup: Annotated[Path | None, BACKUP] = None,
     *,
     dry_run: DryRun = False,
     output: Json,
