@@ -1,1 +1,2 @@
-"""Puts what is in a bucket back into Kafka: the same batches into log directories, or its records into topics."""
+"""Restores Kafka from a bucket: the segments of a bucket as log directories of a broker, or its records in topics of a
+running cluster."""

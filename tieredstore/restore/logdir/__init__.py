@@ -1,1 +1,1 @@
-"""The same batches at the same offsets, written into the log directories of a stopped cluster."""
+"""Restore of segments into the log directories of stopped brokers: the same batches at the same offsets."""

@@ -1,5 +1,5 @@
-"""The running cluster around a restore. Before it, empty topics are created there; after it, they get their own
-settings.
+"""The running cluster, before and after a restore of log directories. Before it, empty topics are created; after it,
+the topics get their own settings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _PAUSE_S: Final = 0.1
 
 
 class RestoreCluster(LiveCluster):
-    """Prepares topics for a restore, and gives them their settings back. Each call waits a minute at most."""
+    """Prepares topics for a restore, and gives the topics their settings back afterwards. Each call takes at most a
+    minute."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raise ConfigError for invalid properties; nothing connects yet."""
@@ -36,10 +37,11 @@ class RestoreCluster(LiveCluster):
         replication_factor: int,
         on_topic: Callable[[str], object],
     ) -> PreparedRestore:
-        """Create empty topics, given by name with their id in the bucket, and the offsets of each partition's log.
+        """Create empty topics. ``topics`` has each topic's name, its id in the bucket, and the offsets of each
+        partition's log.
 
-        Raise ConfigError if one exists, or if the cluster gives it other settings than ``PREPARED``: its log would not
-        survive the restore. BrokerError for a refusal.
+        Raise ConfigError if a topic exists already, or if the cluster gives it other settings than ``PREPARED``, with
+        which its log would not survive the restore. Raise BrokerError if the brokers refuse.
         """
         listed = self._clients.get().metadata(self._timeout_s, f"topics cannot be created at {self._servers}")
         existing = sorted(topics.keys() & listed.topics.keys())
@@ -59,7 +61,7 @@ class RestoreCluster(LiveCluster):
         return PreparedRestore(str(listed.cluster_id), tuple(prepared))
 
     def empty_partitions(self, topic: PreparedTopic) -> list[int]:
-        """Return the prepared partitions that have no offsets yet; raise ConfigError if the topic is another one."""
+        """Return the prepared partitions that are still empty; raise ConfigError if this is not the prepared topic."""
         name, found = topic.topic, str(self.topic(topic.topic).topic_id)
         if found != topic.topic_id:
             raise ConfigError(
@@ -70,7 +72,7 @@ class RestoreCluster(LiveCluster):
         return [number for (_, number), end in sorted(ends.items()) if not end]
 
     def own_settings(self, topic: str) -> dict[str, str]:
-        """Return the values that the settings named in ``PREPARED`` would have if the topic did not set them."""
+        """Return the values that the settings in ``PREPARED`` will have when the topic no longer sets them."""
         found = self.settings_of(topic)
         return {name: _without_own(found[name]) for name in PREPARED if name in found}
 
@@ -79,7 +81,7 @@ class RestoreCluster(LiveCluster):
         return int(self.broker_settings(broker)["producer.id.expiration.ms"].value)
 
     def release(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Drop the settings of the restore, and set these."""
+        """Remove the settings of the restore from the topic, and set ``settings``."""
         self.change_settings(topic, {**dict.fromkeys(PREPARED), **settings})
 
     def _check_settings(self, topic: str) -> None:
@@ -92,7 +94,8 @@ class RestoreCluster(LiveCluster):
             )
 
     def _places(self, topic: str, partitions: int) -> tuple[str, tuple[tuple[int, ...], ...]]:
-        """Return the topic's id and the brokers of each partition, once all have a leader, and so a folder."""
+        """Return the topic's id and the brokers of each partition. First wait until all partitions have a leader, and
+        so a folder."""
         doing, end = f"{topic} cannot be looked up at {self._servers}", time.monotonic() + self._timeout_s
         names = TopicCollection([topic])
         while True:
@@ -109,7 +112,7 @@ class RestoreCluster(LiveCluster):
 
 
 def _without_own(entry: Any) -> str:
-    """Return the value of a setting's first source that is not the topic itself."""
+    """Return the value that a setting would have if the topic did not set it: the value of its next source."""
     sources: Sequence[Any] = list(entry.synonyms.values())
     others = [each.value for each in sources if not is_of_topic(each)]
     return str(others[0] if others else entry.value)

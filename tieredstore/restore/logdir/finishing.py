@@ -1,4 +1,4 @@
-"""The end of a restore: the topics' own settings come back, and retention decides about the old segments."""
+"""The end of a restore: the topics get their own settings back, and from then on retention deletes segments again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 def plan_finish(
     source: SegmentSource, cluster: RestoreCluster, prepared: PreparedRestore, settings: Mapping[str, str]
 ) -> Plan:
-    """Return a plan that gives the prepared topics the cluster's defaults back, and sets ``settings`` in each.
+    """Return a plan that gives the prepared topics the cluster's defaults back, and sets ``settings`` in each topic.
 
-    Its outcomes have the bytes that retention will then delete at once, by the times in the bucket. They name the
-    partitions that are empty, and the time from which on replicas may be added. Raise ConfigError before the first
-    change if a topic is not the prepared one: a cluster of the same topics would lose its settings.
+    Each outcome has the bytes that retention will then delete at once, according to the segments' times in the bucket.
+    It also names empty partitions, and the time after which replicas may be added. If a topic is not the prepared
+    topic, raise ConfigError before the first change: otherwise another cluster with topics of the same names would lose
+    their settings.
     """
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
@@ -62,10 +63,10 @@ def _warning(empty: Sequence[int]) -> str:
 
 
 def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) -> str:
-    """Return the time from which on replicas may be added, in words; empty if it is past.
+    """Return a text with the time after which replicas may be added; empty if that time is past.
 
-    A new replica learns from the batches the producers that ``restore logdir`` has dropped. It forgets them
-    ``forgotten_ms`` after their last record.
+    The batches tell a new replica about producers whose state ``restore logdir`` has dropped. The replica forgets such
+    a producer ``forgotten_ms`` after its last record.
     """
     newest_ms = max((span.segment.max_timestamp_ms for log in logs for span in log), default=0)
     if newest_ms + forgotten_ms <= now_ms:

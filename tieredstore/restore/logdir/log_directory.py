@@ -1,10 +1,10 @@
-"""A stopped broker's log directory, into which partitions are written. Separate from ``restoring``, because it does not
-use the bucket.
+"""The log directory of a stopped broker, into which a restore writes partitions. Separate from ``restoring``, because
+it does not use the bucket.
 
 While a restore is unfinished, the log directory contains the folder ``MARKER``. A broker refuses to start with a folder
-that is not named topic-partition, and its log names the folder. So it can never serve or truncate an unfinished
-restore. Even a refused start would delete the broker's file that marks a clean shutdown, so ``MARKER`` holds that file
-until the end, and a description of the restore.
+that is not named topic-partition, and its log names the folder. So the broker can never serve or truncate an unfinished
+restore. Even a refused start deletes the file by which the broker marks a clean shutdown, so that file is kept in
+``MARKER`` until the end, together with a description of the restore.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ _CLEANER: Final = "cleaner-offset-checkpoint"
 
 
 class LogDirectory(Closing):
-    """A log directory whose broker is stopped, locked against its start as by a broker.
+    """The log directory of a stopped broker. It is locked in the way that a broker locks it, so that the broker cannot
+    start.
 
-    Raise ConfigError for a directory that no broker has used, that a broker uses now, or that was not shut down
-    cleanly: its broker would rewrite logs at its next start.
+    Raise ConfigError if no broker has used the directory, if a broker uses it now, or if its broker was not shut down
+    cleanly: such a broker would rewrite logs at its next start.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Brokers delete the file when they stop in order (Kafka 4), or leave it (3.9).
+        # At a clean stop, brokers of Kafka 4 delete this file, and brokers of Kafka 3.9 leave it.
         self._made_lock = not (path / _LOCK).exists()
         try:
             self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -73,7 +74,7 @@ class LogDirectory(Closing):
             self._read(name)
 
     def close(self) -> None:
-        """Release the lock, and leave no file that this process has made."""
+        """Release the lock, and delete the lock file if this process has created it."""
         if self._made_lock:
             (self.path / _LOCK).unlink(missing_ok=True)
         os.close(self._lock)
@@ -101,9 +102,11 @@ class LogDirectory(Closing):
         sync_folder(self.path)
 
     def checkpoint(self, bounds: Mapping[tuple[str, int], tuple[int, int]]) -> None:
-        """Record where the logs of these partitions now start and end (exclusive), and change no other line.
+        """Write the start and the end (exclusive) of these partitions' logs into the broker's checkpoint files; lines
+        of other partitions stay unchanged.
 
-        The end is the recovery point and the high watermark. A line of the log cleaner is of an earlier log: it goes.
+        The end becomes the recovery point and the high watermark. The log cleaner's line for a partition is removed,
+        because it belongs to an earlier log.
         """
         for name in _AT_THE_END:
             self._rewrite(name, lambda known: known | {where: end for where, (_, end) in bounds.items()})
@@ -138,12 +141,13 @@ def disk_faults(log_dir: Path) -> Generator[None]:
 
 
 def is_unfinished(log_dir: Path) -> bool:
-    """Return True from the first write of a restore to its end."""
+    """Return True if a restore into this directory has begun and is not finished."""
     return (log_dir / MARKER / _CLEAN).exists()
 
 
 def unfinished_work(log_dir: Path) -> bytes | None:
-    """Return what an unfinished restore is, as given to :meth:`LogDirectory.begin`; None if there is none."""
+    """Return the description of an unfinished restore, which was given to :meth:`LogDirectory.begin`; None if there is
+    no such restore."""
     return (log_dir / MARKER / _WORK).read_bytes() if is_unfinished(log_dir) else None
 
 
@@ -152,10 +156,11 @@ def _without(known: OffsetCheckpoint, bounds: Mapping[tuple[str, int], object]) 
 
 
 def replace_file(path: Path, content: bytes, *, like: Path) -> None:
-    """Write a file whole or not at all, with the owner and mode that ``like`` gives (see :func:`take_owner`).
+    """Write a file completely or not at all, with the owner and the mode of the folder ``like`` (see
+    :func:`take_owner`).
 
-    Unlike ``whole_file``, a draft (unfinished file) has a fixed name: after a kill, a run with other options must find
-    and remove it.
+    Unlike ``whole_file``, this function gives the draft (unfinished file) a fixed name: if the process is killed, a
+    later restore with other options must find and remove the draft.
     """
     draft = path.with_name(f"{path.name}{DRAFT}")
     with draft.open("wb") as file:
@@ -169,7 +174,7 @@ def replace_file(path: Path, content: bytes, *, like: Path) -> None:
 def take_owner(path: Path, folder: Path) -> None:
     """Give a file the folder's owner, and the folder's mode without execution.
 
-    A broker that cannot open one file takes its whole log directory offline.
+    This matters because a broker that cannot open a single file takes its whole log directory offline.
     """
     like = folder.stat()
     # Only root may give any group.

@@ -6,11 +6,11 @@
 | drafted | has files that end in ``.restore``, which brokers ignore |
 | complete | has all files under their names |
 
-Files are renamed one by one: a segment's log after its other files, and ``leader-epoch-checkpoint`` after all segments.
-Until then the marker of the log directory keeps a broker from starting, so each run can continue where the last one
-ended.
+Drafts are renamed one by one: a segment's log after its other files, and ``leader-epoch-checkpoint`` after all
+segments. Until the end the marker in the log directory keeps the broker from starting, so the next restore can continue
+where a killed restore stopped.
 
-Separate from ``restoring``, which knows brokers and their log directories.
+Separate from ``restoring``, which handles brokers and their log directories.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AbortMarkers:
-    """One marker for each of ``opened``, the producers with an open transaction at ``start``, the end of the log.
+    """Abort markers to append to a log that ends at ``start``: one for each producer in ``opened``, whose transaction
+    is open there.
 
-    All replicas must have the same bytes, so a marker has the time of its producer's last batch.
+    All replicas must have the same bytes, so the time in a marker is that of its producer's last batch.
     """
 
     start: int
@@ -63,7 +64,8 @@ class AbortMarkers:
         return b"".join(
             format_end_marker(
                 offset, state.producer_id, state.producer_epoch, commit=False, timestamp_ms=state.timestamp,
-                # Coordinators of a new cluster begin with epoch 0, and none may be lower than the last one.
+                # Coordinators of a new cluster begin with epoch 0, and no coordinator epoch may be lower than an
+                # earlier one.
                 coordinator_epoch=max(state.coordinator_epoch, 0),
             )
             for offset, state in enumerate(self.opened, self.start)
@@ -82,7 +84,7 @@ class AbortMarkers:
         }  # fmt: skip
 
     def end_transactions(self, producers: Producers) -> None:
-        """Append the markers to the log of ``producers``."""
+        """Apply the markers to ``producers``, as the next batches of their log."""
         for header in read_batch_headers(self.log):
             producers.append(header, self.log[header.position : header.position + header.size_in_bytes])
 
@@ -97,16 +99,19 @@ Part: TypeAlias = "Span | ProducerState"
 ProducerStates: TypeAlias = Literal["keep", "drop"]
 """Whether to restore the broker's state of idempotent producers.
 
-``keep`` is for the cluster that the segments come from. In another cluster a new producer may get an id and an epoch
-that the state already has; its first batch would then be acknowledged as a duplicate, and lost.
+``keep`` is for the cluster that the segments come from. In another cluster, a new producer may get the same id and
+epoch as a producer in the state. The broker would then take its first batch for a duplicate, and acknowledge it without
+storing it.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """The restore of one partition: copies ``spans`` of segments into ``folder``, which the broker made with the topic.
+    """The restore of one partition: copies ``spans`` (offset ranges within segments) into ``folder``, which the broker
+    created with the topic.
 
-    ``sizes`` has the size of each span's log, in bytes. ``markers`` end the transactions that are open after the spans.
+    ``sizes`` has the size of each span's log in bytes. ``markers`` ends the transactions that are open at the end of
+    the spans.
     """
 
     partition: TopicIdPartition
@@ -122,7 +127,7 @@ class PartitionRestore:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first offset, and the one after the last."""
+        """The first offset of the restored log, and the offset after its last."""
         return self.start_offset, self.markers.stop
 
     @property
@@ -132,12 +137,12 @@ class PartitionRestore:
 
     @property
     def logs(self) -> dict[int, int]:
-        """The sizes of the logs by their base offsets, without empty logs."""
+        """The size of each restored segment's log by base offset, without empty logs."""
         sizes = dict(zip((span.start for span in self.spans), self.sizes, strict=True))
         return {start: size for start, size in (*sizes.items(), (self.markers.start, len(self.markers.log))) if size}
 
     def is_complete(self) -> bool:
-        """Return True if the folder has the whole log already; raise ConfigError if it has another one."""
+        """Return True if the folder already has the whole log; raise ConfigError if it has another log."""
         found = logs_in(self.folder)
         if found and found != self.logs:
             held = human_bytes(sum(found.values()))
@@ -145,14 +150,14 @@ class PartitionRestore:
         return bool(found)
 
     def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Part]:
-        """Write the segments that are missing, then the leader epochs; yield each of :attr:`parts` once it is there.
+        """Write the missing segments, then the leader epochs; yield each of :attr:`parts` once it is written.
 
-        An empty segment follows them, as after a roll: compaction may have removed the last batches of the log, and
-        its end is the end all the same.
+        An empty segment follows, as after a broker has rolled the log. Its name states the end of the log, even if
+        compaction has removed the last batches.
         """
         logs, there = self.logs, logs_in(self.folder)
         if not there.items() <= logs.items():
-            # The bucket has changed since this restore began.
+            # The files differ from the plan, because the bucket has changed since an earlier attempt: begin again.
             empty(self.folder)
             there = {}
         for path in self.folder.glob(f"*{DRAFT}"):
@@ -174,14 +179,15 @@ class PartitionRestore:
         self._close()
 
     def _place(self, drafts: Mapping[Path, Path]) -> None:
-        """Give the files of a segment their names, in order."""
+        """Rename a segment's drafts to their final names, in order."""
         for draft, path in drafts.items():
             take_owner(draft, self.folder)
             draft.replace(path)
         sync_folder(self.folder)
 
     def _close(self) -> None:
-        """Write the leader epochs, and an empty segment at the end; remove the empty one that the broker made."""
+        """Write the leader epochs, and an empty segment at the end of the log; remove the empty segment that the broker
+        created."""
         epochs = format_leader_epochs(((0, self.start_offset),))
         replace_file(self.folder / LEADER_EPOCH_CHECKPOINT, epochs, like=self.folder)
         if self.start_offset:
@@ -193,7 +199,8 @@ class PartitionRestore:
 
 
 def empty(folder: Path) -> None:
-    """Remove the log that an unfinished restore has written to a partition's folder; a broker makes a new one."""
+    """Remove the log that an unfinished restore has written to a partition's folder. The broker creates a new, empty
+    log."""
     for path in folder.iterdir():
         if _SEGMENT_FILE.match(path.name):
             path.unlink()
@@ -201,6 +208,6 @@ def empty(folder: Path) -> None:
 
 
 def logs_in(folder: Path) -> dict[int, int]:
-    """Return the sizes of the logs in a folder that are not empty, by their base offsets."""
+    """Return the size of each segment's log in a folder by base offset, without empty logs."""
     logs = ((int(match[1]), path) for path in folder.iterdir() if (match := _LOG.fullmatch(path.name)))
     return {start: size for start, path in logs if (size := path.stat().st_size)}

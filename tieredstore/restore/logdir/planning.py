@@ -1,5 +1,5 @@
-"""The choice of the spans (ranges of offsets within segments) that become the log of a partition, up to an end that no
-transaction crosses.
+"""Choice of the spans (offset ranges within segments) that become a partition's log. The log must not end within a
+transaction.
 
 Separate from ``restoring``, because it only reads the bucket and uses no log directory.
 """
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 OpenTransactions: TypeAlias = Literal["fail", "cut", "abort"]
-"""What to do with transactions that are open at the end: refuse them, end the log before the first of them, or keep
-everything and append abort markers.
+"""What to do with transactions that are open at the end of the log: refuse the restore, end the log before the first
+such transaction, or keep all records and append abort markers.
 """
 
 
@@ -41,11 +41,11 @@ def plan_spans(
 ) -> tuple[Span, ...]:
     """Return the spans to restore, in order; () if the window has no record.
 
-    ``bounds`` are the offsets (half-open) that the log had when the restore was prepared; later offsets are left out.
-    ``start`` keeps whole segments: it begins with the segment of its first record. ``stop`` ends the log at the last
-    batch border that is not after it; a time means the first batch with a record of this time or later. Raise
-    DataLossError for a gap, and for offsets deleted since the restore was prepared. Raise ConfigError for an open
-    transaction unless it is cut off or aborted.
+    ``bounds`` are the start and the end (exclusive) of the log when the restore was prepared; later offsets are left
+    out. ``start`` keeps whole segments: the log begins with the segment that has the offset or time ``start``. ``stop``
+    ends the log between two batches, at or before that offset; if ``stop`` is a time, before the first batch with a
+    record of this time or later. Raise DataLossError for a gap, and for offsets deleted since the restore was prepared.
+    Raise ConfigError for an open transaction if ``open_transactions`` is ``fail``.
     """
     there = lineage.spans_between(*bounds)
     if gone := tuple(_gone(lineage.partition, there, bounds, start, stop)):
@@ -56,7 +56,8 @@ def plan_spans(
     if gaps := lineage.gaps_between(spans[0].start, spans[-1].stop):
         raise DataLossError("; ".join(map(str, gaps)))
     if source.layout.raw_cluster is not None:
-        # Its indexes are computed, each from those of the segment before. A run that resumes copies only some.
+        # The raw layout's snapshots of producers are computed, each from that of the segment before. Compute all now,
+        # because a restore that continues copies only some segments.
         for span in spans:
             stored_producers(source, span)
     while spans and open_transactions != "abort" and (first := _first_open(source, spans)) is not None:
@@ -70,7 +71,7 @@ def plan_spans(
 
 
 def log_size(source: SegmentSource, span: Span) -> int:
-    """Return the bytes of the span's batches; reads the log unless the span is a whole segment."""
+    """Return the size of the span's batches in bytes. If the span is not a whole segment, this reads the log."""
     if is_whole(span):
         return span.segment.segment_size_in_bytes
     return sum(len(batch) for _, batch in _batches(source, span))
@@ -81,9 +82,9 @@ def producers_at_end(
 ) -> Producers:
     """Return the producers at the end of the spans, from the last stored snapshot and the batches after it.
 
-    A snapshot is of the end of a segment, so one of a span that ends earlier is of no use. ``before`` are the producers
-    at the beginning. The raw layout's snapshots are computed, and have the open transactions without epochs: they serve
-    if ``has_epochs`` is False.
+    A snapshot has the producers at the end of a segment, so it cannot be used for a span that ends earlier. ``before``
+    are the producers at the beginning. The raw layout's snapshots are computed: they have the open transactions, but no
+    producer epochs, so they are used only if ``has_epochs`` is False.
     """
     may_serve = not has_epochs or source.layout.raw_cluster is None
     later: list[Span] = []
@@ -102,13 +103,14 @@ def producers_at_end(
 
 
 def _first_open(source: SegmentSource, spans: Sequence[Span]) -> int | None:
-    """Return where the first transaction began that is open at the end of the spans; None without one."""
+    """Return the first offset of the oldest transaction that is open at the end of the spans; None if none is open."""
     still_open = producers_at_end(source, spans, has_epochs=False).in_transactions
     return still_open[0].current_txn_first_offset if still_open else None
 
 
 def stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, ...] | None:
-    """Return the producers at the end of the span's segment; None if the segment was copied without them."""
+    """Return the producers at the end of the span's segment; None if the segment was stored without a snapshot of
+    producers."""
     stored = source.fetch_indexes(span.segment, (IndexType.PRODUCER_SNAPSHOT,))
     if IndexType.PRODUCER_SNAPSHOT not in stored:
         return None
@@ -122,7 +124,8 @@ def _gone(
     start: int | AtTime | None,
     stop: int | AtTime | None,
 ) -> Iterator[Gap]:
-    """Yield the offsets at both ends of ``bounds`` that no segment has, unless an offset of the window excludes them.
+    """Yield the offsets at both ends of ``bounds`` that no segment has, except those that an offset ``start`` or
+    ``stop`` excludes.
 
     Other gaps, between segments, are the lineage's.
     """
@@ -141,7 +144,7 @@ def _since(spans: Sequence[Span], start: int | AtTime | None) -> tuple[Span, ...
 
 
 def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | None) -> tuple[Span, ...]:
-    """Cut at the last border of batches at or before ``stop``."""
+    """Return the spans up to ``stop``; the last span ends with the last whole batch before ``stop``."""
     if stop is None:
         return tuple(spans)
     kept: list[Span] = []
@@ -156,7 +159,8 @@ def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | No
             end = header.last_offset + 1
         else:
             if isinstance(stop, AtTime):
-                # The later record is in a part of the segment that is not in the span, or compaction removed it.
+                # No batch of the span reaches the time. The segment's latest record is outside of the span, or
+                # compaction has removed it.
                 kept.append(span)
                 continue
             end = min(span.stop, stop)

@@ -1,4 +1,4 @@
-"""The empty topics that ``restore prepare`` has made in a running cluster, and the brokers of their partitions."""
+"""The empty topics that ``restore prepare`` has created in a running cluster, and the brokers of their partitions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from tieredstore.versions import RESTORE_PLAN
 
 @dataclass(frozen=True, slots=True)
 class PreparedPartition:
-    """An empty partition: its brokers, the leader first, and the offsets that its log had in the bucket (half-open).
+    """An empty partition: its brokers, the leader first, and the start and the end (exclusive) of its log in the
+    bucket.
 
-    Each broker's host restores these, whatever is added to the bucket later: replicas must end alike. A partition
-    without a log has equal offsets.
+    Each broker's host restores these offsets, even if the bucket gets more later, so that all replicas have the same
+    end. For a partition without a log, the two offsets are equal.
     """
 
     replicas: tuple[int, ...]
@@ -46,7 +47,7 @@ class PreparedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRestore:
-    """The file that ``restore prepare`` writes, and that each broker's host needs."""
+    """The content of the file that ``restore prepare`` writes and that each broker's host needs."""
 
     cluster_id: str
     topics: tuple[PreparedTopic, ...]
@@ -57,8 +58,8 @@ class PreparedRestore:
 
     @classmethod
     def read(cls, path: Path) -> PreparedRestore:
-        """Read a file. Raise CorruptDataError for a damaged one, NewerVersionError for one of a later release,
-        ResourceNotFoundError without one, ConfigError if it cannot be read.
+        """Read a file. Raise CorruptDataError if it is damaged, NewerVersionError if a later release has written it,
+        ResourceNotFoundError if it does not exist, and ConfigError if it cannot be read.
         """
         raw = read_named(path, absent="prepare the restore while the brokers run (restore prepare)")
         found = RESTORE_PLAN.parse(_FILE, raw, str(path))
@@ -73,7 +74,7 @@ class PreparedRestore:
 
 @contextmanager
 def new_plan(path: Path) -> Generator[BinaryIO]:
-    """Open a new file for a plan before the work that it describes; an error in the block removes it.
+    """Open a new file for a plan, before the work of the block. If the block raises an error, remove the file.
 
     Raise ConfigError if the file exists already, or cannot be written.
     """

@@ -1,6 +1,7 @@
-"""The state that brokers keep of idempotent producers, as it follows from the batches of a log.
+"""The state of idempotent producers that brokers keep, computed from the batches of a log.
 
-Separate from ``planning``, because it reads no bucket: batches in, states out, as in Kafka's ProducerStateManager.
+Separate from ``planning``, because it uses no bucket: it computes states from batches, as Kafka's ProducerStateManager
+does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NONE: Final = -1
 
 
 class Producers:
-    """The producers of a log, moved on batch by batch. ``known`` are those at the log's beginning."""
+    """The producers of a log, updated batch by batch. ``known`` are the producers at the log's beginning."""
 
     def __init__(self, known: Iterable[ProducerState] = ()) -> None:
         self._states = {state.producer_id: state for state in known}
@@ -61,8 +62,8 @@ def _ended(before: ProducerState, header: BatchHeader, epoch: int) -> ProducerSt
     )  # fmt: skip
     if before.producer_epoch == header.producer_epoch:
         return after
-    # A coordinator raises the epoch to fence the producer, and since KIP-890 after each transaction: sequences begin
-    # again.
+    # The coordinator has raised the producer's epoch, to fence the producer or (since KIP-890) after a transaction:
+    # then sequence numbers begin again.
     return replace(after, last_sequence=_NONE, last_offset=_NONE, offset_delta=0)
 
 
@@ -71,5 +72,5 @@ def _marker(batch: memoryview | bytes) -> bytes:
 
 
 def _last_sequence(first: int, size: int) -> int:
-    """Return the sequence of a batch's last record; after 2^31 - 1 comes 0."""
+    """Return the sequence number of a batch's last record; the number after 2^31 - 1 is 0."""
     return _NONE if first < 0 else (first + size) % (MAX_INT32 + 1)

@@ -1,5 +1,5 @@
-"""The log directories of one broker restored from a bucket: which partitions, in which order, and what happened to each
-segment.
+"""Restore of one broker's log directories from a bucket: it chooses the partitions and their order, and reports each
+segment's outcome.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic
 
 _MARGIN: Final = 64 << 20
-"""Bytes of a disk that stay free besides the logs: for indexes, checkpoints and the broker's start."""
+"""Bytes to leave free on a disk, in addition to the logs: for indexes, checkpoints and the broker's start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
-    """Which part of the logs is restored, and how."""
+    """The part of the logs to restore, and the options of the restore."""
 
     start: int | AtTime | None = None
     stop: int | AtTime | None = None
@@ -59,9 +59,9 @@ def restore_logs(
 ) -> Generator[Outcome]:
     """Write the partitions of one broker into its log directories; yield the outcome of each segment.
 
-    Everything is checked before the first write. From then on until the end the broker cannot start. If this is
-    killed, the same call completes the work; repeated, it changes nothing. Raise ConfigError for a log directory or a
-    partition that is not as prepared, and for a partition of the broker that is in none of these directories.
+    All checks come before the first write. From the first write to the end the broker cannot start. If the process is
+    killed, the same call completes the work; after that, the same call changes nothing. Raise ConfigError if a log
+    directory or a partition is not as prepared, or if a partition of the broker is in none of these directories.
     """
     _check_window(prepared, options)
     with contextlib.ExitStack() as stack:
@@ -80,7 +80,8 @@ def restore_logs(
             yield from (_outcome(plan, part, "restored", "planned") for plan in plans for part in plan.parts)
             return
         pairs = list(zip(targets, directories, strict=True))
-        # No broker may start with one directory that is restored and one that is still empty: begin all, finish all.
+        # The broker must not start with one directory restored and another still empty: so begin all directories first,
+        # and finish all at the end.
         for target, directory in pairs:
             if target.work not in (None, work):
                 _discard(directory, prepared)
@@ -102,7 +103,8 @@ def _finish(pairs: Sequence[tuple[_Target, LogDirectory]]) -> None:
 
 @dataclass(slots=True)
 class _Target:
-    """A log directory, and the partitions to restore into it. ``work`` describes an unfinished earlier restore."""
+    """A log directory, and the partitions to restore into it. ``work`` describes an unfinished earlier restore, or is
+    None."""
 
     path: Path
     work: bytes | None
@@ -110,7 +112,7 @@ class _Target:
 
 
 def _check_window(prepared: PreparedRestore, options: RestoreOptions) -> None:
-    """Raise ConfigError for an offset that leaves nothing of any log."""
+    """Raise ConfigError if the start or stop offset leaves nothing to restore in any log."""
     logs = {
         f"{topic.topic}-{number}": one
         for topic in prepared.topics
@@ -143,13 +145,14 @@ def _left_out(where: TopicIdPartition, log: PreparedPartition, spans: Sequence[S
 
 
 def _work(prepared: PreparedRestore, options: RestoreOptions) -> bytes:
-    """Return a description of the restore: the ids of its topics, and its options."""
+    """Return a description of this restore: the ids of its topics, and its options."""
     topics = {topic.topic_id: topic.topic for topic in prepared.topics}
     return json.dumps({"topics": topics, "options": str(options)}).encode()
 
 
 def _check_work(target: _Target, prepared: PreparedRestore) -> None:
-    """Raise ConfigError if the directory has another unfinished restore, which this one would declare finished."""
+    """Raise ConfigError if the directory has an unfinished restore of other topics, which would look finished after
+    this restore."""
     if target.work is None:
         return
     topics: dict[str, str] = json.loads(target.work)["topics"]
@@ -161,7 +164,7 @@ def _check_work(target: _Target, prepared: PreparedRestore) -> None:
 
 
 def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
-    """Remove the files that an earlier run of this restore wrote with other options, also for other partitions and
+    """Remove the files of an unfinished restore of the same topics with other options, including other partitions and
     offsets.
     """
     emptied: dict[tuple[str, int], tuple[int, int]] = {}
@@ -176,7 +179,7 @@ def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
 
 
 def _broker_of(log_dirs: Sequence[Path], prepared: PreparedRestore) -> int:
-    """Return the broker that has used all these directories."""
+    """Return the id of the broker to which all these directories belong."""
     brokers = {log_dir: _used_by(log_dir, prepared) for log_dir in log_dirs}
     if len({*brokers.values()}) > 1:
         named = ", ".join(f"{path} ({broker})" for path, broker in brokers.items())
@@ -203,7 +206,8 @@ def _used_by(log_dir: Path, prepared: PreparedRestore) -> int:
 def _plan_topic(
     source: SegmentSource, targets: Sequence[_Target], topic: PreparedTopic, broker: int, options: RestoreOptions
 ) -> Iterator[Outcome]:
-    """Add plans for those partitions of the topic that this broker has; yield the outcomes of what needs no work."""
+    """Add a plan for each partition of the topic that this broker has. Yield outcomes for the parts that are already
+    restored or left out."""
     catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
     for number, log in enumerate(topic.partitions):
         if log.start == log.stop:

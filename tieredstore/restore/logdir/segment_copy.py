@@ -1,8 +1,8 @@
-"""A span (a range of offsets) of a stored segment, written as the files of a broker's segment.
+"""Copy of a span (a range of offsets) of a stored segment to the files of a broker's segment.
 
 A batch stays unchanged, except that its leader epoch becomes 0. The CRC does not cover that field. A restored partition
-is new in its cluster, where leader epochs begin at 0: with the epochs of the old cluster its log would be ahead of its
-leader, and followers would truncate it (KIP-101). Magic 0 and 1 have no epoch.
+is new in its cluster, where leader epochs begin at 0. With the old cluster's epochs its log would be ahead of its
+leader, and followers would truncate it (KIP-101). Batches of magic 0 and 1 have no epoch.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _FILES: Final = {
 
 
 def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) -> dict[Path, Path]:
-    """Write the files of the span's segment as drafts, and sync them; return each draft (unfinished file) with its
-    name, the log last.
+    """Write the files of the span's segment as drafts (unfinished files), and sync them. Return each draft with its
+    final name; the log is the last.
 
-    A broker ignores a segment until its log exists. A whole segment gets its indexes from the bucket; for a part of a
-    segment they are built again. ``snapshot`` is the snapshot of producers at the span's end. Raise BatchCorruptError
-    for a damaged batch, and for a batch that crosses the span's border. Memory is bounded by the largest batch and a
-    chunk.
+    A broker ignores a segment until its log exists. The indexes of a whole segment come from the bucket; for a part of
+    a segment, new indexes are built. ``snapshot`` is the snapshot of producers at the span's end. Raise
+    BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end. Memory holds at most
+    the largest batch and one chunk.
     """
     segment = span.segment
     indexes = None if is_whole(span) else IndexBuilder(span.start)
@@ -74,13 +74,14 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
 
 
 def draft_files(folder: Path, start: int, stop: int, contents: Mapping[str, bytes]) -> dict[Path, Path]:
-    """Write files of the segment from ``start`` to ``stop`` as drafts, given by their suffixes, and sync them.
+    """Write files of the segment from ``start`` to ``stop`` as drafts, and sync them. ``contents`` maps a file's suffix
+    to its content.
 
-    Return each draft (unfinished file) with its name.
+    Return each draft (unfinished file) with its final name.
     """
     drafts: dict[Path, Path] = {}
     for suffix, content in contents.items():
-        # The name of the producers' file is the offset after the last record.
+        # The name of the producer snapshot is the offset after the last record.
         path = folder / f"{stop if suffix == 'snapshot' else start:020d}.{suffix}"
         with _draft(path).open("wb") as file:
             file.write(content)
@@ -95,15 +96,15 @@ def is_whole(span: Span) -> bool:
 
 
 def whole_batches(chunks: Iterable[memoryview], size: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield each batch of a log of ``size`` bytes, checked; its bytes are valid until the next one.
+    """Check and yield each batch of a log of ``size`` bytes. The bytes of a batch are valid until the next batch.
 
-    Raise BatchCorruptError for damage, and for a log that does not end with a whole batch. Memory is bounded by the
+    Raise BatchCorruptError for damage, and for a log that does not end with a whole batch. Memory holds at most the
     largest batch.
     """
     position, last_offset = 0, -1
     for batch in _split(chunks, size):
         view_at = partial(_view_of, batch)
-        # Only zeros have no header, and their length is impossible.
+        # Only a batch of zeros has no header, and ``_split`` has refused its length.
         header = cast("BatchHeader", next_batch_header(view_at, size, position, last_offset))
         check_batch_crc(batch, header)
         yield header, batch
@@ -111,8 +112,8 @@ def whole_batches(chunks: Iterable[memoryview], size: int) -> Iterator[tuple[Bat
 
 
 def _split(chunks: Iterable[memoryview], size: int) -> Iterator[memoryview]:
-    """Yield the bytes of each batch, by the lengths that batches begin with. Most batches are inside one chunk, and are
-    not copied.
+    """Yield the bytes of each batch. The length at the beginning of a batch shows its end. A batch that lies within one
+    chunk, as most do, is not copied.
     """
     begun, position = bytearray(), 0
     for chunk in chunks:
@@ -134,11 +135,11 @@ def _split(chunks: Iterable[memoryview], size: int) -> Iterator[memoryview]:
 
 
 def _lacking(head: bytearray | memoryview, position: int, size: int) -> int:
-    """Return how many bytes the batch at the start of ``head`` needs at least to be whole; 0 if it is."""
+    """Return how many bytes are at least missing from the batch that begins at ``head``; 0 if the batch is complete."""
     if len(head) < FRAME_SIZE:
         return FRAME_SIZE - len(head)
     length = first_batch_size(head)
-    # Judge the length before so many bytes are gathered: it may claim 2 GiB.
+    # Check the length before that many bytes are collected: damage may claim 2 GiB.
     if length is None or length > size - position:
         raise BatchCorruptError(f"the record batch at byte {position} of {size} has an impossible length")
     return max(0, length - len(head))
@@ -156,14 +157,14 @@ def _draft(path: Path) -> Path:
 def _stored_indexes(source: SegmentSource, span: Span) -> dict[str, bytes]:
     stored = source.fetch_indexes(span.segment, _FILES)
     contents = {_FILES[kind]: stored[kind].read() for kind in _FILES if kind in stored}
-    # Leave out an empty ``.txnindex``: a broker creates this file with its first entry.
+    # An empty ``.txnindex`` is left out, because a broker creates this file only with its first entry.
     return {suffix: content for suffix, content in contents.items() if content or suffix != "txnindex"}
 
 
 def _built_indexes(source: SegmentSource, span: Span, indexes: IndexBuilder) -> dict[str, bytes]:
     stored = source.fetch_indexes(span.segment, (IndexType.TRANSACTION,))
     aborted = read_txn_index(stored[IndexType.TRANSACTION].read(), span.segment.start_offset) if stored else ()
-    # An entry belongs to the segment of its abort marker.
+    # An entry belongs to the segment that has the abort marker, which is the entry's last offset.
     kept = [entry for entry in aborted if span.start <= entry.last_offset < span.stop]
     built = {"index": bytes(indexes.offset_index), "timeindex": indexes.close()}
     return built | ({"txnindex": format_txn_index(kept)} if kept else {})
