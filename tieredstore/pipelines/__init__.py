@@ -1,4 +1,4 @@
-"""Pipelines: a topic's records kept as files, unchanged or filed by date or field, each record exactly once."""
+"""Pipelines: write each record of a topic to files exactly once, in directories by offset, date or field."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class FormatKind:
     magic: bytes = b""
     """First bytes of files of this format, if distinctive."""
     read: Callable[[BinaryIO, BinaryIO | None], Iterator[pa.RecordBatch]] | None = None
-    """Reads records from a file and its sidecar. None for text: ``read_output`` takes a file for text if no
-    ``magic`` fits.
+    """Reads records from a file and its sidecar (fields that the format cannot hold). None for text: ``read_output``
+    takes a file without a known ``magic`` for text.
     """
     sidecar_of: str = ""
     """Suffix of the format's files, if each has a sidecar."""
@@ -53,7 +53,7 @@ class FormatKind:
     """Columns that readers of the files see."""
     holds_columns: bool = True
     secor: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Secor's factories of the format, each with the kind of value that it decodes to columns."""
+    """Secor's factory classes for the format, each with the encoding of values that it decodes into columns."""
 
 
 FORMATS: Final[Mapping[str, FormatKind]] = {
@@ -114,11 +114,11 @@ FACTORIES: Final[Mapping[str, tuple[str, str]]] = {
     for short, kind in FORMATS.items()
     for name, columns in kind.secor.items()
 }
-"""Secor's factories, each with the format's name and the kind of value that it decodes to columns."""
+"""Secor's factory classes, each with our format's name and the encoding of values that it decodes into columns."""
 
 
 def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
-    """Make the format of the settings. Without ``schemas`` it can only name files, not write decoded columns."""
+    """Return the format that the settings name. Without ``schemas`` it can only name files."""
     if ":" in own.format:
         name = own.format.replace(":", ".")
         words = "which is not a Format, named as module:Class"
@@ -151,4 +151,4 @@ def read_output(
     except ConfigError:
         raise
     except (pa.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
-        raise CorruptDataError(f"{name} is damaged, or is not a file of a pipeline") from error
+        raise CorruptDataError(f"{name} is damaged, or no pipeline wrote it") from error

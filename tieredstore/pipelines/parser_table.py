@@ -1,4 +1,4 @@
-"""The table of parsers: how settings make each parser, its own settings, and Secor's class names for it.
+"""Table of parsers: how to make each parser from the settings, its own settings, and Secor's class names for it.
 
 To add a parser, add its class and a row of ``PARSERS``. If it has settings of its own, the row names their group.
 """
@@ -44,12 +44,14 @@ class OffsetSettings(SettingsGroup):
     """Settings of parsers that choose directories by offset."""
 
     offsets_per_partition: Annotated[int, long(1), secor.HONOURED] = pydantic.Field(
-        default=10000000, alias="secor.offsets.per.partition", description="Number of offsets per `offset` directory."
+        default=10000000,
+        alias="secor.offsets.per.partition",
+        description="Offsets per directory of the parsers `offset` and `daily-offset`.",
     )
     offsets_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = pydantic.Field(
         default="base_offset=",
         alias="secor.offsets.prefix",
-        description="Prefix of `offset` directories; Secor's `offset=` hides the column `offset` of files.",
+        description="Prefix of offset directories. Secor's `offset=` would hide the files' column `offset`.",
     )
 
 
@@ -60,7 +62,7 @@ class PatternSettings(SettingsGroup):
         pydantic.Field(
             default="",
             alias=_PATTERN,
-            description="For `date`, a date pattern; for `regex`, a regular expression whose first group is the time.",
+            description="Pattern of `date`, or expression of `regex` with the time as its first group.",
         )
     )
 
@@ -71,13 +73,13 @@ class SplitSettings(SettingsGroup):
     split_field: Annotated[str, string("a field"), secor.HONOURED] = pydantic.Field(
         default="",
         alias=_SPLIT_FIELD,
-        description="Field by which `split-by-field` and `avro-split-by-field` choose directories.",
+        description="Field that names the directories of `split-by-field` and `avro-split-by-field`.",
     )
     field_prefix: Annotated[str | None, string("without /", path_prefix), secor.HONOURED] = pydantic.Field(
         default=None,
         alias="partitioner.granularity.field.prefix",
-        description="Prefix of directories by a field; unset: the field's name and `=` (with `columns`, `by_` "
-        "first); empty: none, as in Secor's `split-by-field`.",
+        description="Prefix of directories by a field. Unset: the field's name and `=`, after `by_` if `columns` is "
+        "set. Empty: none, as in Secor.",
     )
 
 
@@ -91,7 +93,7 @@ class ThriftSettings(SettingsGroup):
     ] = pydantic.Field(
         default="1",
         alias="message.timestamp.id",
-        description="For `thrift`, the id of the field with the time, preceded by the ids of enclosing structs.",
+        description="Id of a Thrift message's field with the time, after the ids of enclosing structs.",
     )
     thrift_protocol: Annotated[
         str, string("binary, compact or Thrift's class", read_name(secor.THRIFT_PROTOCOLS)), secor.HONOURED
@@ -101,7 +103,7 @@ class ThriftSettings(SettingsGroup):
     thrift_idl: Annotated[str, string("a file")] = pydantic.Field(
         default="",
         alias="thrift.idl",
-        description="IDL file with the structs of `secor.thrift.message.class.TOPIC`, to find "
+        description="Thrift IDL file that defines `secor.thrift.message.class.TOPIC`. Finds the field "
         "`message.timestamp.name`.",
     )
 
@@ -114,7 +116,9 @@ class ParserKind:
     secor: tuple[str, ...] = ()
     """Secor's class names, without prefix and suffix."""
     settings: type[SettingsGroup] | None = None
-    """Settings of this parser only. Fingerprints contain the field names, so never change those."""
+    """Settings of this parser only. Never rename their fields: the commit log's fingerprint of the settings contains
+    the names.
+    """
     needs: str = ""
     """Name of a property that the parser requires."""
     check_pattern: Callable[[str], object] | None = None
@@ -244,12 +248,12 @@ OWN_PARSER: Final = ParserKind(lambda own, _: _own_parser(own.filing.parser, dic
 
 
 def parser_settings() -> tuple[type[SettingsGroup], ...]:
-    """Return the settings groups of all rows, each once."""
+    """Return the distinct settings groups of all parsers."""
     return tuple(dict.fromkeys(kind.settings for kind in PARSERS.values() if kind.settings is not None))
 
 
 def kind_of(own: PipelineSettings) -> ParserKind:
-    """Return the row for the parser that the settings name."""
+    """Return the row of ``PARSERS`` for the parser that the settings name."""
     return PARSERS.get(own.filing.parser, OWN_PARSER)
 
 
@@ -260,13 +264,13 @@ def _own_parser(name: str, options: Mapping[str, str]) -> Parser:
 
 
 def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
-    """Make the parser that the settings name. Without ``schemas`` it can only name output directories."""
+    """Return the parser that the settings name. Without ``schemas`` the parser can only name output directories."""
     return kind_of(own).make(own, schemas or Schemas())
 
 
 def field_prefix_of(own: PipelineSettings) -> str:
     """Return the prefix of directories by a field. The default is the field's name and ``=``, after ``by_`` if files
-    have a column of that name.
+    have decoded columns.
     """
     split = own.of_parser(SplitSettings)
     if split.field_prefix is not None:
@@ -275,8 +279,8 @@ def field_prefix_of(own: PipelineSettings) -> str:
 
 
 def partition_names(own: PipelineSettings) -> dict[str, str]:
-    """Return the names that readers take from directories (``dt`` of ``dt=``), in lower case, each with its
-    property.
+    """Return the partition columns that readers derive from directories (``dt`` of ``dt=``), in lower case, with their
+    properties.
     """
     kind, filing = kind_of(own), own.filing
     if kind is OWN_PARSER:

@@ -18,12 +18,12 @@ __all__ = ["BadMessageError", "FieldParser", "Filed", "MessageParser", "OffsetPa
 
 
 _NO_DIRECTORY: Final = "its time is missing, or outside the years that directories can have"
-_STRAY: Final = "its parser returned an invalid directory: a part of the path is empty, . or .., or has a backslash"
+_STRAY: Final = "its parser returned an invalid directory: a part is empty, . or .., or has a backslash"
 
 
 @dataclass(slots=True)
 class Filed:
-    """The directory of each row of a batch, as an index into ``directories``. Bad rows have -1 and a reason."""
+    """Directory of each row of a batch, as an index into ``directories``. Bad rows have index -1 and a reason."""
 
     directories: list[str] = field(default_factory=list[str])
     codes: list[int] = field(default_factory=list[int])
@@ -79,10 +79,10 @@ class Parser(ABC):
         """Return the directories of the records, relative to the topic's directory."""
 
     def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for those that file by time
-        """Return the directory to mark as complete, and the end of its period in ms since the epoch.
+        """Return the directory of the period (day, hour or minute), and the period's end in ms since the epoch.
 
-        The period's directory is ``directory`` itself or a parent of it. Return None for a directory without a period,
-        which never gets a ``_SUCCESS``.
+        The period's directory is ``directory`` itself or a parent; ``_SUCCESS`` goes there once the period is complete.
+        Return None for a directory without a period.
         """
         return None
 
@@ -92,7 +92,7 @@ class Parser(ABC):
 
 
 class MessageParser(Parser):
-    """Base class for a user's own parser of single messages. The settings name the class as ``module:Class``."""
+    """Base class of users' parsers of single messages. The settings name a parser as ``module:Class``."""
 
     columns: tuple[str, ...] = ("offset", "timestamp", "key", "value")
 
@@ -102,8 +102,8 @@ class MessageParser(Parser):
     ) -> Sequence[tuple[str, str]]:
         """Return the directories of a message, outermost first, as pairs of a prefix such as ``dt=`` and a text.
 
-        The texts are escaped, so that a message cannot choose another path. If a message cannot be filed, raise
-        BadMessageError; ValueError, KeyError, TypeError and the like have the same effect.
+        The texts are escaped, so a message cannot choose another path. Raise BadMessageError to quarantine a message;
+        other exceptions, such as ValueError or KeyError, do the same.
         """
 
     def file(self, records: pa.RecordBatch) -> Filed:
@@ -157,7 +157,7 @@ class TimeParser(Parser):
     by_offset: OffsetParser | None = None
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """Choose directories minute by minute: most batches span few minutes."""
+        """Choose one directory for all rows of a minute, because most batches span few minutes."""
         filed = Filed()
         times = records.column("timestamp") if self.time_of is None else self.time_of.quick(records.column("value"))
         if times is None:
@@ -193,7 +193,9 @@ class TimeParser(Parser):
             filed.add(directory)
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """Return the directory, or its parent if the directory is split by offset, and the end of its period."""
+        """Return the period's directory and end. If directories are split by offset, the period's directory is the
+        parent.
+        """
         path = directory if self.by_offset is None else directory.rpartition("/")[0]
         ends_ms = self.directories.end_ms(path)
         return None if ends_ms is None else (path, ends_ms)
@@ -236,7 +238,7 @@ class FieldParser(Parser):
         return filed
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """Return the directory and the end of its period. The part below the field's directory gives the period."""
+        """Return the directory and the end of its period, which is named by the part below the field's directory."""
         ends_ms = self.directories.end_ms(directory.partition("/")[2])
         return None if ends_ms is None else (directory, ends_ms)
 
@@ -261,7 +263,7 @@ class FieldParser(Parser):
 
 
 def runs_of(numbers: Any) -> Iterator[tuple[Any, int]]:
-    """Yield each run of equal adjacent numbers in a column, with its length. Most numbers repeat, so runs are few."""
+    """Yield each number of a column, with the count of equal numbers that follow each other."""
     if len(numbers):
         runs = pc.run_end_encode(numbers)
         ends = cast("list[int]", runs.run_ends.to_pylist())

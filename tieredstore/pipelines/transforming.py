@@ -36,20 +36,20 @@ class Message:
 
 
 class Transformer(ABC):
-    """Base class of transformers of Arrow batches. Created without arguments; the same records must give the same
-    result.
+    """Base class of transformers of Arrow batches. A subclass has no arguments and gives the same result for the same
+    records.
     """
 
     @abstractmethod
     def transform(self, records: pa.RecordBatch) -> pa.RecordBatch | None:
         """Return the rows to write, by ascending ``offset``, with their new ``key``, ``value`` and ``headers``.
 
-        None drops all rows. Changes of ``timestamp`` and ``timestampType`` are ignored.
+        Return None to drop all rows. Changes of ``timestamp`` and ``timestampType`` are ignored.
         """
 
 
 class MessageTransformer(ABC):
-    """Base class of transformers of single messages. Created without arguments; stateless."""
+    """Base class of transformers of single messages. A subclass has no arguments and no state."""
 
     @abstractmethod
     def transform(self, message: Message) -> Message | None:
@@ -68,7 +68,7 @@ def of_batches(function: _Function) -> _Function:
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """The result of a batch: remaining rows, number of dropped rows, and reasons of bad rows by row number."""
+    """Result of transforming a batch: remaining rows, number of dropped rows, and reasons by number of the bad row."""
 
     records: pa.RecordBatch
     filtered: int

@@ -89,9 +89,9 @@ class Format(ABC):
 
     @property
     def writes_forward(self) -> bool:
-        """True if the writers only append, and neither seek nor read back.
+        """True if the format's writers only append: they neither seek nor read back.
 
-        Then a file is uploaded while it is written. Otherwise it is written to a temporary file first.
+        If True, a file is uploaded while it is written. If False, it is written to a temporary file first.
         """
         return False
 
@@ -133,7 +133,7 @@ class BuiltIn(Format):
 
     @property
     def writes_forward(self) -> bool:
-        """Return True: all of these writers only append."""
+        """Return True: the writers of this package only append."""
         return True
 
 
@@ -152,22 +152,22 @@ class GroupedFile(FileWriter):
         """Write the end of the file."""
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows, and write each group that they complete."""
+        """Append rows, and write each row group that is complete."""
         self.append(rows, rows if "value" in rows.schema.names else None)
 
     def append(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> None:
-        """Append rows that were decoded from ``records``. Bytes of ``records`` also decide where groups end."""
+        """Append rows that were decoded from ``records``. The size of ``records`` also decides where row groups end."""
         for group in self._groups.add(rows, records):
             self.put(group)
 
     def close(self) -> None:
-        """Write the last group and the end of the file."""
+        """Write the last row group and the end of the file."""
         if (rest := self._groups.rest()) is not None:
             self.put(rest)
         self.end()
 
     def abandon(self) -> None:
-        """Write the end of the file without the last group: the file is discarded anyway."""
+        """Write the end of the file without the last group, because the caller discards the file."""
         self.end()
 
 

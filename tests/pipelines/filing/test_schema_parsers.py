@@ -133,7 +133,7 @@ def test_protobuf_by_a_descriptor_set(protobuf_file: str) -> None:
     for name in ("no", "tags", "meta.no", "id.no"):
         with pytest.raises(ConfigError, match="field"):
             parser(**properties, **{"message.timestamp.name": name})
-    with pytest.raises(ConfigError, match="no Protocol Buffers message is given"):
+    with pytest.raises(ConfigError, match="no Protocol Buffers message type is given"):
         parser("other", **{**properties, "secor.protobuf.message.class.t": EVENT, "secor.protobuf.message.class.*": ""})
 
 

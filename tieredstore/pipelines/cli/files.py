@@ -1,6 +1,6 @@
 """Subcommands of ``tieredstore pipeline`` that change output files.
 
-Separate from ``pipeline``. Each command imports its modules only when it runs.
+Separate from ``pipeline``, which has the commands that write or only read. A command imports its modules when it runs.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def finalize(files: PipelineFiles, *, apply: Apply, output: Json) -> None:
     """Mark directories of past periods as complete by _SUCCESS, oldest first.
 
     A directory is complete once all partitions of its topic are written up to partitioner.finalizer.delay.seconds after
-    the end of its period. Without --yes, only show the oldest. A running driver of the pipeline ends with exit code 5;
-    with pipeline.finalize=true it marks directories by itself.
+    the end of its period. Without --yes, the command only shows the oldest directories. If the pipeline is running, its
+    process ends with exit code 5; set pipeline.finalize=true to let that process mark directories.
 
     Example: tieredstore pipeline finalize events.properties --yes
     """
@@ -86,7 +86,7 @@ def _finalize(files: list[Path], dry_run: bool) -> Generator[Outcome]:
 
 
 def gc(file: PipelineFile, min_age: MinAge = "24h", *, apply: Apply, output: Json) -> None:
-    """Delete invisible files of killed runs that no run will publish.
+    """Delete invisible files that killed runs have left behind.
 
     Without --yes, only show the plan.
 
@@ -113,8 +113,8 @@ def _collect(settings: Pipeline, parts: Parts, min_age_ms: int, dry_run: bool) -
 def rm(file: PipelineFile, *, apply: Apply, output: Json) -> None:
     """Delete all files of the pipeline's generation, and end the generation for good.
 
-    Without --yes, only show the plan. A running driver of the generation ends with exit code 5. The commit log stays:
-    the number of the generation cannot be used again.
+    Without --yes, only show the plan. A running process of the generation ends with exit code 5. The commit log stays,
+    so the generation's number cannot be used again.
 
     Example: tieredstore pipeline rm events.properties --yes
     """
@@ -155,18 +155,18 @@ def backfill(
     apply: Apply,
     output: Json,
 ) -> None:
-    """Write chosen offsets of a topic again, with the current settings and as a generation of their own.
+    """Write chosen offsets of a topic again, with the current settings and as a new generation.
 
     Without --yes, only show the plan. The pipeline of FILE may run at the same time. After a kill, repeat the command
     with the same settings to complete the work. With --backup, read the records from the files of that pipeline.
 
-    --replace deletes the files of generation M for the same offsets, in whole windows. Their directories have no
-    _SUCCESS until the end. A running driver of generation M ends with exit code 5, once before the writing and once
-    before the deletion. Restart it at once.
+    --replace deletes generation M's files of the same offsets, extended to whole windows (offset ranges that one task
+    wrote). Until the command ends, their directories have no _SUCCESS. A running process of generation M ends with exit
+    code 5 twice: before the command writes and before it deletes. Restart it at once.
 
-    --bad-messages parses the quarantined messages of the pipeline again. Messages that are good now are written beside
-    the existing files, each once. The others stay quarantined; the reasons are shown. A running driver of the pipeline
-    ends with exit code 5. Restart it.
+    --bad-messages parses the quarantined messages of the pipeline again. It writes messages that are good now to new
+    files, each once. It shows why the other messages stay quarantined. A running process of the pipeline ends with exit
+    code 5: restart it.
 
     Example: tieredstore pipeline backfill events.properties orders --generation 2 --replace 1 --yes
     """
@@ -219,8 +219,8 @@ def _open_source(pipeline: Pipeline, parts: Parts, topic: str, backup: Path | No
 
 
 def _fill(work: Backfill, selected: Selected, dry_run: bool) -> Generator[Outcome]:
-    """Yield each window and each file to delete. A planned window also shows which of its offsets the user
-    requested.
+    """Yield each window (offset range) and each file to delete. A planned window also shows which of its offsets the
+    user requested.
     """
     if not dry_run:
         for entry in work.run(selected):
@@ -253,7 +253,7 @@ def _parse_again(file: Path, threads: int | None, dry_run: bool) -> Generator[Ou
 
 
 def _of_redriven(one: Redriven) -> WindowOutcome:
-    """Return the outcome for a quarantine file. If none of its messages is good now, the file stays unchanged."""
+    """Return the outcome for a quarantine file. The file stays unchanged if all its messages are still bad."""
     told = {"kind": "bad_messages", "quarantine_key": one.key, "reasons": one.reasons}
     if one.entry is not None:
         return of_written("backfill", one.window, code="parsed", **told)

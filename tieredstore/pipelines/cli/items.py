@@ -32,10 +32,10 @@ PipelineFiles: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOutcome(Outcome):
-    """The outcome of a window, or of a file to delete (``name``), done or planned.
+    """A window (offset range) that is or would be written, or a file (``name``) that is or would be deleted.
 
-    ``asked`` has the first and last requested offset if the command extends them to whole windows. ``quarantine_key``
-    and ``reasons`` (by offset) are set if quarantined messages are parsed again.
+    ``asked`` has the first and last requested offset if the command extends the request to whole windows.
+    ``quarantine_key`` and ``reasons`` (by offset) are set if the command parses quarantined messages again.
     """
 
     records: int | None = None
@@ -56,7 +56,7 @@ class WindowOutcome(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryOutcome(Outcome):
-    """A directory that is, or would be, marked as complete. ``statement`` is the Hive SQL that adds it as a
+    """A directory that is, or would be, marked as complete. ``statement`` is Hive SQL that adds the directory as a
     partition.
     """
 
@@ -69,7 +69,7 @@ class DirectoryOutcome(Outcome):
 def of_window(
     action: str, window: Window | WrittenWindow, *, code: str = "written", status: Status = "done", **more: Any
 ) -> WindowOutcome:
-    """Return the outcome of a window. An empty window shows where a partition begins."""
+    """Return the outcome of a window. A window without offsets shows where a partition begins."""
     is_mark = window.start == window.stop
     return WindowOutcome(
         action=action, status=status, code="begun" if is_mark else code, topic=window.topic,

@@ -1,6 +1,6 @@
 """``tieredstore pipeline init``: a commented file for the most common pipeline, JSON to Parquet by hour.
 
-Separate from ``pipeline``: it writes a text for people, and reads a bucket instead of an output.
+Separate from ``pipeline``, because this command reads a bucket and writes a settings file, not an output.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def init(
 ) -> None:
     """Write the commented file of a pipeline that keeps JSON as Parquet by hour, with columns from a sample.
 
-    The columns are the fields of the topic's latest records. Without fields in common, files have the raw values, and
-    the file says why. Without --file it is TOPIC-by-hour.properties. It repeats the bucket's settings, so it is
-    readable only by its owner. An existing file is never changed.
+    The columns are the fields of the topic's latest records. If the records have no fields in common, the pipeline
+    keeps raw values, and a comment says why. The new file is FILE, by default TOPIC-by-hour.properties. It contains the
+    bucket's settings, so only its owner can read it. The command never changes an existing file.
 
     Example: tieredstore pipeline init orders files -c store.properties
     """
@@ -73,7 +73,7 @@ def _output_of(url: str) -> dict[str, str]:
 
 
 def _properties_of(url: str) -> dict[str, str]:
-    """Return the settings of the store that a URL or a folder names."""
+    """Return the store settings for a URL or a folder."""
     from tieredstore.remote.stores import NamedStore, find_store
 
     found = find_store({}, store=url)
@@ -90,14 +90,14 @@ def _text(
     client: Mapping[str, str],
     output: Mapping[str, str],
 ) -> str:
-    """Return the file: chapters of comments and properties."""
+    """Return the text of the file: chapters of comments and properties."""
     from tieredstore.values.ddl import format_ddl
 
     columns = {} if schema is None else {"columns": "json", f"json.schema.{topic}": format_ddl(schema)}
     chapters: list[tuple[tuple[str, ...], Mapping[str, str]]] = [
         (("JSON to Parquet by hour. All settings: docs/reference/pipeline-settings.md.",), {}),
         (
-            ("The name and the generation are parts of file names: a run continues where theirs ended.",),
+            ("Name and generation identify the output: a run continues where the last run with the same two ended.",),
             {"pipeline.name": f"{topic}-by-hour", "secor.generation": "1"},
         ),
         (("The topics, as a regular expression.",), {"secor.kafka.topic_filter": re.escape(topic).replace("\\-", "-")}),
@@ -115,7 +115,7 @@ def _text(
             columns,
         ),
         (
-            ("A file ends at this size, or when its oldest record has waited so long.",),
+            ("A file ends at this size, or when its oldest record is this old.",),
             {"secor.max.file.size.bytes": "200000000", "secor.max.file.age.seconds": "600"},
         ),
         (("The bucket to read.",), bucket),

@@ -58,7 +58,7 @@ app: Final = typer.Typer(no_args_is_help=True, help="Write topics as files, each
 
 
 class Against(enum.StrEnum):
-    """The side of the source to compare an output with."""
+    """Source to compare an output with."""
 
     BUCKET = "bucket"
     BROKER = "broker"
@@ -67,7 +67,7 @@ class Against(enum.StrEnum):
 @app.callback()
 def pipeline() -> None:
     """Write topics as files, each record exactly once."""
-    # Show the log line that names properties without effect, also without -v.
+    # The log line that names properties without effect is shown without -v too.
     logging.getLogger("tieredstore.pipelines.config.settings").setLevel(logging.INFO)
 
 
@@ -134,7 +134,7 @@ def run(
     once, however often this process is killed. SIGTERM lets the current batch finish. Exit code 4 if a batch has too
     many bad messages, 5 if another process runs the pipeline, 75 if store or broker were unavailable for too long.
 
-    With --take-over, this generation begins where generation N ends. A running driver of N stops.
+    With --take-over, this generation begins where generation N ends. A running process of N ends.
 
     Example: tieredstore pipeline run backup.properties --once
     """
@@ -172,14 +172,14 @@ def status(
 ) -> None:
     """Show how far each partition is written, and its lag in offsets and seconds.
 
-    SEC is the age of the latest written record, by its timestamp, if there are unwritten records; without a written
-    one it is that of the first record. A named topic that does not exist has a row without numbers; exit code 3 if no
-    other row exists. stderr names lost offsets as long as the next run would fail on them. Offsets whose files were
-    replaced are listed below the table.
+    SEC is the age of the latest written record by its timestamp, or of the first record if none is written; 0 if all
+    records are written. A named topic that does not exist has a row without numbers; exit code 3 if no other row
+    exists. stderr names lost offsets on which the next run would fail. Offsets with replaced files are listed below the
+    table.
 
-    With --after, show the changes of the output instead, so that you can follow it without listing it: the number of
-    the log entry, the time by the store's clock, and what it did. Pass the last number to --after in the next call; -1
-    shows all changes.
+    With --after, show changes of the output instead: for each entry of the commit log its number, the time by the
+    store's clock, and the change. You can follow an output this way without listing it. Pass the last number to --after
+    in the next call; -1 shows all changes.
 
     Example: tieredstore pipeline status backup.properties
     """
@@ -211,7 +211,7 @@ def status(
     now_ms = time.time_ns() // 1_000_000
     row = _status_row(now_ms, lost)
     if output.as_json:
-        # Show a topic that does not exist with null in all other fields.
+        # A topic that does not exist has null in all other fields.
         nothing = dict.fromkeys(row.names)
         for line in [*map(row.json, rows), *({**nothing, "topic": topic} for topic in absent)]:
             print_json_line(line)
@@ -234,7 +234,7 @@ def _show_changes(file: Path, after: int, files: bool, output: Output) -> None:
         from tieredstore.pipelines.run.generation import commit_log_of
 
         log = commit_log_of(settings, parts.store)
-        # Count all entries, also those without a change, so that the next call does not read them again.
+        # Also count entries without a change, so that the next call does not read them again.
         last, count = max(log.read().number, after), 0
         rows: list[list[str]] = []
         for change in changes_since(log, after):
@@ -258,7 +258,7 @@ _DONE: Final = {
     "replacing": "is incomplete: its files are being replaced",
     "replaced": "may be complete again: its files were replaced",
 }
-"""What to show for each directory of a change, by the change's kind."""
+"""Text for each directory of a change, by kind of change."""
 _CHANGE: Final[Row[Change]] = Row(
     field("commit", lambda one: one.number, number("ENTRY")),
     field("committed_ms", lambda one: one.committed_ms),
@@ -296,10 +296,11 @@ def verify(
     *,
     output: Json,
 ) -> None:
-    """Check the output against the commit log: each file must exist and be intact, without any other files.
+    """Check the output against the commit log: each file must exist and be intact, and no other file may exist.
 
-    With --against, read each window again and compare its offsets, keys and values with its files. The report says what
-    was read and what was not checked. Without a commit log, as for Secor's output, missing files cannot be detected.
+    With --against, read all written offsets from bucket or broker again, and compare offsets, keys and values with the
+    files. The report says what was read and what was not checked. Without a commit log, as for Secor's output, missing
+    files cannot be detected.
 
     Exit code 4 if a problem is found, 3 if the generation has neither log nor files.
 
@@ -333,7 +334,7 @@ _VERIFICATION: Final[Row[Verification]] = Row(
     field("stored_size", lambda one: one.size),
     attributes("files", "read_files", "read_size"),
 )
-# Put the subject into the text, because a problem of a partition has no output key.
+# The text names the subject, because a problem of a partition has no object key in the output.
 _PROBLEM: Final[Row[OutputProblem]] = Row(
     field("fault", lambda one: one.kind),
     field("output_key", lambda one: one.subject if "/" in one.subject else None),
@@ -367,7 +368,7 @@ def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]
 
 
 def _count_held(count: int, row: PartitionStatus) -> str:
-    """Return the number of files or records, or the generation that has replaced all of them."""
+    """Return the number of files or records, or a note of the generation that has replaced all of them."""
     return str(count) if count or not row.replaced else f"by {row.replaced[-1].generation}"
 
 

@@ -1,6 +1,6 @@
 """Files of pipelines for ``show -c PIPELINE``: their records and origins; and for ``restore produce --backup``.
 
-Separate from the commands, because those two load this module by an entry point.
+Separate from the commands, because ``show`` and ``restore`` load this module by an entry point.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _show(asked: Asked) -> Generator[Shown]:
 
 
 def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
-    """Return the origin of a file from the commit log, or else, as for Secor's files, from file names."""
+    """Return the origin of a file from the commit log. Without a commit log, as for Secor's files, use file names."""
     settings, parts = stack.enter_context(open_pipeline(file))
     from tieredstore.pipelines.run.selection import query_of
     from tieredstore.pipelines.upkeep.origins import Backup, origins_of

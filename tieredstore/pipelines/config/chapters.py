@@ -42,70 +42,74 @@ _PARSER_NAMES: Final = {name: name for name in PARSERS} | {
 
 
 class FilingSettings(SettingsGroup):
-    """Settings that choose the directories of records. ``parser_table`` has the settings that only one parser uses."""
+    """Settings that choose each record's directory. Settings of a single parser are in ``parser_table``."""
 
     parser_options: tuple[tuple[str, str], ...] = ()
-    """Properties ``parser.*`` for a user's own parser: pairs of the name without this prefix and the text."""
+    """Properties ``parser.*`` for a user's own parser, as pairs of name (without ``parser.``) and text."""
 
     parser: Annotated[
         str, string("a short name, Secor's class, or module:Class", read_name(_PARSER_NAMES, own=True)), secor.HONOURED
     ] = Field(
         default="offset",
         alias="secor.message.parser.class",
-        description=f"Parser that chooses directories: {', '.join(PARSERS)}. Your own class gets the properties "
-        "`parser.*`.",
+        description=f"Parser that chooses a record's directory: {', '.join(PARSERS)}. A class of yours gets the "
+        "properties `parser.*`.",
     )
     hours: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
-        default=False, alias="partitioner.granularity.hour", description="Directories of hours below those of days."
+        default=False, alias="partitioner.granularity.hour", description="Make a directory per hour below each day."
     )
     minutes: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="partitioner.granularity.minute",
-        description="Directories of minutes below those of hours.",
+        description="Make a directory per minute below each hour.",
     )
     date_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
-        default="dt=", alias="partitioner.granularity.date.prefix", description="Prefix of directories of days."
+        default="dt=", alias="partitioner.granularity.date.prefix", description="Prefix of day directories."
     )
     hour_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
-        default="hr=", alias="partitioner.granularity.hour.prefix", description="Prefix of directories of hours."
+        default="hr=", alias="partitioner.granularity.hour.prefix", description="Prefix of hour directories."
     )
     minute_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
-        default="min=", alias="partitioner.granularity.minute.prefix", description="Prefix of directories of minutes."
+        default="min=", alias="partitioner.granularity.minute.prefix", description="Prefix of minute directories."
     )
     date_format: Annotated[str, string("a Java date pattern"), secor.HONOURED] = Field(
-        default="yyyy-MM-dd", alias="partitioner.granularity.date.format", description="Pattern of days."
+        default="yyyy-MM-dd",
+        alias="partitioner.granularity.date.format",
+        description="Date pattern of day directories.",
     )
     hour_format: Annotated[str, string("a Java date pattern"), secor.HONOURED] = Field(
-        default="HH", alias="partitioner.granularity.hour.format", description="Pattern of hours."
+        default="HH", alias="partitioner.granularity.hour.format", description="Date pattern of hour directories."
     )
     minute_format: Annotated[str, string("a Java date pattern"), secor.HONOURED] = Field(
-        default="mm", alias="partitioner.granularity.minute.format", description="Pattern of minutes."
+        default="mm", alias="partitioner.granularity.minute.format", description="Date pattern of minute directories."
     )
     zone: Annotated[str, string("a time zone", _time_zone), secor.HONOURED] = Field(
-        default="UTC", alias="secor.parser.timezone", description="Time zone of directories, and of `date`."
+        default="UTC",
+        alias="secor.parser.timezone",
+        description="Time zone of directories, and of times that `date` parses.",
     )
     strict: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="secor.parser.strict",
-        description="Treat messages as bad that Secor accepts: JSON that is not UTF-8 or has raw control characters, "
-        "numbers as text with blanks or fractions, text after a date.",
+        description="Refuse what Secor accepts: JSON that is not UTF-8 or has raw control characters, numeric texts "
+        "with blanks or fractions, text after a date.",
     )
     timestamp_name: Annotated[str, string("a field"), secor.HONOURED] = Field(
-        default="timestamp", alias="message.timestamp.name", description="Field with the time."
+        default="timestamp", alias="message.timestamp.name", description="Field with a message's time."
     )
     timestamp_separator: Annotated[str, string("a text"), secor.HONOURED] = Field(
         default="",
         alias="message.timestamp.name.separator",
-        description="Separator in names of nested fields; unset: a dot for messages with a schema.",
+        description="Separator in the path to a nested field. Unset: a dot if messages have a schema, else none.",
     )
     descriptor_set: Annotated[str, string("a file")] = Field(
         default="",
         alias="protobuf.descriptor.set",
-        description="File that `protoc --include_imports --descriptor_set_out` wrote, for `protobuf`.",
+        description="Protocol Buffers descriptors, as `protoc --include_imports --descriptor_set_out` writes them.",
     )
 
     def field_path(self, name: str = "") -> tuple[str, ...]:
-        """Return the path of names to a field of a schema, by default to the field with the time."""
+        """Return the path to a schema's field as a tuple of names. The default is the field with the time."""
         return tuple((name or self.timestamp_name).split(self.timestamp_separator or "."))
 
 
@@ -130,31 +134,31 @@ def _node(text: str) -> str:
 
 
 class GroupSettings(SettingsGroup):
-    """Consumer groups: the group to start from, and the group that receives published offsets."""
+    """Settings of consumer groups: the group to start from, and the group that receives published offsets."""
 
     starting_group: Annotated[str, string("group:NAME", _start)] = Field(
         default="",
         alias="startingOffsets",
-        description="Consumer group whose committed offsets are the start of new partitions; unset: "
+        description="Consumer group from which a new partition takes its first offset. Unset: use "
         "`kafka.new.consumer.auto.offset.reset`.",
     )
     group_storage: Annotated[str, choice("kafka", "zookeeper"), secor.HONOURED] = Field(
         default="kafka",
         alias="kafka.offsets.storage",
-        description="Where the offsets of the group in `startingOffsets` are: in Kafka, or, as Secor's, in ZooKeeper.",
+        description="Where the group of `startingOffsets` keeps its offsets. Secor's groups may use `zookeeper`.",
     )
     zookeeper: Annotated[str, string("host:port, several separated by commas"), secor.HONOURED] = Field(
-        default="", alias="zookeeper.quorum", description="ZooKeeper servers, only for `startingOffsets`."
+        default="", alias="zookeeper.quorum", description="ZooKeeper servers with the offsets of `startingOffsets`."
     )
     zookeeper_path: Annotated[str, string("a node's path", _node), secor.HONOURED] = Field(
         default="",
         alias="kafka.zookeeper.path",
-        description="ZooKeeper node above `/consumers/GROUP/offsets/TOPIC/PARTITION`; unset or `/`: none.",
+        description="Path of the ZooKeeper node above `/consumers`; unset: the root.",
     )
     commit_group: Annotated[str, string("a group's name", _group)] = Field(
         default="",
         alias="commit.to.group",
-        description="Consumer group that gets the published offsets, for tools that show lag.",
+        description="Also commit published offsets to this consumer group, for tools that show lag.",
     )
 
 
@@ -168,7 +172,7 @@ def _day(text: str) -> str:
 
 
 def _root(text: str) -> str:
-    """Return the path with the trailing slash that Secor adds."""
+    """Return the path with a trailing slash, as Secor does."""
     path = text.strip("/")
     if not path or any(part in {"", ".", ".."} for part in path.split("/")):
         raise ValueError
@@ -181,28 +185,28 @@ class NamingSettings(SettingsGroup):
     name_offset: Annotated[str, choice("file", "window")] = Field(
         default="file",
         alias="name.offset",
-        description="Offset in file names: the first offset of the file, or, as in Secor, of its window.",
+        description="Offset in a file's name: the first offset of the file, or of its window as in Secor.",
     )
     hashed: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.s3.prefix.md5hash",
-        description="Begin keys with four hexadecimal digits of the MD5 of topic and directory, in any store.",
+        description="Begin object keys with four hexadecimal digits: the MD5 of topic and directory. Works in any "
+        "store.",
     )
     alternative_root: Annotated[str, string("a path", _root), secor.HONOURED] = Field(
         default="",
         alias="secor.s3.alternative.path",
-        description="Key prefix in place of `output.key.prefix` from the day `secor.s3.alter.path.date` on; a slash is "
-        "added.",
+        description="Replaces `output.key.prefix` for days from `secor.s3.alter.path.date` on. A slash is added.",
     )
     alternative_since: Annotated[str, string("a day, as 2026-01-31", _day), secor.HONOURED] = Field(
         default="",
         alias="secor.s3.alter.path.date",
-        description="First day of `secor.s3.alternative.path`; unset: none.",
+        description="First day that goes to `secor.s3.alternative.path`; unset: no day.",
     )
 
 
 class TableSettings(SettingsGroup):
-    """The Hive or Iceberg table that lists the files."""
+    """Settings of the Hive or Iceberg table that lists the files."""
 
     hive_prefix: Annotated[
         str,
@@ -211,7 +215,7 @@ class TableSettings(SettingsGroup):
     ] = Field(
         default="",
         alias="hive.table.prefix",
-        description="Prefix of the Hive table of a topic without `hive.table.name.TOPIC`; the topic's name follows.",
+        description="Hive table of a topic without `hive.table.name.TOPIC`: this prefix and the topic's name.",
     )
 
     kind: Annotated[str, choice("none", "iceberg")] = Field(
@@ -225,7 +229,7 @@ class TableSettings(SettingsGroup):
     catalog: Annotated[str, string("letters, digits, _ and -", matcher(r"(?a)[\w-]+"))] = Field(
         default="default",
         alias="table.iceberg.catalog",
-        description="Name of the Iceberg catalog: any, or an entry of pyiceberg's own configuration.",
+        description="Name of the Iceberg catalog, as in pyiceberg's configuration if that has an entry.",
     )
 
 
@@ -249,7 +253,7 @@ def catalog_properties(rest: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def find_table_fault(
     own: TableSettings, naming: NamingSettings, file_format: str, output: Settings, hive: Sequence[object]
 ) -> str:
-    """Return why a Hive or Iceberg table cannot list files of this output; return an empty text if it can."""
+    """Return the reason why a Hive or Iceberg table cannot list files of this output, or an empty text."""
     if (naming.hashed or naming.alternative_since) and (hive or own.hive_prefix):
         return (
             "Hive tables need all directories of a topic below one: leave out secor.s3.prefix.md5hash and "
@@ -262,7 +266,7 @@ def find_table_fault(
     if output.storage_backend not in {"filesystem", "s3"}:
         return "table=iceberg needs an output in a folder or on S3"
     if not output.endpoint.is_default:
-        return "table=iceberg needs an output with one place and the usual layout: leave out output.rsm.config.*"
+        return "table=iceberg needs an output of one store in the default layout: leave out output.rsm.config.*"
     return ""
 
 
@@ -278,25 +282,25 @@ class LimitSettings(SettingsGroup):
     max_file_bytes: Annotated[int, long(1), secor.HONOURED] = Field(
         default=200000000,
         alias="secor.max.file.size.bytes",
-        description="Bytes of the log per window. A file ends with the record that reaches this number.",
+        description="Log bytes at which a window (the offsets that one task writes) and its files end.",
     )
     max_file_age_s: Annotated[int, long(0), secor.HONOURED] = Field(
         default=3600,
         alias="secor.max.file.age.seconds",
-        description="Seconds that records wait at most before they are written.",
+        description="Longest time in seconds until a record is written.",
     )
     max_file_records: Annotated[int, long(0)] = Field(
-        default=0, alias="max.file.records", description="Records at which a file ends; 0: no limit."
+        default=0, alias="max.file.records", description="Maximum number of records per file; 0: no limit."
     )
     minute_mark: Annotated[int, integer(0, 59), secor.HONOURED] = Field(
         default=0,
         alias="secor.upload.minute_mark",
-        description="Minute of each hour at which all records seen before it are written.",
+        description="Minute of each hour at which all records seen so far are written.",
     )
     minute_mark_filter: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
         default="",
         alias="secor.kafka.upload_at_minute_mark.topic_filter",
-        description="Topics to which `secor.upload.minute_mark` applies; unset: none.",
+        description="Topics to which the minute mark applies; unset: none.",
     )
     upload_on_shutdown: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
@@ -306,21 +310,22 @@ class LimitSettings(SettingsGroup):
     is_deterministic: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.upload.deterministic",
-        description="End all files of a partition together: at the next two limits, not by file size and minute mark.",
+        description="End all files of a partition together: by bytes of values or range of timestamps, not by file "
+        "size or minute mark.",
     )
     max_payload_bytes: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.input.payload.size.bytes",
-        description="For deterministic uploads, bytes of all values at which files end; 0: no limit.",
+        description="Limit of deterministic uploads: bytes of all values; 0: no limit.",
     )
     max_range_ms: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.file.timestamp.range.millis",
-        description="For deterministic uploads, range of timestamps in ms at which files end; 0: no limit.",
+        description="Limit of deterministic uploads: range of timestamps in ms; 0: no limit.",
     )
     max_open_files: Annotated[int, long(-1), secor.HONOURED] = Field(
         default=-1,
         alias="secor.max.file.count",
-        description="Maximum number of open files per window. Beyond it, the file written least recently ends. -1: no "
-        "limit.",
+        description="Maximum number of open files per window; -1: no limit. Beyond it, the least recently written "
+        "file ends.",
     )

@@ -10,7 +10,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "aws.proxy.": "",
     "include": "put all properties into one file",
     "kafka.client.className": "",
-    "kafka.consumer.": "for Kafka's old consumer",
+    "kafka.consumer.": "only Kafka's old consumer used it",
     "kafka.dual.commit.enabled": "progress is in the commit log; commit.to.group shows it in Kafka",
     "kafka.fetch.": "",
     "kafka.message.iterator.className": "",
@@ -26,15 +26,15 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "message.timestamp.type": "each message carries the type of its timestamp",
     "monitoring.": "",
     "ostrich.port": "",
-    "parquet.": "row groups end at fixed numbers of records and bytes",
+    "parquet.": "row groups end at fixed sizes",
     "qubole.": "",
-    "secor.consumer.threads": "as many threads as there are cores write windows in parallel",
+    "secor.consumer.threads": "each core writes with one thread",
     "secor.enable.qubole": "",
     "secor.file.reader.Delimiter": "",
-    "secor.finalizer.lookback.periods": "all directories of past periods are finalized, however old",
+    "secor.finalizer.lookback.periods": "complete directories are finalized, however old they are",
     "secor.gs.upload.direct": "",
     "secor.kafka.group": "progress is in the commit log; startingOffsets=group:NAME starts at a group's offsets",
-    "secor.local.log.delete.age.hours": "a process deletes its temporary files when it ends",
+    "secor.local.log.delete.age.hours": "each process deletes its temporary files when it ends",
     "secor.max.message.size.bytes": "",
     "secor.messages.per.second": "",
     "secor.monitoring.": "",
@@ -54,45 +54,44 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "tsdb.": "",
     "zookeeper.": "only startingOffsets uses ZooKeeper, by zookeeper.quorum",
 }
-"""Properties without effect here, with a note for some. A name that ends in a dot is a prefix."""
+"""Properties of Secor that have no effect here, some with a note. A name that ends in a dot is a prefix."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "aws.access.key": "set output.storage.aws.access.key.id",
     "aws.client.pathstyleaccess": "set output.storage.s3.path.style.access.enabled",
     "aws.endpoint": "set output.storage.s3.endpoint.url",
     "aws.region": "set output.storage.s3.region",
-    "aws.role": "give credentials of the role to the AWS SDK, for example by its environment variables",
+    "aws.role": "give the AWS SDK credentials of the role, for example by environment variables",
     "aws.secret.key": "set output.storage.aws.secret.access.key",
-    "aws.session.token": "give credentials to the AWS SDK, for example by its environment variables",
+    "aws.session.token": "give the AWS SDK credentials, for example by environment variables",
     "aws.sse.": "set a default encryption for the bucket",
     "cloud.service": "set output.storage.backend.class",
     "kafka.seed.broker.host": "set kafka.bootstrap.servers",
     "kafka.seed.broker.port": "set kafka.bootstrap.servers",
-    "message.timestamp.skew.max.ms": "messages are filed by their own time, however far off: leave it out",
+    "message.timestamp.skew.max.ms": "messages are filed by their own time, past or future: leave it out",
     "message.timestamp.required": "a message without a usable time is always bad: leave it out",
     "secor.file.age.youngest": "a file's age is that of the first unwritten record: leave it out",
     "secor.gs.": "set output.storage.gcs.*",
     "secor.s3.bucket": "set output.storage.s3.bucket.name",
     "secor.s3.path": "set output.key.prefix with a slash at its end",
     "secor.topic.message.format.": (
-        "Protocol Buffers messages are read in binary form; for topics of JSON use a separate pipeline with the parser "
-        "json"
+        "Protocol Buffers messages must be binary; for topics of JSON use a separate pipeline with the parser json"
     ),
     "secor.azure.": "set output.storage.azure.*",
 }
-"""Refused properties, each with the way out. A name that ends in a dot is a prefix."""
+"""Properties of Secor that are errors here, each with an alternative. A name that ends in a dot is a prefix."""
 
 HONOURED: Final = "a property of Secor's"
-"""Mark in a setting's annotation: Secor has a property of this name. Unmarked settings exist only here."""
+"""Mark in a setting's annotation that Secor has a property of the same name."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
-"""More names of Secor that are honoured. The user chooses TOPIC and what replaces ``*``."""
+"""Families of Secor's properties that are honoured, in addition to the marked settings."""
 
 ALSO_CALLED: Final[Mapping[str, str]] = {
     "secor.hive.prefix": "hive.table.prefix",
     "secor.hive.table.name.": "hive.table.name.",
 }
-"""Names in some versions of Secor, each with the name used here. A name that ends in a dot is a prefix."""
+"""Names from some versions of Secor, each with our name. A name that ends in a dot is a prefix."""
 
 WRITER: Final = "secor.file.reader.writer.factory"
 CODEC: Final = "secor.compression.codec"
@@ -104,7 +103,7 @@ HARMLESS: Final[Mapping[str, frozenset[str]]] = {
     "kafka.seed.broker.port": frozenset({"9092"}),
     "message.timestamp.required": frozenset({"true"}),
 }
-"""Accepted values of refused properties: they change nothing, and Secor's sample files contain them."""
+"""Values of refused properties that are accepted, because they have no effect and Secor's sample files contain them."""
 
 PARSERS: Final = "com.pinterest.secor.parser."
 WRITERS: Final = "com.pinterest.secor.io.impl."
@@ -132,7 +131,7 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[ntrsf])")
 def delimiter_bytes(text: str) -> bytes:
     """Return the bytes of a delimiter in UTF-8. Raise ValueError for half a surrogate pair.
 
-    The settings file trims texts, so control characters are written as escapes of Java's properties.
+    A settings file trims its values, so users write control characters as Java escapes such as ``\\n``.
     """
     plain = _ESCAPE.sub(lambda escape: _BLANKS.get(escape[0]) or chr(int(escape[1], 16)), text)
     return plain.encode("utf-16", "surrogatepass").decode("utf-16").encode()
@@ -143,22 +142,21 @@ def _delimiter_text(delimiter: str) -> str:
 
 
 def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a file under the names used here, without empty ones.
+    """Return the properties of a file under our names. Leave out empty properties, with three exceptions.
 
-    Three properties mean something when they are empty: files are not compressed, values have no delimiter, and
-    directories by a field have no prefix.
+    An empty codec means no compression, an empty delimiter means none, and an empty field prefix means no prefix.
     """
     given: dict[str, str] = {}
     for name, text in properties.items():
         if text.strip():
             ours = _ours(name)
-            # If both names are set, prefer this project's name over Secor's.
+            # If a file sets both names, ours wins over Secor's.
             if ours == name or not properties.get(ours, "").strip():
                 given[ours] = text
     if CODEC in properties and CODEC not in given:
         given[CODEC] = "none"
-    # Keep a blank, which is a valid delimiter. Secor's DelimitedTextFile format ignores this property and ends values
-    # with a new line.
+    # A blank is a valid delimiter. Secor's DelimitedTextFile format ignores this property and ends each value with a
+    # newline.
     delimiter = properties.get(DELIMITER, "\n")
     if delimiter.strip() or (delimiter != "\n" and (delimiter or _parts_by_setting(given))):
         given[DELIMITER] = _delimiter_text(delimiter)
@@ -179,7 +177,7 @@ def _parts_by_setting(given: Mapping[str, str]) -> bool:
 
 
 def entry_of(name: str, table: Mapping[str, str]) -> str | None:
-    """Return the table's entry for a property, by its name or by a prefix; None without an entry."""
+    """Return the table's entry for a property or its prefix, or None."""
     if name in table:
         return table[name]
     return next((words for start, words in table.items() if start.endswith(".") and name.startswith(start)), None)

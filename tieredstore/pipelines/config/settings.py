@@ -1,4 +1,4 @@
-"""Settings of a pipeline, from one file: its own, those of the bucket to read, and those of the output."""
+"""Settings of a pipeline from one file: the pipeline's own, the source bucket's, and the output's."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _CODEC_NAMES: Final = {codec: codec for kind in FORMATS.values() for codec in ki
 
 class PipelineSettings(SettingsGroup):
     """The pipeline's own settings: which records it reads and which files it writes. The first fields are groups of
-    more.
+    settings.
     """
 
     filing: FilingSettings = FilingSettings()
@@ -89,21 +89,22 @@ class PipelineSettings(SettingsGroup):
     parsers: tuple[SettingsGroup, ...] = tuple(group() for group in parser_settings())
     """Groups of settings for single parsers, declared in ``parser_table``."""
     schemas: str = ""
-    """Digest of the schema files. It is not a property, but a part of the fingerprint."""
+    """Digest of the schema files. It is part of the settings' fingerprint, but not a property."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", matcher(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"))] = Field(
-        alias="pipeline.name", description="Name of the pipeline; its commit log is stored under it."
+        alias="pipeline.name", description="Name of the pipeline, and of its commit log in the output."
     )
     generation: Annotated[int, integer(0, 999999999), secor.HONOURED] = Field(
         default=1,
         alias="secor.generation",
-        description="Part of file names. Each generation has its own commit log, and several can run in parallel.",
+        description="Version of the output, and part of file names. Each generation has its own commit log; several "
+        "can run in parallel.",
     )
     topic_filter: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
         default=".*", alias="secor.kafka.topic_filter", description="Topics to read; must match the whole name."
     )
     topic_list: Annotated[str, string("names separated by commas"), secor.HONOURED] = Field(
-        default="", alias="kafka.new.consumer.topic.list", description="Topics to read, by name."
+        default="", alias="kafka.new.consumer.topic.list", description="Topics to read, in place of the filter."
     )
     topic_blacklist: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
         default="", alias="secor.kafka.topic_blacklist", description="Topics to exclude."
@@ -111,7 +112,7 @@ class PipelineSettings(SettingsGroup):
     starting: Annotated[str, choice("earliest", "latest"), secor.HONOURED] = Field(
         default="earliest",
         alias="kafka.new.consumer.auto.offset.reset",
-        description="Where a new partition begins.",
+        description="First offset of a partition that has no progress yet.",
     )
     isolation: Annotated[str, choice("read_committed", "read_uncommitted"), secor.HONOURED] = Field(
         default=DEFAULT_ISOLATION,
@@ -128,7 +129,7 @@ class PipelineSettings(SettingsGroup):
     columns: Annotated[str, choice("none", "json", "avro", "protobuf")] = Field(
         default="none",
         alias="columns",
-        description="Format of values to decode into columns; none: values stay unchanged.",
+        description="Decode values of this format into columns; none: keep values unchanged.",
     )
     codec: Annotated[
         str,
@@ -139,7 +140,9 @@ class PipelineSettings(SettingsGroup):
         secor.HONOURED,
     ] = Field(default="zstd", alias="secor.compression.codec", description="Compression of files; empty: none.")
     extension: Annotated[str, string("begins with a dot", matcher(r"\.[A-Za-z0-9._-]{1,40}")), secor.HONOURED] = Field(
-        default="", alias="secor.file.extension", description="Extension of file names; unset: by format and codec."
+        default="",
+        alias="secor.file.extension",
+        description="Extension of file names; unset: that of format and codec.",
     )
     delimiter: Annotated[
         str, string("a text; \\n, \\t, \\r, \\s, \\f and \\uXXXX are escapes", _delimiter), secor.HONOURED
@@ -161,12 +164,13 @@ class PipelineSettings(SettingsGroup):
     finalize: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="pipeline.finalize",
-        description="In each run, mark directories of past periods as complete by `_SUCCESS`.",
+        description="In each run, write `_SUCCESS` to complete directories of past days, hours or minutes.",
     )
     finalizer_delay_s: Annotated[int, long(0), secor.HONOURED] = Field(
         default=3600,
         alias="partitioner.finalizer.delay.seconds",
-        description="Seconds from the end of a directory's period, by timestamps of records, until it is marked.",
+        description="Seconds after a directory's day, hour or minute, by record timestamps, at which it gets "
+        "`_SUCCESS`.",
     )
     transformer: Annotated[
         str,
@@ -175,7 +179,7 @@ class PipelineSettings(SettingsGroup):
     ] = Field(
         default="",
         alias="secor.message.transformer.class",
-        description="Changes or drops messages before they are filed.",
+        description="Your code to change or drop messages before they are filed.",
     )
     frame: Annotated[str, string("module:function", matcher(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"))] = Field(
         default="",
@@ -183,7 +187,7 @@ class PipelineSettings(SettingsGroup):
         description="Function that transforms the records as a DataFrame; only on Spark.",
     )
     local_path: Annotated[str, string("a folder"), secor.HONOURED] = Field(
-        default="", alias="secor.local.path", description="Folder for files before they are uploaded."
+        default="", alias="secor.local.path", description="Folder for files that are not uploaded yet."
     )
 
     def of_parser(self, group: type[_GroupT]) -> _GroupT:
@@ -201,7 +205,7 @@ CHAPTERS: Final[Mapping[str, type[SettingsGroup]]] = {
 
 
 def own_properties() -> Iterator[tuple[str, FieldInfo, Kind]]:
-    """Yield name, field and kind of each of a pipeline's own properties."""
+    """Yield name, field and kind of each property that belongs to the pipeline itself."""
     filing, *others = CHAPTERS.values()
     groups: tuple[type[SettingsGroup], ...] = (PipelineSettings, filing, *parser_settings(), *others)
     for group in groups:
@@ -255,13 +259,14 @@ def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
             words = f"which {own.format} files cannot have: choose {', '.join(kind.codecs)}"
             yield "secor.compression.codec", f"is {own.codec}, {words}"
     if own.frame and (own.columns != "none" or own.transformer):
-        yield "frame", "excludes columns and secor.message.transformer.class: let the frame function do their work"
+        yield "frame", "excludes columns and secor.message.transformer.class: decode and transform in the frame "
+        "function"
 
 
 def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
     """Yield faults in patterns of directories by time, and in ``secor.s3.alter.path.date``.
 
-    That property needs directories of days. Without them Secor fails at the first file.
+    ``secor.s3.alter.path.date`` needs day directories. Without them Secor would fail at the first file.
     """
     naming = own.naming
     for level in ("date", "hour", "minute"):
@@ -290,9 +295,7 @@ def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A pipeline: its own settings, and those of its source, Kafka client and output. ``source`` is None without a
-    bucket.
-    """
+    """Settings of a pipeline, its source, Kafka client and output. ``source`` is None without a bucket."""
 
     own: PipelineSettings
     output: Settings
@@ -320,13 +323,13 @@ def load_pipeline(path: Path | str) -> Pipeline:
 
 def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None, source: str = "pipeline") -> Pipeline:
     """Return the pipeline of these properties. Relative paths start from ``base_dir``."""
-    # Drop empty properties: Secor's sample files leave most of them empty.
+    # An empty property counts as unset, because Secor's sample files leave most properties empty.
     given = secor.read_properties(properties)
     own_names = {name for name, _, _ in own_properties()}
     output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
     stored = {name: text for name, text in given.items() if name.startswith(_SOURCE)}
     rest = {name: text for name, text in given.items() if name not in stored and not name.startswith(_OUTPUT)}
-    # Let Secor's name of a columnar writer imply the setting ``columns``, because such writers decode values.
+    # Secor's columnar writers decode values, so their names imply the setting ``columns``.
     _, columns = FACTORIES.get(rest.get(secor.WRITER, "").strip(), ("", "none"))
     implied = {} if columns == "none" else {"columns": columns}
     own = implied | {name: text for name, text in rest.items() if name in own_names}
@@ -375,7 +378,7 @@ def _read_settings(reader: SettingsReader, parser_options: Mapping[str, str]) ->
     fields: dict[str, object] = {name: one for name, one in chapters.items() if one is not None}
     fields["parsers"] = tuple(one for group in parser_settings() if (one := reader.read(group)) is not None)
     own = reader.read(PipelineSettings, fields=fields)
-    # Look for conflicts only if each setting is valid by itself; otherwise some problems would be reported twice.
+    # An invalid setting may also look like a conflict, so check conflicts only if each setting is valid.
     for name, why in _broken_rules(own) if own is not None and not reader.problems else ():
         reader.note(name, why)
     return reader.result(own)
@@ -411,14 +414,16 @@ def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, sou
     if "avro" in decoded and not schemas.avro and schemas.registry is None:
         raise ConfigError(f"{source}: no Avro schema is given: set schema.registry.url, or {AVRO}TOPIC to a file")
     if "protobuf" in decoded and not schemas.messages:
-        raise ConfigError(f"{source}: no Protocol Buffers message is given: set {PROTOBUF}TOPIC, or {PROTOBUF}*")
+        raise ConfigError(f"{source}: no Protocol Buffers message type is given: set {PROTOBUF}TOPIC, or {PROTOBUF}*")
     if own.columns == "json" and not schemas.ddl:
         raise ConfigError(f"{source}: no columns of JSON are given: set {DDL[0]}TOPIC, or {DDL[0]}*")
     return schemas
 
 
 def _sort_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:
-    """Return the Kafka client's properties. Note refused and unknown properties, and log those without effect."""
+    """Return the Kafka client's properties. Note refused and unknown properties as problems; log properties without
+    effect.
+    """
     client: dict[str, str] = {}
     idle: list[str] = []
     for name, text in rest.items():
@@ -451,7 +456,7 @@ def _of_client(name: str) -> str:
 
 
 def _check_client(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
-    """Return the client's properties that have no effect without a broker. Note unknown properties."""
+    """Return the client's properties if no broker is set, because they have no effect then. Note unknown properties."""
     names = {name: _of_client(name) for name in client if _of_client(name) != _SERVERS}
     has_broker = len(names) < len(client)
     if not names:
@@ -460,7 +465,7 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
         known: Any = importlib.import_module("tieredstore.live.properties")
     except ConfigError:
         if not has_broker:
-            # Report all names: without the client's library, nothing can tell which of them exist.
+            # Report all names, because only Kafka's client library, which is not installed, knows the valid names.
             words = "is a property of the Kafka client, but no broker is set: leave it out"
             reader.problems.extend(SettingProblem(name, f"{shown_name(name)} {words}") for name in names)
         return []

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 
 
 def path_prefix(text: str) -> str:
-    """Return ``text`` if the name of a directory can begin with it."""
+    """Return ``text`` if it can be the prefix of a directory's name."""
     if "/" in text or text in {".", ".."}:
         raise ValueError
     return text
 
 
 def matcher(pattern: str) -> Callable[[str], str]:
-    """Return a reader of texts that match the whole expression."""
+    """Return a reader that accepts a text if all of it matches the pattern."""
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -25,7 +25,7 @@ def matcher(pattern: str) -> Callable[[str], str]:
 
 
 def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
-    """Return a reader of short names. It also accepts Secor's classes, which ``names`` maps to short names.
+    """Return a reader of short names. It also accepts Secor's class names, which ``names`` maps to short names.
 
     With ``own``, it accepts ``module:Class`` too.
     """

@@ -1,5 +1,5 @@
-"""Formats whose files have columns other than a record's own: columns decoded from values, or those that a user's
-``frame`` function made on Spark. A struct ``kafka`` then holds key, offset and other metadata of each record.
+"""Formats with columns decoded from values, or added by a user's ``frame`` function on Spark. A struct column ``kafka``
+then holds key, offset and other metadata of each record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tieredstore.values.base import ValueType
 from tieredstore.values.json_text import Json
 from tieredstore.values.unmapped_json import UnmappedFields
 
-# Take pyarrow.ipc as untyped: its type stubs are incomplete.
+# pyarrow's type stubs for ``ipc`` are incomplete, so the module is untyped here.
 _ipc: Final[Any] = pa.ipc
 
 REST: Final = "_rest"
@@ -34,8 +34,8 @@ KAFKA_FIELD: Final = pa.field(KAFKA, pa.struct(_BESIDE_FIELDS))
 
 
 Taken = tuple[tuple[str, str], ...]
-"""Names that readers take from directories (``dt`` of ``dt=``), each with its setting. No column may have such a
-name.
+"""Names that readers derive from directories (``dt`` of ``dt=``), each with its setting. No column may have one of
+these names.
 """
 
 
@@ -52,19 +52,19 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Return the decoded values as a column of structs, and the faults by row number.
+        """Return the decoded values as a column of structs, and why rows could not be decoded, by row number.
 
-        The column is None if its type is known only at the end of a file.
+        The column is None if the decoder learns its type only at the end of a file.
         """
 
     @abstractmethod
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
-        """Return a writer of rows that have the column of ``decode``."""
+        """Return a writer of rows with the column that ``decode`` returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfOneSchema(Decoder):
-    """Decodes values of a topic with one schema, which the settings give."""
+    """Decodes a topic's values by one schema from the settings."""
 
     schemas: Schemas
     kind: str
@@ -78,7 +78,8 @@ class OfOneSchema(Decoder):
             case "json":
                 schema = self.schemas.ddl_of(topic)
                 _check_names(schema, topic, self.taken)
-                # A value with a field of another type is a bad message as a whole, so it must become null.
+                # A value with one field of a wrong type is a bad message. ``null_whole`` makes the whole value null,
+                # not only the field.
                 value_type: ValueType = Json(schema, on_invalid="null", null_whole=True)
                 return replace(self, value_type=value_type, rest=UnmappedFields(schema))
             case "protobuf":
@@ -113,7 +114,7 @@ class OfOneSchema(Decoder):
         return pa.StructArray.from_arrays(arrays, fields=list(kind)), faults
 
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:  # noqa: ARG002  none is needed
-        """Return a writer that writes rows at once, since their schema is known."""
+        """Return a writer that writes rows without delay, because their schema is known."""
         assert self.value_type is not None
         fields = _fields_of(self.value_type.arrow_type)
         rest = [pa.field(REST, pa.string())] if self.rest is not None else []
@@ -133,7 +134,7 @@ def _find_lost(values: Any, column: Any) -> list[int]:
 
 def _fields_of(kind: Any) -> list[Any]:
     if not pa.types.is_struct(kind):
-        raise ConfigError("the schema has no columns: it is not a record")
+        raise ConfigError("the schema is not a record, so it has no columns")
     return [kind.field(number) for number in range(kind.num_fields)]
 
 
@@ -152,13 +153,13 @@ def _check_names(fields: Any, topic: str, taken: Taken) -> None:
 
 
 class ColumnsFile(FileWriter):
-    """Writes the decoded columns of rows, and the struct ``kafka``."""
+    """Writes the decoded columns of rows, and the struct column ``kafka``."""
 
     def __init__(self, inner: FileWriter, schema: Any) -> None:
         self._inner, self._schema = inner, schema
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows. Bytes of their keys and values decide where row groups end."""
+        """Append rows. The size of keys and values decides where row groups end."""
         beside = pa.StructArray.from_arrays([rows.column(name) for name in _BESIDE], fields=_BESIDE_FIELDS)
         arrays = [*cast("pa.StructArray", rows.column(DECODED)).flatten(), beside]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -177,7 +178,7 @@ class ColumnsFile(FileWriter):
 
 @dataclass(frozen=True, slots=True)
 class OfRegistry(Decoder):
-    """Decodes Avro by the schemas of a registry. A file has the columns of all schemas of its records."""
+    """Decodes Avro by schemas from a schema registry. A file has the columns of all its records' schemas."""
 
     lookup: SchemaLookup
     taken: Taken = ()
@@ -185,12 +186,14 @@ class OfRegistry(Decoder):
     """Schemas found so far in an offset window, merged in the order of its records."""
 
     def for_window(self, topic: str) -> OfRegistry:
-        """Return a decoder without any schemas yet, so that the same offset window always gives the same files."""
+        """Return a decoder that knows no schemas yet. Files then depend only on the offset window, not on earlier
+        windows.
+        """
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Return the faults of values that do not match their schema. The columns follow at the end of a file, so
-        return None.
+        """Return None as the column, and the faults of values that do not match their schema. The columns are known
+        only at the end of a file.
         """
         assert self.seen is not None
         faults: dict[int, str] = {}
@@ -229,7 +232,7 @@ class _Seen:
         return self._readers[number]
 
     def reason_against(self, number: int) -> str | None:
-        """Return why values of this schema are bad, or None if they are good."""
+        """Return the reason why values of this schema are bad, or None if they are good."""
         if number not in self._reasons:
             self._reasons[number] = self._judge(number)
         return self._reasons[number]
@@ -256,7 +259,7 @@ _NOTHING: Final = {"type": "record", "name": "Nothing", "fields": list[Any]()}
 
 
 class _UnitedFile(FileWriter):
-    """Holds the rows of a file in a temporary file until all their schemas are known."""
+    """Collects the rows of a file in a temporary file until all schemas are known."""
 
     def __init__(self, file: BinaryIO, inner: Format, lookup: SchemaLookup, local_path: str | None) -> None:
         self._file, self._inner, self._lookup = file, inner, lookup
@@ -281,14 +284,12 @@ class _UnitedFile(FileWriter):
             self._aside.close()
 
     def abandon(self) -> None:
-        """Close the columns without decoding the rest: an unreachable schema registry may be the cause of the
-        failure.
-        """
+        """Discard the collected rows undecoded: the failure may be an unreachable schema registry."""
         self._rows.close()
         self._aside.close()
 
     def _write_out(self) -> None:
-        # Make only the column ``kafka`` if all values are null: no schema is known then.
+        # If all values are null, no schema is known, so the only column is ``kafka``.
         avro = Avro(self._schema(list(self._numbers)) if self._numbers else _NOTHING, self._lookup)
         schema = pa.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
         writer = ColumnsFile(self._inner.open_columns(self._file, schema), schema)
@@ -309,7 +310,7 @@ class _UnitedFile(FileWriter):
 
 @dataclass(frozen=True, slots=True)
 class _OfAnother(Format):
-    """A format that writes other columns in the files of the format ``inner``."""
+    """A format that writes other columns into files of the format ``inner``."""
 
     inner: Format
 

@@ -77,7 +77,7 @@ class Orc(BuiltIn):
     suffix: ClassVar[str] = ".orc"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer whose stripes end at the same records regardless of batch boundaries."""
+        """Return a writer. Stripes end at the same records regardless of batch boundaries."""
         return _OrcFile(file, ENVELOPE, _ORC_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
@@ -92,7 +92,7 @@ class _OrcFile(GroupedFile):
         self._writer = orc.ORCWriter(file, compression=codec)
 
     def put(self, table: pa.Table) -> None:
-        # Combine the chunks: ORC's writer counts the rows of a stripe anew in each chunk.
+        # ORC's writer restarts its row count at each chunk of the table, so combine the chunks.
         self._writer.write(table.combine_chunks())
 
     def end(self) -> None:
@@ -108,11 +108,11 @@ class AvroContainer(BuiltIn):
     suffix: ClassVar[str] = ".avro"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer whose blocks end by their bytes, regardless of batch boundaries."""
+        """Return a writer. Blocks end by size, regardless of batch boundaries."""
         return _AvroFile(file, _AVRO_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """Return a writer of columns with the Avro schema of ``schema``."""
+        """Return a writer of columns, with the Avro equivalent of ``schema``."""
         return _AvroColumnsFile(file, _AVRO_CODECS[self.codec], avro_schema_of(schema))
 
 
@@ -183,7 +183,7 @@ class Parquet(BuiltIn):
     suffix: ClassVar[str] = ".parquet"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer whose row groups end at the same records regardless of batch boundaries."""
+        """Return a writer. Row groups end at the same records regardless of batch boundaries."""
         return ParquetFile(file, ENVELOPE, self.codec)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
@@ -192,10 +192,11 @@ class Parquet(BuiltIn):
 
 
 class ParquetFile(GroupedFile):
-    """Writes a Parquet file. ``beside`` is the name of the struct with Kafka's metadata, or empty without one.
+    """Writes a Parquet file. ``beside`` names the struct column with Kafka's metadata; it is empty if the file has
+    none.
 
-    By default Parquet columns use dictionaries. Offsets do not, because they never repeat: a dictionary would cost time
-    and space. Timestamps use one only if they repeat enough.
+    Columns are dictionary-encoded, which saves space if values repeat. Offsets never repeat, so they are not.
+    Timestamps are only if they repeat enough.
     """
 
     def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd", *, beside: str = "") -> None:
@@ -204,7 +205,7 @@ class ParquetFile(GroupedFile):
         self._writer: Any = None
 
     def put(self, table: pa.Table) -> None:
-        """Write a row group. The first group decides whether timestamps use a dictionary."""
+        """Write a row group. The first group decides whether timestamps are dictionary-encoded."""
         if self._writer is None:
             self._writer = self._open(repeats=_repeats(self._column(table, "timestamp")))
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
@@ -238,7 +239,7 @@ def _repeats(times: Any) -> bool:
 
 @functools.lru_cache(maxsize=_COLUMNS_KEPT)
 def _columns_of(schema: Any) -> tuple[str, ...]:
-    """Return the Parquet column paths of a schema. To find them, encode a footer without rows."""
+    """Return the Parquet column paths of a schema, from the footer of an empty file."""
 
     file = io.BytesIO()
     pq.write_metadata(schema, file)
@@ -247,14 +248,14 @@ def _columns_of(schema: Any) -> tuple[str, ...]:
 
 
 class Sidecar:
-    """The sidecar: a Parquet file beside a file that holds only values. Each row has the other fields of one value's
-    record.
+    """Sidecar: a Parquet file beside a data file that holds only values. It has one row per value, with the record's
+    other fields.
     """
 
     _SCHEMA: Final = pa.schema([*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), pa.field("is_null", pa.bool_())])
 
     def __init__(self, file: BinaryIO, *, has_lengths: bool = False) -> None:
-        """``has_lengths`` adds a column with the bytes of each value, for files without a delimiter."""
+        """``has_lengths`` adds a column with the length of each value, for files without a delimiter."""
         length = [pa.field("length", pa.int32())] if has_lengths else []
         self._schema = pa.schema([*self._SCHEMA, *length])
         self._file = ParquetFile(file, self._schema)

@@ -1,7 +1,7 @@
 """Bodies: the files of an offset window while they are written and uploaded.
 
-A small body stays in memory until it ends. One large body at a time is uploaded while the rest of it is encoded. Other
-large bodies, and formats that seek or read back, use temporary files and are uploaded when they end.
+A small body stays in memory until it ends. One large body at a time is uploaded while it is being encoded. Other large
+bodies, and bodies of formats that seek or read back, go to temporary files and are uploaded when they end.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SMALL: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory limits for the bodies of an offset window: ``held_files`` of ``held_bytes`` each, and ``buffers`` of
-    one stream.
+    """Memory limits for the bodies of an offset window: ``held_files`` bodies of ``held_bytes`` each, and the
+    ``buffers`` of one stream.
     """
 
     held_bytes: int = 4 << 20
@@ -43,12 +43,14 @@ class Memory:
     held_files: int = 16
     """Maximum number of bodies in memory."""
     buffer_bytes: int = 1 << 20
-    """Size of a stream's buffer; small enough to be hashed and sent while it is in the processor's cache."""
+    """Size of a stream's buffer. It is small enough to stay in the processor's cache while it is hashed and sent."""
     buffers: int = 4
 
 
 class FileBody(ABC):
-    """An object being written. When it ends, the store prepares it: the object is uploaded, but not yet visible."""
+    """Body of an object that is being written. When the body ends, the object is prepared: uploaded, but not yet
+    visible.
+    """
 
     @property
     @abstractmethod
@@ -57,7 +59,7 @@ class FileBody(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise the store's error, if any. Writes do not raise it, because some writers cannot be closed after an
+        """Raise the store's error, if any. Writes do not raise it, because some file writers cannot be closed after an
         error.
         """
 
@@ -75,9 +77,9 @@ class FileBody(ABC):
 
     @abstractmethod
     def leftover(self, *, waits: bool) -> Prepared | None:
-        """Return the object that an abandoned body left in the store, or None.
+        """Return the prepared object that an abandoned body left in the store, or None.
 
-        Unless ``waits`` is true, do not wait for a running upload, but return None.
+        If ``waits`` is false, return None while the upload is still running.
         """
 
     @abstractmethod
@@ -86,10 +88,10 @@ class FileBody(ABC):
 
 
 class Bodies:
-    """The bodies of one offset window. On an error, ``__exit__`` discards their objects from the store as far as
+    """Bodies of one offset window. After an error, ``__exit__`` discards their objects from the store as far as
     possible.
 
-    After KeyboardInterrupt or SystemExit it does not wait for running uploads.
+    After KeyboardInterrupt or SystemExit, ``__exit__`` does not wait for running uploads.
     """
 
     def __init__(
@@ -119,11 +121,11 @@ class Bodies:
     def _discard(self, body: FileBody, *, waits: bool) -> None:
         if (prepared := body.leftover(waits=waits)) is not None:
             with suppress(TieredStoreError):
-                # Leave objects that remain to ``gc`` and the bucket's lifecycle rule.
+                # Ignore errors: ``gc`` or the bucket's lifecycle rule deletes what remains.
                 self._store.discard(prepared)
 
     def begin(self, key: str, *, writes_forward: bool) -> FileBody:
-        """Return a new body. With ``writes_forward``, its writer must neither seek nor read back."""
+        """Return a new body. ``writes_forward`` promises that the file writer neither seeks nor reads back."""
         prepare = partial(self._store.prepare, key, staging_prefix=self._staging_prefix)
         body: FileBody
         if not writes_forward or self._held >= self._memory.held_files:
@@ -192,8 +194,8 @@ class _Spooled(FileBody):
 
 
 class _Growing(FileBody):
-    """A body that begins in memory. When it grows large, it moves to the stream, or to a file while the stream is in
-    use.
+    """A body that begins in memory. When it grows large, it moves to the stream, or to a temporary file if another body
+    uses the stream.
     """
 
     def __init__(self, bodies: Bodies, key: str, prepare: Prepare, memory: Memory) -> None:
@@ -205,7 +207,7 @@ class _Growing(FileBody):
         self._error: Exception | None = None
         self._is_abandoned = False
         self._size = 0
-        # Collect small writes: some formats write single values.
+        # Some formats write single values, so collect small writes in a buffer.
         self._file = io.BufferedWriter(_ForwardFile(self), _SMALL)
 
     @property
@@ -334,8 +336,8 @@ class _Stream:
         self._full.put(None)
 
     def is_over(self) -> bool:
-        """Return True if another stream may begin. If this stream has ended, first wait for its upload and release
-        its buffers.
+        """Return True if this stream has ended, so that another stream can begin. First wait for the upload and release
+        the buffers.
         """
         if not self._has_ended:
             return False

@@ -1,4 +1,4 @@
-"""Readers of output files: they turn each format back into records."""
+"""Readers that turn output files of each format back into records."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def parquet_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBat
 
 
 def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch of a file as records. If it lacks Kafka's columns, turn each row into a JSON value."""
+    """Return a batch of a file as records. If the file has decoded columns, turn each row into a JSON value."""
     if not {"key", "value", "offset"} <= set(batch.schema.names):
         return _records([_of_columns(row) for row in batch.to_pylist(maps_as_pydicts="lossy")])
     columns = [
@@ -128,7 +128,9 @@ def _avro_rows(file: BinaryIO) -> Iterator[Row]:
 
 
 def _of_columns(row: Any) -> Row:
-    """Return a row of a file with columns as a record: the columns become a JSON value, ``kafka`` the other fields."""
+    """Return a row with decoded columns as a record. The columns become a JSON value, the struct ``kafka`` gives the
+    other fields.
+    """
     value: Any = row
     kafka: Row = value.pop("kafka") if isinstance(row, dict) and isinstance(value.get("kafka"), dict) else {}
     moment: Any = kafka.get("timestamp")
@@ -147,19 +149,19 @@ def _avro_objects(file: BinaryIO) -> Iterator[Any]:
     except (
         ConfigError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, RecursionError, struct.error,
     ) as error:  # fmt: skip
-        # fastavro checks little of its input, so corrupt files raise any of these errors.
+        # fastavro checks little of its input, so a corrupt file can raise any of these errors.
         raise ValueError("damaged Avro") from error
 
 
 def _lines(stream: BinaryIO, delimiter: bytes) -> Iterator[Row]:
-    """Yield rows of JSON lines, or of text values."""
+    """Yield rows of a JSON lines file or a text file."""
     for value in pieces_of(stream, delimiter):
         envelope = _of_json(value)
         yield _row(value) if envelope is None else envelope
 
 
 def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
-    """Yield the values of a stream. A delimiter must end each value, also the last."""
+    """Yield the values of a stream. Each value, including the last, must end with a delimiter."""
     rest = b""
     while piece := stream.read(_PIECE):
         *whole, rest = (rest + piece).split(delimiter)

@@ -1,4 +1,4 @@
-"""Row groups whose ends depend only on the rows, not on how batches cut them; also sizes of records."""
+"""Row groups that end at the same rows however the rows are split into batches; also sizes of records."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ GROUP_BYTES: Final = 64 << 20
 """A row group ends at the record that reaches GROUP_ROWS or GROUP_BYTES, regardless of batch boundaries."""
 
 PIECE_ROWS: Final = 1024
-"""Rows per piece of a group. pyarrow encodes this many rows at once, so pieces cost nothing. Most pieces lie within
-one batch and are not copied.
+"""Rows per chunk of a row group. pyarrow encodes 1024 rows at once, so chunks of this size cost nothing. Most chunks
+lie within one batch and are not copied.
 """
 
 
 class RowGroups:
-    """Cuts rows of one schema into row groups."""
+    """Divides rows of one schema into row groups."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._pieces: list[Any] = []
         self._edge: list[Any] = []
-        """Rows of an incomplete piece of a row group, from one or several record batches."""
+        """Rows of an incomplete chunk of a row group, from one or several record batches."""
         self._edge_rows = self._rows = self._bytes = 0
 
     def add(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> Iterator[pa.Table]:
-        """Add rows; yield the groups that they complete.
+        """Add rows, and yield each row group that is now complete.
 
-        ``rows`` are made from ``records``. Then the bytes of keys and values in ``records`` end groups too. With None,
-        only the number of rows ends groups.
+        ``records`` are the records that ``rows`` were made from; the size of their keys and values also ends a group.
+        If None, only the number of rows ends a group.
         """
         count, size = int(rows.num_rows), 0 if records is None else total_size(records)
         if self._rows + count < GROUP_ROWS and self._bytes + size < GROUP_BYTES:
@@ -51,7 +51,7 @@ class RowGroups:
             start, before = stop, running[stop - 1]
 
     def rest(self) -> pa.Table | None:
-        """Return the last group, or None if no rows are left."""
+        """Return the last row group, or None if no rows are left."""
         return self._group() if self._rows else None
 
     def _take(self, rows: pa.RecordBatch, size: int) -> None:
@@ -89,13 +89,13 @@ _BINARY: Final = pa.binary()
 
 
 def total_size(records: pa.RecordBatch) -> int:
-    """Return the bytes of all keys and values. If there are no nulls, this takes constant time."""
+    """Return the size of all keys and values, in constant time if no value is null."""
     return sum(_bytes_of(records.column(name)) for name in ("key", "value"))
 
 
 def _bytes_of(column: Any) -> int:
     if column.type != _BINARY or column.null_count or not len(column):
-        # Sum the lengths of the values: Arrow does not define the bytes of a null.
+        # Arrow does not define the bytes of a null, so sum the lengths of the values.
         return pc.sum(pc.binary_length(column)).as_py() or 0
     first: int = column.offset
     ends = memoryview(column.buffers()[1]).cast("B").cast("i")

@@ -40,8 +40,8 @@ _ESCAPE: Final = _INT.pack(-1)
 def vint(number: int) -> bytes:
     """Encode Hadoop's variable-length integer.
 
-    Numbers from -112 to 127 take one byte. Otherwise the first byte gives sign and length, and the number's bytes
-    follow.
+    Numbers from -112 to 127 take one byte. For other numbers, the first byte gives sign and length, and the number's
+    bytes follow.
     """
     if -112 <= number <= 127:
         return struct.pack("b", number)
@@ -53,12 +53,12 @@ def vint(number: int) -> bytes:
 class SequenceFileWriter:
     """Writes a SequenceFile of serialized keys and values. The same records give the same bytes.
 
-    With a codec, the file is block-compressed, as Secor's are. ``close`` leaves the file object open.
+    With a codec, the file is block-compressed, as Secor's files are. ``close`` leaves the file object open.
     """
 
     def __init__(self, file: BinaryIO, key_class: str, codec: str, seed: bytes) -> None:
         self._file, self._codec = file, codec
-        # Derive the sync marker from the contents: it is always the same, and no message contains it by chance.
+        # The same contents give the same sync marker, and no message contains it by chance.
         self._sync = hashlib.sha256(b"tieredstore" + seed).digest()[:_SYNC_BYTES]
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
@@ -320,14 +320,14 @@ def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[byte
 
 
 def _snappy(snappy: Any, data: bytes, size: int) -> bytes:
-    # Check the size that the chunk itself declares, before memory is allocated for it.
+    # Check the size that the chunk declares before cramjam allocates memory for it.
     if snappy.decompress_raw_len(data) > size:
         raise ValueError("a compressed chunk has another size than declared")
     return bytes(snappy.decompress_raw(data))
 
 
 def _lz4(lz4: Any, data: bytes, size: int) -> bytes:
-    # Decompress into a buffer of ours: a chunk may be shorter than ``size``, and cramjam would pad it with zeros.
+    # A chunk may be shorter than ``size``, and cramjam would pad it with zeros, so decompress into our own buffer.
     whole = bytearray(size)
     count: int = lz4.decompress_block_into(data, whole)
     return bytes(memoryview(whole)[:count])
@@ -417,7 +417,7 @@ class _SequenceFile(FileWriter):
         columns = (rows.column(name).to_pylist() for name in ("offset", "key", "value"))
         for time, offset, key, value in zip(times, *columns, strict=True):
             if self._writer is None:
-                # Begin the file with the first record, which gives the sync marker.
+                # The first record gives the sync marker, so the file begins only here.
                 seed = b"%d %d %b %b" % (offset, time, key or b"", value or b"")
                 key_class = BYTES if self._how.messagepack else LONG
                 self._writer = SequenceFileWriter(self._file, key_class, self._how.codec, seed)
@@ -442,12 +442,12 @@ def _messagepack_key(offset: int, key: bytes | None, time: int) -> bytes:
 
 
 def sequence_rows(reader: SequenceFileReader) -> Any:
-    """Yield offset, key, timestamp and value of each record. Fields that the file lacks are missing.
+    """Yield offset, key, timestamp and value of each record. Leave out fields that the file lacks.
 
     Raises ValueError if Secor did not write the file.
     """
     if reader.value_class != BYTES or reader.key_class not in {LONG, BYTES}:
-        raise ValueError(f"a SequenceFile of {reader.key_class!r:.80} and {reader.value_class!r:.80}, not of Secor's")
+        raise ValueError(f"a SequenceFile of {reader.key_class!r:.80} and {reader.value_class!r:.80} is not Secor's")
     for key, value in reader:
         payload = of_bytes_writable(value)
         if reader.key_class == LONG:

@@ -28,11 +28,11 @@ class Text(BuiltIn):
     is_stream: ClassVar[bool] = True
 
     def faults(self, records: pa.RecordBatch) -> dict[int, str]:
-        """Return faults for values that contain the delimiter: they would be read back as two values."""
+        """Return faults for values that contain the delimiter, because a reader would split them into two values."""
         if not self.delimiter:
             return {}
         values = records.column("value")
-        # Search in value and delimiter together: they may contain an earlier delimiter, as "a|" and "||" do.
+        # Search in value plus delimiter: together they may contain an earlier delimiter, as "a|" and "||" do.
         ended = pc.binary_join_element_wise(values, self.delimiter, b"")
         first = pc.find_substring(ended, self.delimiter)
         inside = pc.fill_null(pc.less(first, pc.binary_length(values)), False)

@@ -1,1 +1,1 @@
-"""Filing of records: times and fields of messages, directories, file names."""
+"""Choice of a record's directory and file name, by times and fields of messages."""

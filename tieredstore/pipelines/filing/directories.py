@@ -16,10 +16,12 @@ from tieredstore.errors import ConfigError
 MINUTE_MS: Final = 60_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_MS: Final = -12_212_553_600_000
-"""Begin of 1583 in UTC. Before October 1582, Java's calendar is Julian but Python's is not."""
+"""Begin of 1583 in UTC. Earlier dates are refused: before October 1582, Java's calendar is Julian but Python's is not.
+"""
 _YEAR_10000_MS: Final = 253_402_300_800_000
 WHOLE_MINUTES_MS: Final = 65_750_400_000
-"""Begin of February 1972. Since then all zones differ from UTC by whole minutes; Monrovia was the last exception."""
+"""Begin of February 1972. Since then all time zones differ from UTC by whole minutes; Monrovia was the last exception.
+"""
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^\ufffe\uffff\ud800-\udfff]")
 _LONGEST: Final = 200
 _NO_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
@@ -41,14 +43,14 @@ class TimeDirectories:
 
     @property
     def last_ms(self) -> int:
-        """The end of the year 9999 in UTC or in the zone, whichever is earlier."""
+        """The end of the year 9999, in UTC or in the pipeline's zone: the earlier of the two."""
         return _last_ms(self.zone)
 
     def second_of(self, timestamp_ms: int) -> int | None:
-        """Return a second that is in the same directory as a timestamp. Where zones allow, all timestamps of a minute
-        get the same second.
+        """Return a second that has the same directory as the timestamp. From 1972 on, all timestamps of a minute give
+        the same second.
 
-        Return None before 1583 and from ``last_ms`` on: such timestamps have no directory.
+        Return None for a timestamp before 1583 or from ``last_ms`` on, which has no directory.
         """
         if not FIRST_MS <= timestamp_ms < self.last_ms:
             return None
@@ -69,7 +71,8 @@ class TimeDirectories:
         ]
 
     def end_ms(self, path: str) -> int | None:
-        """Return the end of a directory's period in ms since the epoch; None for a path that this class does not make.
+        """Return the end of a directory's period in ms since the epoch. Return None for a path that this class does not
+        make.
 
         If an hour occurs twice because clocks go back, return the end of its second occurrence.
         """
@@ -100,12 +103,12 @@ def _last_ms(zone: str) -> int:
 
 
 def _has_no_gap(times: Mapping[str, int]) -> bool:
-    """Return True if ``times`` has a year and every unit from the year down to its finest unit."""
+    """Return True if ``times`` has a year, and no unit (such as the month) is missing above its finest unit."""
     return bool(times) and all(unit in times for unit in _UNITS[: len(times)])
 
 
 def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
-    """Return the end of the period that these numbers give: year, then optionally month, day, hour, minute."""
+    """Return the end of a period. ``times`` has the year, then optionally month, day, hour and minute."""
     year, month, day, hour, minute = [*times, *(1, 1, 0, 0)[len(times) - 1 :]]
     length_ms = 0
     match len(times):
@@ -119,16 +122,15 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
             start, length_ms = datetime(year, month, day, hour, tzinfo=zone), 60 * MINUTE_MS
         case _:
             start, length_ms = datetime(year, month, day, hour, minute, tzinfo=zone), MINUTE_MS
-    # When clocks change, a local time occurs twice or never: take the later one.
+    # When clocks change, a local time occurs twice or never. In both cases take the later instant.
     return length_ms + int(max(start.replace(fold=fold).timestamp() for fold in (0, 1)) * 1000)
 
 
 def escape(part: str, prefix: str = "") -> str:
-    """Return ``prefix`` and a text as one part of a path. As in Hive, special characters become ``%XX``.
+    """Return ``prefix`` and text as the name of one directory. Special characters become ``%XX``, as in Hive.
 
-    So a message can choose neither a separator nor ``.`` or ``..``. Nor can it choose a name that begins with ``.`` or
-    ``_``: Hadoop's readers, Spark and Hive skip everything below such a name. Raises ValueError for an empty or too
-    long text.
+    The text comes from a message. It cannot add a slash, be ``.`` or ``..``, or begin with ``.`` or ``_``: Hadoop's
+    readers, Spark and Hive skip directories that begin so. Raises ValueError for an empty or too long text.
     """
     if not part:
         raise ValueError("it is empty")
@@ -136,15 +138,14 @@ def escape(part: str, prefix: str = "") -> str:
         return prefix + part.replace(".", "%2E")
     whole = _ESCAPED.sub(_hexadecimal, part)
     if len(whole.encode("utf-8", "replace")) > _LONGEST:
-        raise ValueError(f"it has more than {_LONGEST} bytes as a part of a path")
+        raise ValueError(f"it has more than {_LONGEST} bytes as a directory's name")
     if not prefix and whole[0] in "._":
         whole = f"%{ord(whole[0]):02X}{whole[1:]}"
     return prefix + whole
 
 
 def is_path(directory: str) -> bool:
-    """Return True if ``directory`` is a relative path of one or more directories. Only a user's own parser can return
-    anything else.
+    """Return True if ``directory`` is a valid relative path. Only a user's own parser can return an invalid path.
 
     No part may be empty, ``.`` or ``..``, or contain backslashes or control characters.
     """
@@ -173,8 +174,8 @@ def java_format(pattern: str, name: str) -> str:
 def date_expression(pattern: str, name: str, *, is_strict: bool = False) -> str:
     """Return a regular expression for the texts that a ``SimpleDateFormat`` pattern parses, with a group per field.
 
-    As in Java, blanks may precede a number, and a number takes all digits if no other number follows directly. Text
-    after the date is ignored, except with ``is_strict``. Each group is named by the letters of its field. Raises
+    As in Java, blanks may precede a number, and a number takes all digits unless the next field is a number too. Text
+    after the date is ignored, but not with ``is_strict``. A group has the letters of its field as its name. Raises
     ConfigError for unsupported or repeated letters.
     """
     java_format(pattern, name)
@@ -190,5 +191,5 @@ def date_expression(pattern: str, name: str, *, is_strict: bool = False) -> str:
     try:
         re.compile(expression)
     except re.error:
-        raise ConfigError(f"{name} has a part of a date twice: use each once") from None
+        raise ConfigError(f"{name} has the same part of a date twice: use each part once") from None
     return expression + (r"\Z" if is_strict else "")

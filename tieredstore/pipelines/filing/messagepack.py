@@ -109,7 +109,7 @@ class _Reading:
         return kind, layout.unpack(self.take(layout.size))[0]
 
     def _read_sized(self, kind: str, size: int, depth: int) -> Value:
-        # Reject a count that is too large before reading: each value takes at least one byte.
+        # Each value takes at least one byte, so reject a larger count before reading.
         if size > len(self._data) - self.at:
             raise ValueError("it ends in the middle of a value")
         readers: Mapping[str, Callable[[], Value]] = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectInfo, ObjectStore
 
 OWN_FOLDER: Final = "_tieredstore"
-"""Folder below the root for commit logs and other objects of pipelines; the topics' folders are beside it."""
+"""Folder for commit logs and other objects of pipelines, below the root and beside the topics' folders."""
 _NAME: Final = re.compile(r"(\d{1,9})_(\d{1,10})_(\d{20})(\..*)?")
 
 
@@ -29,7 +29,7 @@ class FileName(NamedTuple):
 
 
 def parse_name(key: str, *, or_beside: bool = False) -> FileName | None:
-    """Parse the name of a data file, or with ``or_beside`` also of a sidecar. Return None for other keys."""
+    """Parse the name of a data file; with ``or_beside``, also of a sidecar. Return None for any other key."""
     name = key.rpartition("/")[2]
     match = _NAME.fullmatch(name.removeprefix(".") if or_beside else name)
     return None if match is None else FileName(*map(int, match.groups()[:3]))
@@ -49,9 +49,11 @@ class Naming:
     generation: int
     extension: str
     redriven: int = 0
-    """How often the quarantined messages of these files were parsed again."""
+    """How often quarantined messages were parsed again before these files were written."""
     by_window: bool = False
-    """True if an offset window's first file in each directory is named by the window's first offset, as in Secor."""
+    """True if the first file of an offset window in each directory has the window's first offset in its name, as in
+    Secor.
+    """
 
     @property
     def root(self) -> str:
@@ -59,11 +61,11 @@ class Naming:
         return self.places.root
 
     def offset_in_name(self, first_offset: int, window_start: int, *, is_first: bool) -> int:
-        """Return the offset for a file's name: its first record's, but with ``by_window`` the offset window's start if
-        ``is_first``.
+        """Return the offset for a file's name: the first record's offset, or the offset window's start with
+        ``by_window`` and ``is_first``.
 
-        Later files of the window use the offset of their first record, which no other file has. So do redriven
-        messages, because a file of the window may already be named by its start.
+        Only the first file can use the window's start, because names must differ. Files of redriven messages never do:
+        an earlier file may already use it.
         """
         return window_start if self.by_window and is_first and not self.redriven else first_offset
 
@@ -107,9 +109,7 @@ _HASH_CHARACTERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ByDate:
-    """A second root for directories of the day ``since`` and later days. ``how`` is the ``strftime`` format of a
-    day.
-    """
+    """A second root, for directories of days from ``since`` on. ``how`` is the ``strftime`` format of a day."""
 
     root: str
     since: date
@@ -117,12 +117,14 @@ class ByDate:
     how: str = "%Y-%m-%d"
 
     def has(self, directory: str) -> bool:
-        """Return True if a directory is of the day ``since`` or later; False if it names no day."""
+        """Return True if the directory's day is ``since`` or later. Return False if the directory has no day in its
+        path.
+        """
         for part in reversed(directory.split("/")):
             if not part.startswith(self.prefix):
                 continue
             try:
-                # The directory names the day in the pipeline's time zone.
+                # The name gives the day in the pipeline's time zone, so the date needs no zone.
                 return datetime.strptime(unquote(part.removeprefix(self.prefix)), self.how).date() >= self.since  # noqa: DTZ007
             except ValueError:
                 continue
@@ -133,7 +135,7 @@ class ByDate:
 class Places:
     """Paths of directories: ``<root><topic>/<directory>``.
 
-    ``hashed`` puts four digits of the MD5 of ``<topic>/<directory>`` before the path, to spread the store's load.
+    ``hashed`` begins each path with four digits of the MD5 of ``<topic>/<directory>``, to spread the store's load.
     """
 
     root: str
@@ -142,7 +144,7 @@ class Places:
 
     @property
     def roots(self) -> list[str]:
-        """Prefixes of the topics' folders. The first is also that of OWN_FOLDER."""
+        """Prefixes of the topics' folders. OWN_FOLDER is under the first prefix."""
         return [self.root] if self.by_date is None else [self.root, self.by_date.root]
 
     def path(self, topic: str, directory: str) -> str:
@@ -153,7 +155,7 @@ class Places:
         return f"{_hash(inner)}/{path}" if self.hashed else path
 
     def directory(self, topic: str, path: str) -> str | None:
-        """Return the directory for which :meth:`path` gives ``path``; None if it is not of this topic."""
+        """Return the directory for which :meth:`path` returns ``path``; None for a path of another topic."""
         for root in self.roots:
             directory = self._without_hash(path).removeprefix(f"{root}{topic}/")
             if self.path(topic, directory) == path:
@@ -165,7 +167,7 @@ class Places:
         rest = self._without_hash(key)
         if self.hashed and rest == key:
             return None
-        # Prefer the root under which ``path`` would put this directory: one root may contain the other.
+        # One root may contain the other, so prefer the root where :meth:`path` would put this directory.
         inners = [rest.removeprefix(root) for root in self.roots if rest.startswith(root)]
         inners.sort(key=lambda inner: not self._is_written(inner, key))
         return next(iter(inners), None)
@@ -175,7 +177,7 @@ class Places:
         return self.path(topic, rest.rpartition("/")[0]) == key.rpartition("/")[0]
 
     def list_files(self, store: ObjectStore, topics: Iterable[str]) -> Iterator[ObjectInfo]:
-        """Yield all objects of these topics. With ``hashed``, this lists the whole store."""
+        """Yield all objects of these topics. With ``hashed``, list the whole store."""
         names = sorted(topics)
         if not self.hashed:
             for prefix in sorted({f"{root}{topic}/" for root in self.roots for topic in names}):
@@ -189,7 +191,7 @@ class Places:
 
     @property
     def prefixes(self) -> list[str]:
-        """Prefixes that together list all data files, each once. With ``hashed`` this is only the empty prefix."""
+        """Prefixes to list all data files, each file once. With ``hashed``, the only prefix is empty."""
         roots = [""] if self.hashed else sorted(self.roots)
         return roots[:1] + [root for root in roots[1:] if not root.startswith(roots[0])]
 
@@ -198,5 +200,5 @@ class Places:
 
 
 def _hash(inner: str) -> str:
-    """Return the hash that Secor makes of topic and directory."""
+    """Return the hash of topic and directory, as Secor computes it."""
     return hashlib.md5(inner.encode(), usedforsecurity=False).hexdigest()[:_HASH_CHARACTERS]

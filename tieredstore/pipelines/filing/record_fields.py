@@ -1,4 +1,4 @@
-"""Fields of Avro, Protocol Buffers and Thrift values, in which parsers find the time."""
+"""Fields of Avro, Protocol Buffers and Thrift values, where parsers find the time."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class AvroField:
         return replace(self, data=self.schemas.avro_of(topic))
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value, a logical date or time as :class:`Millis`. Raise BadMessageError without a
-        value.
+        """Return the field's value; a logical date or time becomes :class:`Millis`. Raise BadMessageError if the
+        message has no value there.
         """
         assert self.data is not None
         try:
@@ -51,7 +51,7 @@ class AvroField:
 
 
 def _plain(content: object) -> object:
-    """Convert dates and times of logical types to milliseconds; their unit is known."""
+    """Convert dates and times of logical types to milliseconds, because their unit is known."""
     if isinstance(content, datetime):
         moment = content if content.tzinfo else content.replace(tzinfo=UTC)
         return Millis(millis_of(moment))
@@ -76,8 +76,8 @@ class ProtobufField:
     def for_topic(self, topic: str) -> ProtobufField:
         """Return the field with the message type of a topic. Raise ConfigError if the type lacks the field.
 
-        If the settings name no field and the type has none with Secor's default name, use its first uint64 field, as
-        Secor does.
+        If the settings name no field, and the type has no field ``timestamp``, use its first uint64 field, as Secor
+        does.
         """
         message = self.schemas.protobuf_of(topic)
         try:
@@ -89,7 +89,9 @@ class ProtobufField:
         return replace(self, path=path, message=message)
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value, a Timestamp as :class:`Millis`. Raise BadMessageError without a value."""
+        """Return the field's value; a Timestamp becomes :class:`Millis`. Raise BadMessageError if the message has no
+        value there.
+        """
         assert self.message is not None
         try:
             content: Any = self.message.parsed(payload)
@@ -119,12 +121,14 @@ class ThriftField:
         return ".".join(map(str, self.ids))
 
     def for_topic(self, topic: str) -> ThriftField:
-        """Return the field with the ids that the IDL gives for a topic."""
+        """Return the field with the ids from the IDL for a topic."""
         ids = of_topic(self.schemas.thrift, topic)
         return self if ids is None else replace(self, ids=ids)
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value, with bytes decoded as text. Raise BadMessageError without a value."""
+        """Return the field's value, with bytes decoded as text. Raise BadMessageError if the message has no value
+        there.
+        """
         try:
             content = thrift_field(payload, self.ids, self.protocol)
             text = content.decode() if isinstance(content, bytes) else content

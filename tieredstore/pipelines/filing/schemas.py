@@ -1,4 +1,4 @@
-"""Schemas of values, from files that the settings name (read once) or from a registry."""
+"""Schemas of values, from files that the settings name or from a schema registry."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tieredstore.values.json_text import Json
 from tieredstore.values.protobuf import Protobuf
 
 ByTopic: TypeAlias = tuple[tuple[str, str], ...]
-"""Texts by topic; the topic ``*`` stands for all others."""
+"""Pairs of topic and text; the topic ``*`` stands for all other topics."""
 
 AVRO: Final = "secor.avro.message.schema."
 PROTOBUF: Final = "secor.protobuf.message.class."
 THRIFT: Final = "secor.thrift.message.class."
 DDL: Final = ("json.schema.", "secor.orc.message.schema.")
 OF_TOPICS: Final = (AVRO, PROTOBUF, THRIFT, *DDL)
-"""Prefixes of properties whose name ends in a topic or ``*``."""
+"""Prefixes of properties; a topic or ``*`` follows."""
 
 REGISTRY: Final = "schema.registry."
 REGISTRY_NAMES: Final = frozenset(
@@ -36,7 +36,7 @@ REGISTRY_NAMES: Final = frozenset(
         "ssl.key.location",
     )
 )  # fmt: skip
-"""All properties of :mod:`tieredstore.schema_registry`. Listed here because importing that module needs an extra."""
+"""All properties of :mod:`tieredstore.schema_registry`, repeated here because that module needs an extra."""
 _STRUCT: Final = 12
 _Kind = TypeVar("_Kind")
 
@@ -59,8 +59,8 @@ class Schemas:
 
     @property
     def digest(self) -> str:
-        """Digest of the schemas, empty without any. A registry's address does not count: it does not change a
-        schema.
+        """Digest of the schemas, or empty without schemas. A registry's address is left out, because it does not change
+        a schema.
         """
         parts = self.avro, self.descriptor_set, self.messages, self.thrift, self.ddl
         return hashlib.sha256(repr(parts).encode()).hexdigest() if any(parts) else ""
@@ -80,7 +80,7 @@ class Schemas:
         """
         message = of_topic(self.messages, topic)
         if message is None:
-            raise ConfigError(f"no Protocol Buffers message is given for topic {topic}: set {PROTOBUF}{topic}")
+            raise ConfigError(f"no Protocol Buffers message type is given for topic {topic}: set {PROTOBUF}{topic}")
         return Protobuf(self.descriptor_set, message)
 
     def ddl_of(self, topic: str) -> pa.Schema:
@@ -92,7 +92,7 @@ class Schemas:
 
 
 def of_topic(table: tuple[tuple[str, _Kind], ...], topic: str) -> _Kind | None:
-    """Return a table's value for a topic, or else for ``*``."""
+    """Return a table's value for a topic. Without one, return the value for ``*``."""
     known = dict(table)
     return known.get(topic, known.get("*"))
 
@@ -107,7 +107,9 @@ def read_schemas(
     of = {start: _by_topic(properties, start) for start in OF_TOPICS}
     for start, needed, setting in ((PROTOBUF, descriptor_set, "protobuf.descriptor.set"), (THRIFT, idl, "thrift.idl")):
         if of[start] and not needed:
-            raise ConfigError(f"{start}{next(iter(of[start]))} names a message: set {setting} to the file that has it")
+            raise ConfigError(
+                f"{start}{next(iter(of[start]))} names a message type: set {setting} to the file that defines it"
+            )
     schemas = Schemas(
         tuple((topic, _text(base_dir, f"{AVRO}{topic}", file).decode()) for topic, file in of[AVRO].items()),
         _registry({name: text for name, text in properties.items() if name.startswith(REGISTRY)}),

@@ -19,12 +19,12 @@ from tieredstore.pipelines.filing.messagepack import unpack
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER: Final = re.compile(r"[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[\x00-\x20]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?[\x00-\x20]*")
-"""Numbers that Java's ``Double.valueOf`` accepts, except hexadecimal ones."""
+"""Decimal numbers that Java's ``Double.valueOf`` accepts."""
 _XML_DATE: Final = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d):(\d\d(?:\.\d+)?))?)?)?(Z|[+-](?:0\d|1[0-3]):[0-5]\d|[+-]14:00)?",
     re.ASCII,
 )
-"""A dateTime, date, gYearMonth or gYear of XML Schema part 2, the dates that Secor's parser accepts."""
+"""A dateTime, date, gYearMonth or gYear of XML Schema part 2: the dates that Secor's parser accepts."""
 _OTHER_DATE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
 """Dates of ISO 8601 that XML Schema lacks."""
 
@@ -34,7 +34,7 @@ class BadMessageError(ValueError):
 
 
 class Millis(int):
-    """A time known to be in ms since the epoch. The unit of any other number is guessed from its size."""
+    """A time in ms since the epoch. The unit of a plain number is unknown, so it is guessed from its size."""
 
     __slots__ = ()
 
@@ -52,7 +52,9 @@ class Field(Protocol):
         ...
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value, as :class:`Millis` if its unit is known. Raise BadMessageError without a value."""
+        """Return the field's value, as :class:`Millis` if its unit is known. Raise BadMessageError if the message has
+        no value there.
+        """
         ...
 
 
@@ -60,19 +62,19 @@ class Time(ABC):
     """Finds the time of each message in its value. Frozen and picklable."""
 
     def for_topic(self, topic: str) -> Time:  # noqa: ARG002  for those that know schemas of topics
-        """Return the finder with a topic's schema; raise ConfigError if the settings do not describe the topic's
+        """Return this object with a topic's schema. Raise ConfigError if the settings do not describe the topic's
         values.
         """
         return self
 
     @abstractmethod
     def __call__(self, payload: bytes) -> int:
-        """Return the time in ms since the epoch. Raise BadMessageError without a time."""
+        """Return the message's time in ms since the epoch. Raise BadMessageError if it has no time."""
 
     def quick(self, values: Any) -> Any:  # noqa: ARG002  for those that know a quick way
         """Return the times of a column of values on a fast path, or None if this class has no fast path.
 
-        A null means that the caller must call this object with the value.
+        For a null in the result, the caller must call this object with the value.
         """
         return None
 
@@ -119,7 +121,7 @@ class JsonField:
 
 
 def _read_leniently(payload: bytes) -> object:
-    """Parse JSON as leniently as Secor does: real topics contain Latin-1 and raw control characters."""
+    """Parse JSON as leniently as Secor does, because real topics contain Latin-1 and raw control characters."""
     text = payload.decode(json.detect_encoding(payload), "replace")
     return json.loads(text, strict=False)
 
@@ -146,7 +148,7 @@ class EpochTime(_TimeInField):
     def __call__(self, payload: bytes) -> int:
         """Return the time in ms."""
         content = self.field.of(payload)
-        # Do not return 0, which an unset Timestamp of Protocol Buffers has.
+        # An unset Timestamp of Protocol Buffers is 0, so 0 is not a time.
         if isinstance(content, Millis) and content:
             return content
         number = _whole_number(content, is_strict=self.is_strict)
@@ -156,7 +158,7 @@ class EpochTime(_TimeInField):
 
 
 def _whole_number(content: object, *, is_strict: bool = False) -> int | None:
-    """Return a positive number, or the number in a text, without its fraction. Return None for anything else."""
+    """Return a positive number, or the number in a text, without its fraction. Return None for any other content."""
     if isinstance(content, str):
         number = None if is_strict else _NUMBER.fullmatch(content)
         if _INTEGER.fullmatch(content):
@@ -233,7 +235,7 @@ def millis_of(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DateTime(_TimeInField):
-    """A date in a field, by a Java date pattern and a time zone. A number is read as its digits."""
+    """A date in a field, by a Java date pattern and a time zone. A number counts as the text of its digits."""
 
     expression: str
     """A regular expression made by :func:`~tieredstore.pipelines.filing.directories.date_expression`."""
@@ -264,8 +266,8 @@ class DateTime(_TimeInField):
 def _full_year(text: str) -> int:
     """Return the year that ``yy`` means: two digits mean 1950 to 2049; any other number is the year itself.
 
-    Java takes two digits as a year from 80 years back to 20 ahead of its clock. The same message would then get another
-    directory in a later year.
+    Java's range of two-digit years moves with its clock, from 80 years back to 20 ahead. There the same message would
+    get another directory in a later year.
     """
     year = int(text)
     if len(text.strip()) != 2:
@@ -294,7 +296,7 @@ class RegexTime(Time):
 
 
 def to_millis(number: int) -> int:
-    """Convert a time of unknown unit to ms. As in Secor, its size tells whether it is in ns, us, ms or s."""
+    """Convert a time of unknown unit to ms. As in Secor, the number's size decides between ns, us, ms and s."""
     if number >= 10**18:
         return number // 10**6
     if number >= 10**15:
@@ -305,8 +307,8 @@ def to_millis(number: int) -> int:
 def json_times(values: Any, path: Sequence[str]) -> Any:
     """Return the times at ``path`` in a column of JSON values, in ms since the epoch.
 
-    A time is null if this fast parser cannot decide. It decides only if ``json.loads`` accepts the value and each name
-    of the path occurs once.
+    A time is null if this fast parser cannot find it with certainty: unless ``json.loads`` accepts the value, and each
+    name of the path occurs once.
     """
     rows = len(values)
     ends, data = values.buffers()[1:] if rows and pa.types.is_binary(values.type) else (None, None)
