@@ -1,1 +1,1 @@
-"""A bucket's records produced into topics of a running cluster, each exactly once."""
+"""Production of a bucket's records into topics of a running cluster, each record exactly once."""

@@ -1,6 +1,6 @@
-"""The control topic in the target cluster: how far each run is, and the offsets that its records got.
+"""The control topic in the target cluster. It has the position of each run, and the offsets that the run's records got.
 
-Separate from ``producing``, because it has the reads after which a run may go on.
+Separate from ``producing``, because it only reads: a run must know its position before it continues.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _logger: Final = logging.getLogger(__name__)
 
 _WHERE: Final = CONTROL_TOPIC, 0
 _NEWEST: Final = 1000
-"""Records of the control topic that are read first in search of a run's newest position."""
+"""Number of the topic's last records to read first in the search for a run's newest position."""
 _PAUSE_S: Final = 0.05
 _TELL_S: Final = 2.0
-"""Markers of this run's own last transaction take a moment."""
+"""Seconds to wait before a warning: the end marker of this run's own last transaction takes a moment."""
 
 
 class ControlTopic:
-    """The records of one run. ``settles_s`` is the longest time that a transaction of another run may be open."""
+    """The control topic's records of one run. ``settles_s`` is the longest time to wait for an open transaction of
+    another run."""
 
     def __init__(self, reader: LiveReader, run: str, *, settles_s: float) -> None:
         self._reader = reader
@@ -35,8 +36,8 @@ class ControlTopic:
         self._settles_s = settles_s
 
     def newest_position(self) -> RunPosition | None:
-        """Return how far the run of ``restore produce`` is; None if nothing is recorded yet. Call it after
-        ``Transactions.start``.
+        """Return the newest position of the run; None if no position is recorded yet. Call this after
+        ``Transactions.start``, which ends the run's old transactions.
         """
         begin, end = self._settled()
         count, key = _NEWEST, self._run.encode()
@@ -50,7 +51,7 @@ class ControlTopic:
         return None
 
     def offset_runs(self, after: int, up_to: int) -> Iterator[Sequence[OffsetRun]]:
-        """Yield what the records RUN/NUMBER have, for each number above ``after`` and at most ``up_to``."""
+        """Yield the offset runs in each record RUN/NUMBER, for the numbers above ``after`` up to ``up_to``."""
         wanted = {f"{self._run}/{number}".encode(): number for number in range(after + 1, up_to + 1)}
         begin, end = self._settled()
         for key, value in self._records(begin, end) if wanted else ():
@@ -62,10 +63,10 @@ class ControlTopic:
             raise CorruptDataError(f"{CONTROL_TOPIC} has lost the record {missing}, which has restored offsets")
 
     def _settled(self) -> tuple[int, int]:
-        """Return the topic's offsets, once nothing before the end is undecided.
+        """Return the topic's first offset and its end. First wait until no transaction is open before that end.
 
-        A record of this run may follow one of another run whose transaction is still open. Readers of committed records
-        stop before that, and would miss the newest position.
+        A record of this run may come after the beginning of another run's open transaction. A reader of committed
+        records stops before that transaction, so it would miss this run's newest position.
         """
         cluster = self._reader.cluster
         end = cluster.end_offsets([_WHERE], "read_uncommitted")[_WHERE]
@@ -89,9 +90,10 @@ class ControlTopic:
 
 
 def check_ends(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition. Raise ConfigError, naming a record, if one follows ``ends``.
+    """Return the next offset of each partition. If a partition has a committed record at or after its offset in
+    ``ends``, raise ConfigError, which names the record.
 
-    Aborted records and markers may follow: they are what killed runs leave behind.
+    Aborted records and transaction markers may be there: killed processes leave them behind.
     """
     actual = reader.cluster.end_offsets(ends, "read_uncommitted")
     begins = reader.cluster.earliest_offsets(ends)

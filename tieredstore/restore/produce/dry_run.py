@@ -1,6 +1,7 @@
-"""Forecast of a run of ``restore produce``, and of the obstacles to it: for ``--dry-run``, and before each run.
+"""Forecast of a run of ``restore produce``, and checks for obstacles. ``--dry-run`` shows them, and each run begins
+with them.
 
-Without a scan of the source's records, the bucket's manifests tell sizes of segments and their latest times.
+If the source's records are not scanned, the sizes and latest times of segments come from the manifests in the bucket.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
 _BEFORE: Final = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")
 _AFTER: Final = ("message.timestamp.after.max.ms", "message.timestamp.difference.max.ms")
 _BATCH_BYTES: Final = 61
-"""The header of a batch of one record, which counts for ``max.message.bytes``."""
+"""Size of a batch's header in bytes. ``max.message.bytes`` limits a batch, even one with a single record, including
+this header."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedRecords:
-    """The findings of a scan of all records of a topic. ``largest`` is the size in bytes of one record, uncompressed.
+    """The result of a scan of a topic's records. ``largest`` is the uncompressed size in bytes of the largest record.
 
-    Times are in milliseconds, and None without a record.
+    Times are in milliseconds, and None if there are no records.
     """
 
     records: int = 0
@@ -53,9 +55,10 @@ class ScannedRecords:
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """The segments that a restore reads of a topic, by partition, and a scan of their records if there was one.
+    """The segments of a topic that a restore reads, by partition, and the result of a scan of their records, if there
+    was a scan.
 
-    A restore to a time reads them up to the cut, where it stops.
+    For a restore to a time, the segments end at the cut (the offset where it stops).
     """
 
     topic: str
@@ -66,24 +69,24 @@ class SourceTopic:
 
     @property
     def partition_count(self) -> int:
-        """The number of partitions in the bucket, by the highest one."""
+        """The number of partitions in the bucket, which is the highest partition number plus 1."""
         return max(self.partitions, default=-1) + 1
 
     @property
     def size(self) -> int:
-        """The bytes of the records; without a scan, those of the segments."""
+        """The size of the records in bytes; without a scan, the size of the segments."""
         segments = (span.segment for spans in self.partitions.values() for span in spans)
         return self.scanned.size if self.scanned else sum(each.segment_size_in_bytes for each in segments)
 
     @property
     def records(self) -> int:
-        """The number of records; without a scan, that of the offsets, which is at least as large."""
+        """The number of records; without a scan, the number of offsets, which is at least as large."""
         spans = (span for spans in self.partitions.values() for span in spans)
         return self.scanned.records if self.scanned else sum(span.stop - span.start for span in spans)
 
     @property
     def times_ms(self) -> tuple[int, int] | None:
-        """A time of a record that is as early as known, and the latest time; None if they are not known."""
+        """The earliest and the latest time of records, as far as they are known; None if no time is known."""
         if self.scanned is not None:
             first, last = self.scanned.earliest_ms, self.scanned.latest_ms
             return None if first is None or last is None else (first, last)
@@ -93,7 +96,7 @@ class SourceTopic:
 
 
 def check_target(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool, now_ms: int) -> Iterator[Check]:
-    """Yield a check of each thing that may go wrong in the target of one topic."""
+    """Yield the result of each check of the target topic of one source topic."""
     yield _partitions(source, target, is_rehashed=is_rehashed)
     yield _sizes(source, target)
     yield _times(source, target, now_ms)
@@ -109,7 +112,7 @@ def check_target(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool,
 
 
 def check_transactions(needed_ms: int, longest_ms: int | None) -> Check:
-    """Check that the brokers allow transactions as long as the run's."""
+    """Check that the brokers allow the transaction timeout that the run needs."""
     if longest_ms is None:
         return _skipped("transactions", "transaction.max.timeout.ms: the login may not see the brokers' settings")
     if longest_ms < needed_ms:
@@ -122,7 +125,7 @@ def check_transactions(needed_ms: int, longest_ms: int | None) -> Check:
 
 
 def unknown_to_clients(run: str) -> Iterator[Check]:
-    """Yield what no request of the client tells."""
+    """Yield warnings about quotas and rights, which no request of the client can look up."""
     yield _skipped("quotas", "the client cannot ask for them: see kafka-configs --describe --entity-type users")
     detail = f"the right to use the transactional id tieredstore-restore-{run}: no request tells it in advance"
     yield _skipped("rights", detail)
@@ -180,7 +183,8 @@ def _times(source: SourceTopic, target: TargetTopic, now_ms: int) -> Check:
 
 
 def _limit(settings: Mapping[str, str], names: tuple[str, str]) -> tuple[str, int] | None:
-    """Return the limit in force, and its name. The older name counts where the newer one is unlimited."""
+    """Return the setting that limits, and its value; None without a limit. If the setting with the newer name is
+    unlimited, the setting with the older name applies."""
     for name in names:
         if name in settings and number_of(settings, name) < MAX_INT64:
             return name, number_of(settings, name)
@@ -207,7 +211,8 @@ def _retention(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool, n
         )
         return Check("retention", Verdict.BAD, detail)
     if is_rehashed and most >= 0:
-        # All target partitions together have room for the records of all source partitions.
+        # With keys hashed again, only the sum of all target partitions matters: spread their total limit over the
+        # source partitions.
         settings["retention.bytes"] = str(most * target.partition_count // max(1, len(source.partitions)))
     deleted = {number: deleted_spans(spans, settings, now_ms) for number, spans in source.partitions.items()}
     size = sum(span.segment.segment_size_in_bytes for spans in deleted.values() for span in spans)
@@ -255,12 +260,12 @@ _compute: Final[Any] = pyarrow.compute
 
 RECORDS_PER_S: Final = 100_000
 BYTES_PER_S: Final = 20 * 1024 * 1024
-"""The assumed speed of a run, by records or by bytes of keys, values and headers, whichever is slower. Records of 500
-bytes came at 20 MB a second, with one broker and the run on two busy cores.
+"""The assumed speed of a run in bytes of keys, values and headers per second; a limit by the number of records applies
+too. Measured: 20 MB per second with records of 500 bytes, one broker and the run on two busy cores.
 """
 
 _RECORD_BYTES: Final = 40
-"""What a record needs beside key, value and headers, at most: lengths, time, offset."""
+"""Maximum bytes of a record besides key, value and headers: lengths, time and offset."""
 _HEADER_BYTES: Final = 10
 
 
@@ -274,15 +279,15 @@ class DryRun:
     records: int
     size: int
     missing: Mapping[str, NewTopic]
-    """Target topics that do not exist, and how to create them."""
+    """Target topics that do not exist, with the settings for creating them."""
 
     @property
     def expected_s(self) -> float:
-        """The expected seconds of the run at the assumed speed."""
+        """The expected duration of the run in seconds, at the assumed speed."""
         return max(self.records / RECORDS_PER_S, self.size / BYTES_PER_S)
 
     def refuse(self) -> None:
-        """Raise ConfigError, which names all of it, if the target would refuse records, or delete them at once.
+        """Raise ConfigError, which has all failed checks, if the target would refuse records or delete them at once.
 
         Raise ResourceNotFoundError for a missing topic.
         """
@@ -295,10 +300,11 @@ class DryRun:
 def examine(
     topics: SourceTopics, properties: Mapping[str, str], *, new: NewTopics | None = None, scan: bool = False
 ) -> DryRun:
-    """Compare what a run of ``restore produce`` would restore with the target's topics. ``scan`` reads all records.
+    """Check if the target's topics fit the records that a run of ``restore produce`` would restore. With ``scan``, read
+    all records.
 
-    A missing topic is created later if ``new`` says how. Raise the errors of the brokers, and DataLossError of a scan
-    for missing offsets.
+    A missing topic is no obstacle if ``new`` returns the settings for creating it. Raise the errors of the brokers;
+    with ``scan``, raise DataLossError for missing offsets.
     """
     options, is_rehashed, now_ms = topics.options, topics.options.partitioner != "keep", int(time.time() * 1000)
     checks = [Check("source", Verdict.WARN, sentence) for sentence in topics.lacks]
@@ -318,7 +324,7 @@ def examine(
                 continue
             created = None if new is None else new(topic, topics.topic_ids[topic])
             if created is not None:
-                # Without a count of its own, a topic gets that of the bucket's partitions.
+                # If no number of partitions is given, the topic gets as many as the bucket has.
                 created = replace(created, partition_count=created.partition_count or source.partition_count)
                 missing[name] = created
             checks.append(_check_missing(name, created, source.partition_count, is_rehashed=is_rehashed))
@@ -328,9 +334,10 @@ def examine(
 
 
 def prepare_target(topics: SourceTopics, properties: Mapping[str, str], new: NewTopics | None) -> list[str]:
-    """Create missing topics if ``new`` says how, and return their names.
+    """Create missing topics with the settings that ``new`` returns, and return their names.
 
-    Raise ConfigError if the target would refuse records or delete them at once, and BrokerError if it creates no topic.
+    Raise ConfigError if the target would refuse records or delete them at once, and BrokerError if a topic cannot be
+    created.
     """
     found = examine(topics, properties, new=new)
     found.refuse()
@@ -343,7 +350,7 @@ def prepare_target(topics: SourceTopics, properties: Mapping[str, str], new: New
 
 
 def _scan(batches: Iterable[SourceBatch]) -> dict[str, ScannedRecords]:
-    """Read all records, and return what they are, by topic."""
+    """Read all records, and return the result by topic."""
     scanned: dict[str, ScannedRecords] = {}
     for batch in batches:
         before = scanned.get(batch.where[0], ScannedRecords())
@@ -352,7 +359,7 @@ def _scan(batches: Iterable[SourceBatch]) -> dict[str, ScannedRecords]:
 
 
 def add_records(before: ScannedRecords, records: Any) -> ScannedRecords:
-    """Return the scan with these records, a record batch with the columns of a source's batches."""
+    """Return the result of a scan, extended by ``records``: a record batch with the columns of a source's batches."""
     keys, values = records.column("key"), records.column("value")
     sizes = _compute.add(*(_compute.fill_null(_compute.binary_length(each), 0) for each in (keys, values)))
     headers = header_lists(records.column("headers"))

@@ -1,14 +1,16 @@
-"""Old and new offsets of one restore run, as an object in the bucket.
+"""The offset map of a restore run: the old and the new offsets of its records, as an object in the bucket.
 
-Separate from ``producing``, because commands that move consumer groups only read the map.
+Separate from ``producing``, because the commands that move consumer groups need only the map.
 
 The object's key is ``<prefix>!tieredstore/restores/<run>/offsets``. Its first line is JSON with the version. A zstd
-frame with a checksum follows: a line of JSON (topics, partitions, numbers of runs of offsets), then five columns of
-integers with a value for each run of offsets. These are its number of records, the offsets skipped before it in the
-source and in the target, and the gaps inside it in the source and in the target (always 0). A column stores the lowest
-bytes of all values first, then the second lowest and so on: the highest bytes are zero and compress to nothing.
+frame with a checksum follows. It has a line of JSON (topics, partitions, numbers of offset runs), then five columns of
+integers, each with a value per offset run: the number of records; the offsets skipped before the run in the source, and
+in the target; the gaps inside the run in the source, and in the target (always 0). A column stores the lowest bytes of
+all values first, then the second lowest bytes, and so on: so the zeros in the high bytes lie together and compress
+well.
 
-Like keys of segments and catalog files, it is not encrypted: it has names of topics and offsets, no records.
+Like keys of segments and catalog files, the object is not encrypted: it has names of topics, and offsets, but no
+records.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _LEVEL: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class MappedTopic:
-    """The topic that a topic's records went to. With ``is_rehashed`` a record may have another partition there."""
+    """The target topic of a source topic. With ``is_rehashed``, keys were hashed again, so a record may be in another
+    partition there."""
 
     target: str
     is_rehashed: bool = False
@@ -52,9 +55,9 @@ Where: TypeAlias = Literal["at", "gap", "before", "beyond"]
 class Translation:
     """The target offset for a source offset.
 
-    ``where`` is ``at`` for an offset with a record, or for the end. It is ``gap`` for an offset without a record, which
-    is translated to the offset of the next record. It is ``before`` or ``beyond`` if the offset is outside the restored
-    range, by ``difference`` offsets.
+    ``where`` is ``at`` for an offset with a record, and for the end. It is ``gap`` for an offset without a record,
+    whose translation is the target offset of the next record. It is ``before`` or ``beyond`` if the offset is outside
+    the restored range, by ``difference`` offsets.
     """
 
     topic: str
@@ -66,7 +69,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True)
 class FirstUnread:
-    """The smallest offset in a target partition that a group may not have read, if the run hashed keys again.
+    """The smallest offset in a target partition that a group may not have read, for a run that hashed keys again.
 
     ``read_again`` is the largest number of records from ``offset`` on that the group may read a second time.
     """
@@ -76,7 +79,8 @@ class FirstUnread:
 
 
 class _PairRuns:
-    """Runs of a pair of partitions, ascending, by column. ``total`` counts the records up to each run's end."""
+    """The offset runs from one source partition to one target partition, ascending, stored as columns. ``total`` has
+    the number of records up to each run's end."""
 
     def __init__(self, where: TopicPartition, target_partition: int) -> None:
         self._where = where
@@ -96,17 +100,15 @@ class _PairRuns:
         return (self[at] for at in range(len(self)))
 
     def total_before(self, at: int) -> int:
-        """Return the number of records before a run."""
+        """Return the number of records in the runs before run ``at``."""
         return self.total[at - 1] if at else 0
 
     def find(self, offset: int) -> int:
-        """Return the number of the first run that ends after a source offset; ``len`` if none does."""
+        """Return the index of the first run that ends after a source offset; ``len`` if there is no such run."""
         return bisect_right(self.end, offset)
 
     def add(self, run: OffsetRun, *, is_rehashed: bool) -> bool:
-        """Append a run (a sequence of offsets), or extend the last run by it; return False if it does not follow the
-        last run.
-        """
+        """Append an offset run, or join it with the last run; return False if it does not come after the last run."""
         last = self[len(self) - 1] if len(self) else None
         if last is not None and (run.start < last.end or run.target_start < last.target_end):
             return False
@@ -123,7 +125,7 @@ class _PairRuns:
         return True
 
     def has(self, run: OffsetRun) -> bool:
-        """Return True if the run is here, whole."""
+        """Return True if these runs contain the whole given run."""
         at = self.find(run.start)
         if at == len(self):
             return False
@@ -145,7 +147,7 @@ class OffsetMap:
     """
 
     def __init__(self, run: str) -> None:
-        """Make an empty map; raise ConfigError for an invalid name of a run."""
+        """Create an empty map; raise ConfigError if the run's name is invalid."""
         check_run(run)
         self.run = run
         self.topics: dict[str, MappedTopic] = {}
@@ -153,7 +155,8 @@ class OffsetMap:
         self._mapped: dict[TopicPartition, dict[int, _PairRuns]] = {}
 
     def add_topic(self, source: str, target: str, *, is_rehashed: bool = False) -> None:
-        """Map a topic; raise ConfigError if the run maps it in another way, or another topic to the same target."""
+        """Map a source topic to a target topic. Raise ConfigError if the map has another target for it, or another
+        source topic for the target."""
         topic = MappedTopic(target, is_rehashed)
         for known, there in self.topics.items():
             if (known == source) is not (there.target == target) or (known == source and there != topic):
@@ -164,9 +167,10 @@ class OffsetMap:
         self.topics[source] = topic
 
     def begin(self, where: TopicPartition, start: int, *, target_start: int = 0) -> None:
-        """Note that a source partition is restored from ``start`` on; the first call counts.
+        """Note that a source partition is restored from ``start`` on. Only the first call for a partition has an
+        effect.
 
-        ``target_start`` is the end of the target partition before.
+        ``target_start`` is the end of the target partition before the run.
         """
         self._restored.setdefault(where, _Partition(*where, start, start, target_start))
 
@@ -176,7 +180,7 @@ class OffsetMap:
         self._restored[where] = replace(known, end=max(known.end, end))
 
     def extend(self, runs: Iterable[OffsetRun]) -> None:
-        """Add the runs of one transaction, ascending. Runs that are there already change nothing.
+        """Add the offset runs of one transaction, ascending. Runs that the map already has change nothing.
 
         Raise CorruptDataError for runs that contradict the map.
         """
@@ -196,7 +200,8 @@ class OffsetMap:
                 raise CorruptDataError(f"{run} contradicts the offset map of the run {self.run}")
 
     def partitions(self, topic: str) -> dict[int, range]:
-        """Return the restored offsets of a source topic's partitions, ascending; empty for an unknown topic."""
+        """Return the range of restored offsets of each partition of a source topic, ascending; empty for an unknown
+        topic."""
         return {
             where[1]: range(known.start, known.end)
             for where, known in sorted(self._restored.items())
@@ -204,7 +209,8 @@ class OffsetMap:
         }
 
     def target_ends(self, topic: str) -> dict[int, int]:
-        """Return the offset after the last record of a source topic in each target partition that has any."""
+        """Return, for each target partition with records of a source topic, the offset after the last of these
+        records."""
         ends: dict[int, int] = {}
         for where, pairs in self._mapped.items():
             for partition, runs in pairs.items():
@@ -213,15 +219,16 @@ class OffsetMap:
         return dict(sorted(ends.items()))
 
     def mapped_runs(self, where: TopicPartition) -> Iterator[OffsetRun]:
-        """Yield the runs of a source partition, ascending for each target partition."""
+        """Yield the offset runs of a source partition, one target partition after the other, ascending within each."""
         for known in self._mapped.get(where, {}).values():
             yield from known
 
     def translate(self, where: TopicPartition, offset: int) -> Translation:
-        """Return the target offset for an offset of a source partition that the run restored into one target partition.
+        """Return the target offset for an offset of a source partition. The run must have restored the partition into
+        one target partition.
 
-        Raise ResourceNotFoundError for a partition that the run did not restore, and ConfigError for a topic whose keys
-        were hashed again: it has no exact offsets.
+        Raise ResourceNotFoundError for a partition that the run did not restore. Raise ConfigError for a topic whose
+        keys were hashed again, because such a topic has no exact offsets.
         """
         topic, known = self._find(where)
         if topic.is_rehashed:
@@ -284,7 +291,7 @@ class OffsetMap:
 
     @classmethod
     def parse(cls, raw: bytes | None, where: str) -> OffsetMap:
-        """Parse an object's bytes; None stands for an object that is too large. ``where`` names the object in errors.
+        """Parse an object's bytes; ``raw`` is None if the object is too large. ``where`` names the object in errors.
 
         Raise CorruptDataError, or NewerVersionError for a later version.
         """
@@ -324,12 +331,12 @@ class OffsetMap:
 
 
 class OffsetMapFile:
-    """The offset map (source to target) of a run of ``restore produce`` in the bucket, and the etag that its next
-    save requires. Not thread-safe.
+    """The offset map of a run of ``restore produce`` in the bucket, and the object's etag, which the next save
+    requires. Not thread-safe.
     """
 
     def __init__(self, store: ObjectStore, prefix: str, run: str) -> None:
-        """Load the map, or make an empty one."""
+        """Load the map, or create an empty map."""
         check_run(run)
         self._store = store
         self._key = _key(prefix, run)
@@ -341,7 +348,8 @@ class OffsetMapFile:
             self.map = OffsetMap(run)
 
     def save(self) -> None:
-        """Write the map. Raise PreconditionFailedError if another process has written it since it was loaded."""
+        """Write the map. Raise PreconditionFailedError if another process has written the object since it was
+        loaded."""
         body = self.map.to_bytes()
         if self._etag is None:
             self._store.put(self._key, body, if_absent=True)
@@ -375,7 +383,7 @@ def load_map(store: ObjectStore, prefix: str, run: str) -> OffsetMap:
 
 
 def list_runs(store: ObjectStore, prefix: str) -> list[str]:
-    """Return the names of all runs that have a map."""
+    """Return the names of all runs that have an offset map."""
     folder = f"{prefix}{_FOLDER}"
     keys = (info.key.removeprefix(folder) for info in store.list(folder))
     return [key.removesuffix("/offsets") for key in keys if key.endswith("/offsets")]
@@ -391,7 +399,8 @@ def _is_valid(run: OffsetRun) -> bool:
 
 
 def _first_unread(runs: _PairRuns, offset: int) -> int | None:
-    """Return a target offset at or before the first record at or after a source offset; None if there is none."""
+    """Return a target offset that is not after the first record whose source offset is at least ``offset``; None if
+    there is no such record."""
     at = runs.find(offset)
     if at == len(runs):
         return None
@@ -401,7 +410,8 @@ def _first_unread(runs: _PairRuns, offset: int) -> int | None:
 
 
 def _read_again(runs: _PairRuns, offset: int, start: int) -> int:
-    """Return how many records before a source offset are, at most, at or after the target offset ``start``."""
+    """Return the maximum number of records with source offsets before ``offset`` and target offsets from ``start`` on:
+    a group reads these again."""
     at, first = runs.find(offset), bisect_right(runs.target_end, start)
     read, skipped = runs.total_before(at), runs.total_before(first)
     if at < len(runs):
@@ -447,7 +457,7 @@ def _column(planes: bytes) -> array[int]:
 
 
 def _decompress(frame: bytes) -> bytes:
-    # Read the claimed size first: decompress() allocates it whatever its limit is.
+    # Check the claimed size first, because decompress() allocates that much memory even if it is over the limit.
     claimed = zstandard.frame_content_size(frame)
     if not 0 <= claimed <= _MOST_BYTES:
         raise CorruptDataError(f"it does not declare a size up to {_MOST_BYTES} bytes")
@@ -469,7 +479,7 @@ class _Topic:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Partition:
-    """Restored offsets of a source partition, ``start`` inclusive, ``end`` exclusive."""
+    """The range of restored offsets of a source partition: ``start`` is inclusive, ``end`` exclusive."""
 
     topic: str
     partition: _Number

@@ -1,10 +1,11 @@
-"""The target's partition of each restored record, as the applications' clients choose it.
+"""The choice of each restored record's target partition, in the way that the applications' Kafka clients choose it.
 
-If they hash keys differently, later records of a key go to another partition than the restored ones. Java's clients use
-murmur2, librdkafka's default partitioner CRC-32. librdkafka offers both, but a run must know each record's partition
-before it is sent, because it proves the offsets by the number of records in each.
+If the restore hashed keys in another way, the applications' later records of a key would go to another partition than
+the restored records. Java's clients use murmur2, librdkafka's default partitioner CRC-32. librdkafka offers both, but a
+run must know each record's partition before it sends the record: it verifies offsets by the number of records in each
+partition.
 
-Separate from ``producing``, because it is about keys alone.
+Separate from ``producing``, because it depends on keys only.
 """
 
 from __future__ import annotations
@@ -38,24 +39,24 @@ def murmur2(key: bytes) -> int:
     return (hashed ^ hashed >> 15) & _POSITIVE
 
 
-# Keys repeat, and a hash takes as long as the rest of a record's way.
+# Keys repeat, so hashes are cached: computing a hash takes as long as all other work on a record.
 _HASHES: Final[Mapping[Partitioner, Callable[[bytes], int]]] = {"java": lru_cache(65_536)(murmur2), "librdkafka": crc32}
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """How a topic's records are placed in ``count`` partitions of the target.
+    """The rule by which a topic's records are distributed over ``count`` target partitions.
 
-    Clients place records without a key at random, or fill batches with them. A restore is repeatable: such a record
-    goes to the partition of its source, modulo ``count``. Java's clients hash an empty key, and for librdkafka it is
-    none.
+    Clients choose random partitions for records without a key. A restore must be repeatable, so such a record goes to
+    the partition with its source partition's number, modulo ``count``. Java's clients hash an empty key; librdkafka
+    treats an empty key as no key.
     """
 
     partitioner: Partitioner
     count: int
 
     def partitions(self, keys: Iterable[bytes | None], source: int) -> list[int]:
-        """Return the partitions of records with these keys, from partition ``source``."""
+        """Return the target partitions of records with these keys, which come from partition ``source``."""
         if self.partitioner == "keep":
             return [source for _ in keys]
         hash_of, count, without_key = _HASHES[self.partitioner], self.count, source % self.count
@@ -64,7 +65,7 @@ class Partitioning:
         return [hash_of(key) % count if key else without_key for key in keys]
 
     def shares(self, keys: Sequence[bytes | None], source: int) -> dict[int, Sequence[int]]:
-        """Return the places in ``keys`` of the records that go to each partition."""
+        """Return, for each target partition, the indexes in ``keys`` of its records."""
         if self.partitioner == "keep":
             return {source: range(len(keys))} if keys else {}
         shares: dict[int, list[int]] = {}

@@ -1,8 +1,9 @@
 """``restore produce``: a run from a bucket into a running cluster, from its first transaction to its map of offsets.
 
-Each transaction has records of the source, the position after them, and the offsets that they got. So however a process
-ends, the newest committed position states exactly which records the target has, and the next process continues from
-there. A transient failure is handled the same way: a new producer begins at the committed position.
+Each transaction has records of the source, the position after them, and the offsets that these records got. So after
+any end of a process, the newest committed position shows exactly which records the target has, and the next process
+continues from there. A transient failure is handled in the same way: a new producer continues from the committed
+position.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from tieredstore.restore.produce.target import TIMESTAMP_TYPE, TargetCluster, Ta
 from tieredstore.restore.produce.transactions import TRANSACTION_MS, Transactions
 
 OnStep: TypeAlias = Callable[[str], object]
-"""Called before each operation with its name, so that tests can end the process there."""
+"""A callback that gets the name of each operation before it begins, so that tests can end the process there."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -48,14 +49,16 @@ _MOST_RECORDS: Final = 100_000
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_S: Final = 10.0
 _OFFSETS_IN_RECORD: Final = 2000
-"""Runs of offsets in one control record: at most 700 KB, less than the default ``max.message.bytes``."""
+"""Maximum number of offset runs in one control record. They take at most 700 KB, less than the default
+``max.message.bytes``."""
 _UNMAPPED: Final = 2_000
-"""Number of control records with offsets after which the bucket's offset map is written; the run's end writes the rest.
+"""Number of control records with offsets after which the run writes the offset map in the bucket. At its end it writes
+the rest.
 """
 
 _TURN_RECORDS: Final = 20_000
-"""Number of consecutive records from one source partition, if keys are hashed again. More mean fewer runs of offsets;
-fewer mean that groups read less a second time.
+"""Number of consecutive records to take from one source partition, if keys are hashed again. A higher number gives
+fewer offset runs; a lower number lets groups read fewer records a second time.
 """
 
 _CALL_S: Final = 60.0
@@ -67,8 +70,8 @@ _PAUSE_S: Final = 1.0
 class _Transaction:
     """The contents of the open transaction so far.
 
-    ``sent`` has the runs of offsets that each target partition received, in order. The first begins at the target
-    offset in ``begins``.
+    ``sent`` has the offset runs that each target partition received, in order. A partition's first run begins at its
+    target offset in ``begins``.
     """
 
     since: float
@@ -126,17 +129,17 @@ class ProduceRun:
         self._most_records = most_records
         self._committed_at = time.monotonic()
         self._partitionings: dict[str, Partitioning] = {}
-        """How the records of each source topic are placed."""
+        """The rule that chooses the target partitions of each source topic's records."""
         self._next: dict[TopicPartition, int] = {}
-        """The offset that the next record of each target partition gets if nothing else is written."""
+        """The offset that the next record of each target partition will get, if nobody else writes."""
         self._begun: RunPosition | None = None
-        """The position from which this process went on."""
+        """The position from which this process has continued the run."""
 
     def outcomes(self) -> Generator[Outcome]:
         """Produce the remaining records of the run, and yield an outcome for each partition.
 
-        Raise ConfigError for a target that is not empty or has foreign records, DataLossError and CorruptDataError for
-        the source, and FencedError if another process has begun the same run.
+        Raise ConfigError if the target is not empty or has records of another writer, DataLossError or CorruptDataError
+        for the source, and FencedError if another process has begun the same run.
         """
         self._committed_at = time.monotonic()
         while True:
@@ -174,8 +177,8 @@ class ProduceRun:
             position = self._begin(transactions, reader, targets, position)
             self._begun = self._begun or position
             if not position.is_produced:
-                # A committed position records this change, so that after a kill the next process of the run can undo
-                # it.
+                # The committed position already records this change, so that the next process can undo it if this one
+                # is killed.
                 cluster.set_times(dict.fromkeys(position.append_times, "CreateTime"))
             position = self._produce(transactions, control, position)
             position = self._map(transactions, control, position)
@@ -194,7 +197,8 @@ class ProduceRun:
         targets: Sequence[TargetTopic],
         position: RunPosition | None,
     ) -> RunPosition:
-        """Return the position to go on from, once source and target are as it says."""
+        """Check that source and target agree with the position, and return it; for a new run, commit the first
+        position."""
         options = self._options
         ranges = self._source.ranges() if position is None else position.sources
         places = self._place(targets, ranges, None if position is None else position.ends)
@@ -221,8 +225,8 @@ class ProduceRun:
         sources: Collection[TopicPartition],
         before: Collection[TopicPartition] | None,
     ) -> list[TopicPartition]:
-        """Return the target partitions that records may go to. Raise ConfigError if they are others than ``before``,
-        when the run began.
+        """Return the target partitions that records may go to. Raise ConfigError if these differ from ``before``, the
+        partitions at the beginning of the run.
         """
         options = self._options
         partitions: list[TopicPartition] = []
@@ -239,7 +243,7 @@ class ProduceRun:
         return partitions
 
     def _check_same(self, position: RunPosition | None) -> None:
-        """Raise ConfigError if the run began with other topics or another partitioner."""
+        """Raise ConfigError if the run began with other topics or with another partitioner."""
         run, options = self._options.run, self._options
         if position is None:
             return
@@ -287,11 +291,12 @@ class ProduceRun:
         open_one.size += batch.size
 
     def _end(self, transactions: Transactions, done: _Transaction, position: RunPosition) -> RunPosition:
-        """Commit the records, their target offsets, and the position after them. Return that position."""
+        """Commit the transaction with its records, their target offsets, and the position after them. Return that
+        position."""
         self._on_step("flush")
         for (topic, partition), offset in transactions.flush().items():
             if offset != (expected := self._next[topic, partition]):
-                # Retry: the next attempt examines the failure and names a record.
+                # This error is retryable: the next attempt finds the unexpected record and names it.
                 raise BrokerUnavailableError(
                     f"the next record of {topic}-{partition} got offset {offset} instead of {expected}"
                 )
@@ -312,7 +317,7 @@ class ProduceRun:
             offset_records=number,
         )
         self._commit(transactions, new)
-        # The marker of the transaction takes an offset.
+        # The end marker of the transaction takes an offset too.
         self._next |= {where: end + 1 for where, end in ends.items()}
         self._on_progress(done.records, done.size)
         return new
@@ -325,7 +330,7 @@ class ProduceRun:
         self._on_step("committed")
 
     def _map(self, transactions: Transactions, control: ControlTopic, position: RunPosition) -> RunPosition:
-        """Move offsets from the control topic into the bucket's map."""
+        """Move the offset runs from the control topic to the offset map in the bucket."""
         numbers = range(position.mapped + 1, position.offset_records + 1)
         if not numbers:
             return position
@@ -345,7 +350,8 @@ class ProduceRun:
         for topic, target in position.topics.items():
             file.map.add_topic(topic, target, is_rehashed=position.partitioner != "keep")
         for (topic, number), source in position.sources.items():
-            # The end counts only where nothing was produced: there it is the one that the run began with.
+            # This end matters only for a partition without produced records: there it is still the end from before the
+            # run.
             end = position.ends.get((position.topics[topic], number), 0)
             file.map.begin((topic, number), source.start, target_start=end)
         for runs in control.offset_runs(position.mapped, position.offset_records):
@@ -355,7 +361,7 @@ class ProduceRun:
         try:
             file.save()
         except PreconditionFailedError as error:
-            # Another process of this run, since fenced, has written the same object.
+            # Another process of this run has written the object, and is fenced by now.
             raise StoreUnavailableError(
                 f"the offset map of the run {self._options.run} has changed: {error}"
             ) from error

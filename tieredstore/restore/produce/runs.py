@@ -1,10 +1,11 @@
 """A run of ``restore produce``: its options, its position, and the offsets that its records got.
 
-Separate from ``producing``, because the map of offsets, the target's checks and the command need only these types.
+Separate from ``producing``, because the offset map, the target's checks and the command need only these types.
 
-A record of the source is named by topic, partition and offset in the bucket. The control topic has two kinds of
-records. The key RUN has the run's newest position. The keys RUN/1, RUN/2 … have the offsets of one transaction each,
-until the bucket has them. All are JSON (``to_bytes``), and each is in the transaction whose records it describes.
+A source record is identified by topic, partition and offset in the bucket. The control topic has two kinds of records
+for a run named RUN. The record with key RUN has the run's newest position. The records with keys RUN/1, RUN/2 … have
+the offsets of one transaction each, until these are in the bucket. All values are JSON (``to_bytes``), and each record
+is in the same transaction as the source records that it describes.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from tieredstore.records.settings import OnDataLoss
 from tieredstore.versions import RESTORE_OFFSETS, RESTORE_POSITION
 
 Partitioner: TypeAlias = Literal["keep", "java", "librdkafka"]
-"""The target partition of a record: the source's number, or a hash of the key by Java's clients or by librdkafka."""
+"""The choice of a record's target partition: the number of its source partition (``keep``), or a hash of its key as in
+Java's clients or librdkafka."""
 
 OnProgress: TypeAlias = Callable[[int, int], object]
-"""Called after each commit with the records and the bytes of keys and values that it added."""
+"""A callback that gets, after each commit, the number of its records and the bytes of their keys and values."""
 
 CONTROL_TOPIC: Final = "__tieredstore_restores"
-"""The compacted topic of the target cluster that has the positions of all runs. It has one partition."""
+"""The compacted topic of the target cluster with the positions of all runs. It has one partition."""
 
 SPARSE_RECORDS: Final = 1000
-"""The most records of a run with gaps. A group may read as many again in each target partition, and the map of a run
-that hashes keys has about a run for as many records.
+"""The maximum number of records in an offset run with gaps. A larger number makes the offset map smaller, but a moved
+group may read up to this many records again in each target partition.
 """
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._,=-]{1,150}")
@@ -42,10 +44,11 @@ _LONGEST_NAME: Final = 150
 
 
 class OffsetRun(NamedTuple):
-    """``length`` records of a source partition, in their order at consecutive offsets of a target partition.
+    """A sequence of ``length`` records of a source partition, which are in the same order at consecutive offsets of a
+    target partition.
 
-    The source offsets from ``start`` on are consecutive too, except for ``gaps`` offsets. If keys are hashed again, the
-    records at these offsets went to other partitions, or there are none; the run does not know which.
+    The source offsets from ``start`` on are consecutive too, except for ``gaps`` missing offsets. These occur if keys
+    are hashed again: records at the missing offsets went to other partitions, or there are no records.
     """
 
     topic: str
@@ -69,10 +72,11 @@ class OffsetRun(NamedTuple):
         return self.target_start + self.length
 
     def joined(self, later: OffsetRun, *, is_rehashed: bool) -> OffsetRun | None:
-        """Join this run and a later run of the same partitions into one; return None if other records lie between them.
+        """Join this run and a later run of the same partitions; return None if other target records lie between them,
+        or the source offsets do not allow it.
 
-        If keys are hashed again, source offsets between the two may be missing; such a run has at most
-        ``SPARSE_RECORDS`` records.
+        If keys are hashed again, source offsets between the two runs may be missing. A run with missing offsets has at
+        most ``SPARSE_RECORDS`` records.
         """
         missing, length = later.start - self.end, self.length + later.length
         if later.target_start != self.target_end or missing < 0:
@@ -85,9 +89,10 @@ class OffsetRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """The offsets ``[start, stop)`` of a source partition that a run restores; those from ``next`` on are left.
+    """The offsets ``[start, stop)`` of a source partition that a run restores. The offsets from ``next`` on are not
+    restored yet.
 
-    The half-open spans ``left_out``, which ascend, are not restored: see ``time_cut``.
+    The spans in ``left_out`` (ascending, ends exclusive) are not restored: see ``time_cut``.
     """
 
     start: int
@@ -100,9 +105,9 @@ class SourceRange:
 class ProduceOptions:
     """The topics to restore, and how.
 
-    ``topics`` maps source topics to target topics, which exist. ``topic_ids`` choose between incarnations of a source
-    topic. ``name`` is the run's; None derives it from the topics. Offsets that are in no segment are an error, or
-    logged and left out (``on_data_loss``).
+    ``topics`` maps source topics to existing target topics. ``topic_ids`` selects one of several source topics that had
+    the same name. ``name`` is the run's name; if it is None, the name is derived from the topics. ``on_data_loss``
+    decides whether offsets that are in no segment raise an error, or are logged and left out.
     """
 
     topics: Mapping[str, str]
@@ -122,7 +127,8 @@ class ProduceOptions:
 
     @property
     def run(self) -> str:
-        """The name of the run of ``restore produce``. Two processes with one name fence each other."""
+        """The name of the run of ``restore produce``. Of two processes with the same run name, the later one fences the
+        other."""
         if self.name is not None:
             return self.name
         derived = ",".join(one if one == new else f"{one}={new}" for one, new in sorted(self.topics.items()))
@@ -132,7 +138,7 @@ class ProduceOptions:
 
 
 def check_run(name: str) -> None:
-    """Raise ConfigError unless a run can have this name, which is also a part of a key in the bucket."""
+    """Raise ConfigError if a run cannot have this name. The name becomes part of a key in the bucket."""
     if _NAME.fullmatch(name) is None or name in {".", ".."}:
         raise ConfigError(
             f"the run's name (--run) is {name!r:.60}: it has 1 to {_LONGEST_NAME} letters, digits and . _ - , ="
@@ -141,11 +147,13 @@ def check_run(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPosition:
-    """How far a run of ``restore produce`` is. ``ends`` are the offsets after its last record in each target partition.
+    """The progress of a run of ``restore produce``. ``ends`` has the offset after the run's last record in each target
+    partition.
 
     The run has written ``offset_records`` records about offsets, under the keys RUN/1, RUN/2 and so on; the offset map
-    in the bucket has the first ``mapped`` of them. ``append_times`` are target topics with LogAppendTime, which the run
-    sets to CreateTime until it ends. Each has the topic's own setting, or None if the cluster's default applied.
+    in the bucket has the first ``mapped`` of them. ``append_times`` has the target topics with LogAppendTime, which the
+    run sets to CreateTime until it ends. Each topic's value is its original setting, or None if the cluster's default
+    applied.
     """
 
     topics: Mapping[str, str]
@@ -186,7 +194,8 @@ class RunPosition:
 
     @classmethod
     def from_bytes(cls, raw: bytes | None, where: str) -> RunPosition:
-        """Parse the value of a record; raise CorruptDataError, which begins with ``where``, for another one."""
+        """Parse the value of the record with key RUN; if it is invalid, raise CorruptDataError, which begins with
+        ``where``."""
         stored = RESTORE_POSITION.parse(_POSITION, raw, where)
         left_out: dict[TopicPartition, tuple[OffsetSpan, ...]] = {}
         for topic, number, *span in stored.left_out:
@@ -236,5 +245,5 @@ def offsets_to_bytes(runs: Iterable[OffsetRun]) -> bytes:
 
 
 def offsets_from_bytes(raw: bytes | None, where: str) -> Sequence[OffsetRun]:
-    """Parse the value of a record RUN/NUMBER; raise CorruptDataError, which begins with ``where``, for another one."""
+    """Parse the value of a record RUN/NUMBER; if it is invalid, raise CorruptDataError, which begins with ``where``."""
     return RESTORE_OFFSETS.parse(_OFFSETS, raw, where).runs

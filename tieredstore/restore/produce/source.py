@@ -1,6 +1,7 @@
-"""The committed records of the source, a few partitions at a time, as a producer takes them.
+"""The committed records of the source (a bucket or a backup) in the form that a producer takes. A few partitions are
+read at a time.
 
-Separate from ``producing``, because it knows buckets and backups, and no cluster.
+Separate from ``producing``, because it uses buckets and backups, but no cluster.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
-"""Partitions that are read in turn, so that several brokers work. Each holds a few batches of 4 MiB."""
+"""Number of partitions to read in turns, so that several brokers have work. Each partition takes a few batches of 4 MiB
+in memory."""
 
 _CONVERTED: Final = 500
 _COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp")
@@ -46,7 +48,7 @@ _COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class SourceBatch:
-    """Records of a source partition. ``next`` is the offset from which its later records follow."""
+    """Records of a source partition. ``next`` is the offset from which to continue after them."""
 
     where: TopicPartition
     next: int
@@ -62,7 +64,8 @@ class SourceBatch:
         return 0 if self.records is None else self.records.num_rows
 
     def rows(self) -> Iterator[Row]:
-        """Return the records as a producer takes them. Few at a time are Python objects, in memory that is reused."""
+        """Yield the records in the form that a producer takes. Only a few at a time are Python objects, to save
+        memory."""
         slices = () if self.records is None else range(0, len(self), _CONVERTED)
         columns = _untyped(self.records)
         return chain.from_iterable(_rows(columns.slice(at, _CONVERTED)) for at in slices)
@@ -73,10 +76,10 @@ class SourceBatch:
 
 
 class SourceTopics(Closing, ABC):
-    """The topics that a run of ``restore produce`` restores, as they are at the start. They are read once for the
-    search for the cut (where a restore to a time stops), the checks and the run.
+    """The topics that a run of ``restore produce`` restores, as they are at its start. The search for the cut (where a
+    restore to a time stops), the checks and the run share this state.
 
-    Their records are in ``bucket`` or in a backup; the map of offsets is always in ``bucket``. Positions are offsets.
+    The records are in ``bucket`` or in a backup; the offset map is always in ``bucket``.
     """
 
     is_backup: ClassVar[bool] = False
@@ -87,17 +90,17 @@ class SourceTopics(Closing, ABC):
 
     @property
     def lacks(self) -> Sequence[str]:
-        """One sentence for users about each thing that a backup's records lack, compared with those of a bucket."""
+        """Sentences for users: what the records of a backup lack, compared with records of a bucket."""
         return ()
 
     @property
     @abstractmethod
     def topic_ids(self) -> Mapping[str, str]:
-        """The id of each topic in the bucket. For a backup, the id also identifies the backup."""
+        """The id of each topic. For a backup, the id also identifies the backup."""
 
     @abstractmethod
     def ranges(self) -> dict[TopicPartition, SourceRange]:
-        """Return what a new run of ``restore produce`` restores."""
+        """Return the offsets that a new run of ``restore produce`` restores in each partition."""
 
     @abstractmethod
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
@@ -105,8 +108,8 @@ class SourceTopics(Closing, ABC):
 
     @abstractmethod
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
-        """Raise DataLossError if offsets that are still to restore are missing, before anything is produced. If the
-        options accept losses, log the missing offsets.
+        """Before anything is produced, check that no offsets that are still to restore are missing. If some are
+        missing, raise DataLossError, or log them if the options accept losses.
         """
 
     @abstractmethod
@@ -114,9 +117,10 @@ class SourceTopics(Closing, ABC):
         """Yield the remaining records of a partition, in offset order."""
 
     def batches(self, ranges: Mapping[TopicPartition, SourceRange], turn: int = 1) -> Generator[SourceBatch]:
-        """Yield the remaining records of the ranges: in offset order within a partition, from a few partitions in turn.
+        """Yield the remaining records of the ranges: a few partitions take turns, and each partition's records come in
+        offset order.
 
-        A partition's turn ends with the batch that brings it to ``turn`` records.
+        A partition's turn ends with the batch by which it reaches ``turn`` records.
         """
         waiting = deque(sorted(where for where, left in ranges.items() if left.next < left.stop))
         turns: deque[Generator[SourceBatch]] = deque()
@@ -149,7 +153,8 @@ class SourceTopics(Closing, ABC):
 class BucketTopics(SourceTopics):
     """Topics of a bucket.
 
-    A new run restores what is before ``cut``, or everything without one; a run that is resumed keeps its own.
+    A new run restores the records before ``cut``, or all records if it is None. A continued run keeps the cut with
+    which it began.
     """
 
     def __init__(self, source: SegmentSource, options: ProduceOptions) -> None:
@@ -162,7 +167,7 @@ class BucketTopics(SourceTopics):
         self._snapshot = self._reader.snapshot()
 
     def find_cut(self, time_ms: int) -> TimeCut:
-        """Find the cut (the offsets where a restore to a time stops); see ``time_cut``."""
+        """Find the cut for a time: the offsets where a restore to that time stops (see ``time_cut``)."""
         return find_cut(self.bucket, self._query, time_ms, self._snapshot)
 
     @property
@@ -171,9 +176,9 @@ class BucketTopics(SourceTopics):
         return {topic: str(log.topic_id) for (topic, _), log in self._snapshot.logs.items()}
 
     def ranges(self) -> dict[TopicPartition, SourceRange]:
-        """Return what a new run of ``restore produce`` restores.
+        """Return the offsets that a new run of ``restore produce`` restores in each partition.
 
-        Raise ConfigError for a cut of other topics, or without one of the partitions.
+        Raise ConfigError if the cut is of other topics, or lacks one of the partitions.
         """
         cuts = {} if self.cut is None else self.cut.of_topics(self.topic_ids, self._snapshot.logs)
         stops = {where: cut.stop for where, cut in cuts.items()}
@@ -186,7 +191,7 @@ class BucketTopics(SourceTopics):
         }
 
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
-        """Return the parts of segments that have the ranges."""
+        """Return the parts of segments that contain the ranges."""
         lineages = {where: self._snapshot.logs[where].lineage for where in ranges}
         return {
             where: tuple(lineage.spans_between(ranges[where].start, ranges[where].stop))
@@ -195,7 +200,7 @@ class BucketTopics(SourceTopics):
         }
 
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
-        """Accept offsets that are in no segment, or raise DataLossError."""
+        """For offsets that are in no segment, log a warning or raise DataLossError, as the options say."""
         for where, left in sorted(ranges.items()):
             if left.next < left.stop:
                 Losses(self._query).accept_missing(losses_between(self._snapshot.logs[where], left.next, left.stop))
@@ -233,11 +238,11 @@ class BackupTopics(SourceTopics):
         return {where: SourceRange(start, start, stop) for where, (start, stop) in self._backup.extents().items()}
 
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
-        """Return no part of a segment for each partition."""
+        """Return an empty tuple for each partition, because a backup has no segments."""
         return dict.fromkeys(ranges, ())
 
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
-        """Accept holes of the backup, or raise DataLossError."""
+        """For offsets that are missing in the backup, log a warning or raise DataLossError, as the options say."""
         for where, left in sorted(ranges.items()):
             for start, stop in self._backup.holes(where, left.next, left.stop):
                 sentence = f"offsets {start} to {stop - 1} of {name_of(where)} are missing in the backup"
@@ -258,7 +263,7 @@ class BackupTopics(SourceTopics):
 
 
 def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBatch:
-    """Return the records whose offsets are in none of the spans, which ascend."""
+    """Return the records with offsets outside of all ``spans``, which are in ascending order."""
     offsets = int64_values(records, "offset")
     kept, begin = list[pa.RecordBatch](), 0
     for start, stop in spans:
@@ -274,7 +279,7 @@ def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBa
 
 def _rows(records: Any) -> Iterator[Row]:
     times = list(int64_values(records, "timestamp"))
-    # librdkafka takes the time 0 for "now". A millisecond later is as close as it gets.
+    # librdkafka replaces the time 0 by the current time. So write 1, the closest time that it accepts.
     for row, time in enumerate(times) if 0 in times else ():
         times[row] = time or 1
     keys, values = records.column("key").to_pylist(), records.column("value").to_pylist()
@@ -282,7 +287,8 @@ def _rows(records: Any) -> Iterator[Row]:
 
 
 def header_lists(column: Any) -> Sequence[Headers | None]:
-    """Return the headers of each record, None without any: with repeated names, in order, values may be None."""
+    """Return the headers of each record in their order, or None if it has no headers. Names may repeat, and values may
+    be None."""
     every = column.flatten()
     if not len(every):
         return [None] * len(column)
@@ -292,7 +298,8 @@ def header_lists(column: Any) -> Sequence[Headers | None]:
 
 
 def consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return ascending offsets as runs: the first of each run, and its length."""
+    """Return ascending offsets as sequences of consecutive offsets: the first offset of each sequence, and its
+    length."""
     first, last = offsets[0], offsets[-1]
     if last - first + 1 == len(offsets):
         return [(first, len(offsets))]
@@ -307,5 +314,5 @@ def consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _untyped(records: pa.RecordBatch | None) -> Any:
-    """Return the records as Any: pyarrow's stubs do not type columns."""
+    """Return the records as Any, because pyarrow's stubs do not type columns."""
     return records

@@ -30,9 +30,9 @@ TIMESTAMP_TYPE: Final = "message.timestamp.type"
 class TargetTopic:
     """A topic of the target cluster.
 
-    ``settings`` are in force; ``own`` are those that the topic sets itself. ``least_live`` is the smallest number of
-    replicas in sync of a partition, 0 without a leader. ``operations`` are what the login may do, in Kafka's words;
-    None if the brokers do not report it.
+    ``settings`` are the effective settings; ``own`` are those that the topic sets itself. ``least_live`` is the
+    smallest number of in-sync replicas of a partition; a partition without a leader counts as 0. ``operations`` are
+    Kafka's names of what the login may do; None if the brokers do not report them.
     """
 
     topic: str
@@ -50,8 +50,8 @@ class TargetTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. The names are those of a snapshot's ``TopicSettings``; without a number, the bucket's or the
-    cluster's counts.
+    """A topic to create. The fields have the names of a snapshot's ``TopicSettings``. If a number is None, the bucket's
+    number of partitions or the cluster's default applies.
     """
 
     settings: dict[str, str]
@@ -60,7 +60,8 @@ class NewTopic:
 
     @classmethod
     def read(cls, path: Path) -> NewTopic:
-        """Read a JSON object with these fields, or a properties file of settings; raise ConfigError for another one."""
+        """Read a JSON object with these fields, or a properties file with settings; raise ConfigError for any other
+        file."""
         try:
             if path.suffix != ".json":
                 return cls(dict(read_properties(path)))
@@ -70,20 +71,21 @@ class NewTopic:
 
 
 NewTopics: TypeAlias = Callable[[str, str], NewTopic | None]
-"""Returns how to create a topic, given by its name and id in the bucket; None if that is not known."""
+"""A function that returns the settings for creating a topic, from the topic's name and id in the bucket; None if they
+are unknown."""
 
 _NEW_TOPIC: Final = TypeAdapter(NewTopic)
 
 
 class TargetCluster(LiveCluster):
-    """Looks at the topics of the target cluster, and changes their settings."""
+    """The target cluster: looks up topics, creates them, and changes their settings."""
 
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
         """Raise ConfigError for invalid properties; nothing connects yet."""
         super().__init__(properties, isolation="read_committed", timeout_s=timeout_s)
 
     def target(self, topic: str) -> TargetTopic | None:
-        """Return the topic as it is now, None if there is none. Two requests."""
+        """Return the topic as it is now; None if it does not exist. Two requests."""
         doing = f"topic {topic} of {self._servers} cannot be looked up"
         described = self._one(
             lambda timeout_s: self._untyped.describe_topics(
@@ -117,13 +119,13 @@ class TargetCluster(LiveCluster):
         return int(entries["transaction.max.timeout.ms"].value)
 
     def create(self, topic: str, new: NewTopic) -> None:
-        """Create a topic; raise BrokerError for a refusal."""
+        """Create a topic; raise BrokerError if the brokers refuse."""
         self.create_topic(topic, new.partition_count or -1, new.replication_factor or -1, new.settings)
 
     def control_topic(self) -> TargetTopic:
         """Return the control topic; create it if it is missing.
 
-        Raise ConfigError if it is not compacted: it would lose positions.
+        Raise ConfigError if the topic is not compacted, because it would lose positions of runs.
         """
         found = self.target(CONTROL_TOPIC)
         if found is None:
@@ -142,9 +144,9 @@ class TargetCluster(LiveCluster):
         return found
 
     def existing_target(self, topic: str) -> TargetTopic:
-        """Return the topic as it is now; raise ResourceNotFoundError if there is none.
+        """Return the topic as it is now; raise ResourceNotFoundError if it does not exist.
 
-        Retry for a few seconds: a new topic is not known to all brokers at once.
+        Retry for a few seconds, because brokers learn of a new topic at different times.
         """
         end = time.monotonic() + unknown_s(self._timeout_s)
         while (found := self.target(topic)) is None:
@@ -154,6 +156,6 @@ class TargetCluster(LiveCluster):
         return found
 
     def set_times(self, topics: Mapping[str, str | None]) -> None:
-        """Set ``message.timestamp.type`` of topics; None leaves it to the cluster."""
+        """Set ``message.timestamp.type`` of topics; None removes the setting, so that the cluster's default applies."""
         for topic, value in topics.items():
             self.change_settings(topic, {TIMESTAMP_TYPE: value})

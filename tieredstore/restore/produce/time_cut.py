@@ -1,17 +1,17 @@
-"""One cut over all topics at a time: the records of each partition that come before it.
+"""The cut of a restore to a time: for all topics together, the records of each partition that come before the time.
 
 In each partition the cut is the first offset with a timestamp at or after the time. As in Kafka's ``offsetsForTimes``,
-end markers of transactions count. A transaction has its records before the cut only if its marker is there as well.
+end markers of transactions count. The records of a transaction come before the cut only if its end marker does too.
 
-In protocol v2 (KIP-890) each transaction has an epoch of its own: its marker has the epoch of its records plus 1. So
-its parts in several partitions are known to belong together. If the marker of one part is at its partition's cut or
-later, or not in the bucket yet, all parts are left out. In older protocols an epoch spans many transactions, so each
-partition is cut by itself. A part that never reached the bucket cannot be noticed.
+In protocol v2 (KIP-890) each transaction has a separate producer epoch, and its marker has that epoch plus 1. So the
+parts of a transaction in several partitions can be recognized. If the marker of one part is at its partition's cut or
+later, or not in the bucket yet, all parts are left out. In older protocols an epoch covers many transactions, so each
+partition is cut independently. A part that never reached the bucket is not noticed.
 
-Three passes over the batch headers find the transactions to leave out. The first, from the start of each cut's
-segment to the cut, finds open transactions and known producers. The second, from the cuts to the ends of the logs,
-finds the markers that come too late. The third collects what to leave out before the cuts; it begins as many
-segments earlier as producer snapshots tell, which is seldom more than none.
+Three passes over the batch headers find the transactions to leave out. The first pass reads from the start of each
+cut's segment to the cut, and finds open transactions and known producers. The second pass reads from the cuts to the
+ends of the logs, and finds the markers that come too late. The third pass collects the batches to leave out before the
+cuts. It may have to begin some segments earlier, which the producer snapshots show; this is rare.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ _Count: TypeAlias = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class PartitionCut:
-    """The cut in one partition: the offsets before ``stop``, except the spans ``left_out``, which ascend.
+    """The cut in one partition. A restore has the offsets before ``stop``, except the spans in ``left_out``, which are
+    in ascending order.
 
-    ``earlier_records`` come at ``stop`` or later, with times before the cut's. ``open_transactions`` began before
-    ``stop`` and are not over there; ``older_transactions`` of them have unknown parts in other partitions.
-    ``split_transactions`` are over, but not everywhere.
+    The other fields are counts. ``earlier_records``: records at ``stop`` or later with times before the cut's time.
+    ``open_transactions``: transactions that began before ``stop`` and end later; ``older_transactions`` of them are of
+    an older protocol, so their parts in other partitions are unknown. ``split_transactions``: transactions that end
+    before ``stop`` here, but not in another partition.
     """
 
     topic: str
@@ -71,8 +73,8 @@ class PartitionCut:
 
 @dataclass(frozen=True, slots=True)
 class TimeCut:
-    """The offsets where a restore to a time stops, for all partitions. Saved to a file, they make another run stop
-    at the same records.
+    """The cut of all partitions: the offsets where a restore to a time stops. It can be saved to a file, so that
+    another run stops at the same records.
     """
 
     time_ms: int
@@ -81,7 +83,8 @@ class TimeCut:
     def of_topics(
         self, topic_ids: Mapping[str, str], partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, PartitionCut]:
-        """Return the cuts of these partitions of the topics with these ids. Raise ConfigError if one is missing."""
+        """Return the cuts of these partitions, of the topics with these ids. Raise ConfigError if a partition's cut is
+        missing."""
         known = {(cut.topic, cut.partition): cut for cut in self.partitions if topic_ids.get(cut.topic) == cut.topic_id}
         for topic, number in sorted(partitions):
             if (topic, number) not in known:
@@ -99,8 +102,8 @@ class TimeCut:
 
     @classmethod
     def read(cls, path: Path) -> TimeCut:
-        """Read a file. Raise CorruptDataError for an invalid one, NewerVersionError for one of a later release,
-        ResourceNotFoundError without one.
+        """Read a file. Raise CorruptDataError if it is invalid, NewerVersionError if a later release has written it,
+        and ResourceNotFoundError if it does not exist.
         """
         raw = read_named(path, absent="--to TIME finds a cut, and --cut-file keeps it")
         return RESTORE_CUT.parse(_FILE, raw, str(path))
@@ -112,15 +115,16 @@ _FILE: Final = TypeAdapter(TimeCut)
 _compute: Final[Any] = pyarrow.compute
 
 Epochs: TypeAlias = dict[int, set[int]]
-"""By producer id, the epochs of transactions that are not over before the cut (where a restore to a time stops) in
-some partition.
+"""The epochs, by producer id, of transactions that end in some partition only at the cut (where a restore to a time
+stops) or later.
 """
 
 
 def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
-    """Find the cut of the query's topics, whose logs are in the snapshot, at a time.
+    """Find the cut for a time. The query has the topics, and the snapshot their logs.
 
-    The search reads each log from the segment with its cut to the log's end. Raise DataLossError by the query's policy.
+    The search reads each log from the segment that has the cut to the log's end. For missing offsets, raise
+    DataLossError or log them, as the query says.
     """
     reader = TopicReader(lambda: source, query, ReadSettings(columns=("timestamp",)))
     with reader, ThreadPool(READERS, "tieredstore-cut") as pool:
@@ -140,7 +144,7 @@ def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: Log
 
 
 def _search(source: SegmentSource, reader: TopicReader, time_ms: int, log: PartitionLog) -> TransactionSearch:
-    assert log.lineage is not None  # without a broker, the bucket has each log
+    assert log.lineage is not None  # no broker is used, so the bucket has each log
     offset = reader.offset_at(log, time_ms)
     search = TransactionSearch(source, log.lineage, log.end if offset is None else min(offset, log.end))
     search.look_before()
@@ -167,7 +171,7 @@ def _cut(reader: TopicReader, time_ms: int, late: Epochs, log: PartitionLog, sea
 @dataclass(slots=True)
 class LoggedTransaction:
     """A transaction in one partition's log: the epoch of its records, its first offset, the offsets of its batches, and
-    its marker's offset and epoch if there is one.
+    the offset and epoch of its end marker, if there is a marker.
     """
 
     producer_id: int
@@ -185,7 +189,7 @@ class LoggedTransaction:
         return self.end_epoch == self.epoch + 1
 
     def is_open_at(self, offset: int) -> bool:
-        """Return True if its marker is not before ``offset``."""
+        """Return True if the transaction's end marker is not before ``offset``."""
         return self.end is None or self.end >= offset
 
 
@@ -200,12 +204,14 @@ class TransactionSearch:
         """
         self._source = source
         self._spans = lineage.spans
-        # The segment of the cut (where a restore to a time stops), or the number of segments if none has it.
+        # The index of the segment that has the cut (where a restore to a time stops); the number of segments if no
+        # segment has it.
         self._number = sum(span.stop <= stop for span in lineage.spans)
         self._open: dict[int, LoggedTransaction] = {}
 
     def look_before(self) -> None:
-        """Find the open transactions at the cut (where a restore to a time stops), and the producers."""
+        """Find the transactions that are open at the cut (where a restore to a time stops), and the producers before
+        it."""
         number, states = self._states_before(self._number)
         self.newest = {state.producer_id: state.producer_epoch for state in states}
         self._open = _open_of(states)
@@ -214,9 +220,9 @@ class TransactionSearch:
             follow(self._open, header)
 
     def find_late(self, newest: Mapping[int, int]) -> Epochs:
-        """Return the transactions that are not over at the cut (where a restore to a time stops), of producers that
-        take a new epoch for each transaction. A transaction counts only if some partition has a later epoch of its
-        producer before the cut: that partition may have records of the transaction there.
+        """Return the transactions that end only at the cut (where a restore to a time stops) or later, and that have a
+        separate producer epoch. A transaction counts only if some partition has a later epoch of its producer before
+        the cut, because that partition may have records of the transaction before the cut.
         """
         late: Epochs = {}
 
@@ -265,9 +271,10 @@ class TransactionSearch:
         return any(one < epoch for one in late.get(producer, ()))
 
     def _states_before(self, number: int) -> tuple[int, tuple[ProducerState, ...]]:
-        """Return the last segment up to ``number`` before which the producers are known, and the producers.
+        """Return the index of the last segment, up to ``number``, at whose beginning the producers are known, and these
+        producers.
 
-        The raw layout does not keep the producers' epochs, so the first segment is returned there.
+        The raw layout does not store the producers' epochs, so there this is always the first segment.
         """
         for end in range(number if self._source.layout.raw_cluster is None else 0, 0, -1):
             span = self._spans[end - 1]
@@ -281,7 +288,7 @@ class TransactionSearch:
         return takewhile(lambda header: header.base_offset < self.stop, self._headers(number, 0))
 
     def _headers(self, number: int, start: int) -> Iterator[BatchHeader]:
-        """Yield the transactional batches that begin at ``start`` or later, from a segment on."""
+        """Yield the headers of transactional batches at ``start`` or later, beginning with segment ``number``."""
         for span in self._spans[number:]:
             first = max(span.start, start)
             with open_log(self._source, span.segment, position_before(self._source, span.segment, first)) as batches:
@@ -295,7 +302,7 @@ class TransactionSearch:
 def follow(opened: dict[int, LoggedTransaction], header: BatchHeader) -> LoggedTransaction | None:
     """Add a transactional batch to its transaction; if it is a marker, return the transaction that it ends.
 
-    A marker without a batch before it ends a transaction of protocol v2, whose records are elsewhere, or none.
+    A marker without a batch before it ends a transaction of protocol v2 that has no records here.
     """
     producer, first = header.producer_id, header.base_offset
     if not header.is_control:
@@ -308,7 +315,7 @@ def follow(opened: dict[int, LoggedTransaction], header: BatchHeader) -> LoggedT
 
 
 def merge_spans(transactions: Iterable[LoggedTransaction], stop: int) -> tuple[OffsetSpan, ...]:
-    """Return the offsets of the transactions' batches before ``stop`` as few ascending spans."""
+    """Return the offsets of the transactions' batches before ``stop`` as ascending spans, joined where possible."""
     merged: list[OffsetSpan] = []
     for first, end in sorted(span for transaction in transactions for span in transaction.spans):
         if merged and merged[-1][1] == first:
@@ -319,7 +326,7 @@ def merge_spans(transactions: Iterable[LoggedTransaction], stop: int) -> tuple[O
 
 
 def _open_of(states: Iterable[ProducerState]) -> dict[int, LoggedTransaction]:
-    """Return the open transactions by producer, without the batches before."""
+    """Return the transactions that are open in these states, by producer. Their earlier batches are not included."""
     return {
         state.producer_id: LoggedTransaction(state.producer_id, state.producer_epoch, state.current_txn_first_offset)
         for state in states

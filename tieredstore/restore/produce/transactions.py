@@ -1,12 +1,12 @@
-"""The transactional producer of a run of ``restore produce``: sends whole batches, proves their offsets, and commits
-them.
+"""The transactional producer of a run of ``restore produce``. It sends records, verifies that their offsets are
+consecutive, and commits them.
 
-Separate from ``producing``, because the failures of librdkafka's transactions need a place of their own:
+Separate from ``producing``, because it handles the failures of librdkafka's transactions:
 
-- *retryable*: the transaction may have failed or not. The caller begins again with a new producer, whose
-  ``init_transactions`` ends the old transaction one way or the other; the control topic then has the truth.
-- *fenced*: another process has begun a run of this name, and now owns it.
-- anything else is an error of the cluster's settings or rights.
+- *retryable*: the transaction may be committed or not. The caller begins again with a new producer, whose
+  ``init_transactions`` completes or aborts the old transaction; after that, the control topic shows which.
+- *fenced*: another process has begun the run of this name, and continues it.
+- other errors are caused by the cluster's settings or by missing rights.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Row: TypeAlias = tuple[bytes | None, bytes | None, int, Headers | None]
 """Key, value, timestamp in milliseconds, and headers of a record."""
 
 TRANSACTION_MS: Final = 180_000
-"""After this time a broker aborts the transaction of a process that is gone; the next run of the name does so at
-once.
+"""Transaction timeout in ms: after it a broker aborts the transaction of a process that is gone. The next process of
+the same run aborts it at once.
 """
 
 _logger: Final = logging.getLogger(__name__)
 
 _CALL_S: Final = 1.0
-"""How long one call of librdkafka blocks, during which no signal is handled."""
+"""The longest time that one call of librdkafka blocks. Python handles no signals during the call."""
 _ABORT_S: Final = 10.0
 _ROOM_S: Final = 0.05
 _POLL_ROWS: Final = 1000
@@ -49,10 +49,12 @@ _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOC
 _DEFAULTS: Final = {
     "compression.type": "lz4",
     "linger.ms": "20",
-    # A transaction must not take longer than its timeout, even if quotas slow it down: what waits here is flushed last.
+    # Limit the queue: its records are sent at the end of a transaction, which must not exceed its timeout even if
+    # quotas slow it down.
     "queue.buffering.max.kbytes": "32768",
     "transaction.timeout.ms": str(TRANSACTION_MS),
-    # The broker decides about sizes. librdkafka's limit is also that of a batch, see batch.size.
+    # The broker limits the size of messages, so librdkafka must not. This limit also applies to a batch; batch.size
+    # below sets the limit for that.
     "message.max.bytes": "1000000000",
 }
 
@@ -60,8 +62,8 @@ _DEFAULTS: Final = {
 class Transactions(Closing):
     """A producer with the transactional id of a run of ``restore produce``. Not thread-safe.
 
-    ``most_batch_bytes`` is the smallest ``max.message.bytes`` of the target topics. Every call ends within
-    ``timeout_s``, unless it makes progress.
+    ``most_batch_bytes`` is the smallest ``max.message.bytes`` of the target topics. A call raises an error if it makes
+    no progress for ``timeout_s``.
     """
 
     def __init__(self, properties: Mapping[str, str], run: str, *, most_batch_bytes: int, timeout_s: float) -> None:
@@ -91,7 +93,7 @@ class Transactions(Closing):
         """Send ``count`` records in their order."""
         where, left = (topic, partition), iter(rows)
         self._sent[where] = self._sent.get(where, 0) + count
-        # Reports of the first and the last record prove the offsets of all: see ``flush``.
+        # The delivery reports of the first and the last record are enough to verify all offsets: see ``flush``.
         self._send(where, islice(left, 1), self._note)
         for at in range(1, count - 1, _POLL_ROWS):
             self._send(where, islice(left, min(_POLL_ROWS, count - 1 - at)), None)
@@ -102,11 +104,13 @@ class Transactions(Closing):
         self._send((topic, 0), [(key, value, int(time.time() * 1000), None)], None)
 
     def flush(self) -> dict[TopicPartition, int]:
-        """Wait until all records are acknowledged; return the offset of each partition's first one in the transaction.
+        """Wait until all records are acknowledged; return the offset of each partition's first record in the
+        transaction.
 
-        The others follow it without a gap. Proof: a broker appends an idempotent producer's records in their order, so
-        their offsets ascend; and the last offset is as far from the first as if they were consecutive. Raise
-        BrokerUnavailableError if the offsets are not known, or if another producer wrote between them.
+        The partition's other records have the following offsets, without a gap. This is checked: a broker appends an
+        idempotent producer's records in their order, so the offsets ascend; and the distance from the first to the last
+        offset fits the number of records. Raise BrokerUnavailableError if the offsets are not known, or if another
+        producer wrote between them.
         """
         doing = f"records of the run {self._run} were not acknowledged"
         left, end = -1, 0.0
@@ -120,7 +124,7 @@ class Transactions(Closing):
                 break
         self._check()
         if self._without_times is not None:
-            # A broker learns of a changed setting a moment later.
+            # Each broker learns of a changed setting with a short delay, so this error is retryable.
             raise BrokerUnavailableError(
                 f"{self._without_times} gave records times of its own: its message.timestamp.type is not CreateTime "
                 "everywhere yet, or has been changed since the run began"
@@ -136,12 +140,13 @@ class Transactions(Closing):
         return firsts
 
     def commit(self) -> None:
-        """Commit. After an error the transaction may be committed or not; the control topic knows."""
+        """Commit the transaction. After an error it may be committed or not; the newest position in the control topic
+        shows which."""
         self._carry_out(self._untyped.commit_transaction, f"a transaction of the run {self._run} was not committed")
         self._is_open = False
 
     def close(self) -> None:
-        """Abort an open transaction, so that it holds up no reader."""
+        """Abort an open transaction, so that readers of committed records do not wait for it."""
         # A fenced producer has no open transaction: the later producer has ended it.
         if self._is_open and not self._producer.is_lost:
             self._is_open = False
@@ -162,7 +167,7 @@ class Transactions(Closing):
                     self._send_with_patience(where, (key, value, timestamp, headers), report)
         except KafkaException as error:
             raise self._error(error.args[0], f"{name_of(where)} cannot be written") from error
-        # The client keeps acknowledged records until it is polled.
+        # The client keeps acknowledged records in memory until it is polled.
         self._producer.poll(0)
         self._check()
 
@@ -196,7 +201,7 @@ class Transactions(Closing):
         self._acknowledged[topic, partition] = min(first, known), -1 if known < 0 else max(last, known)
 
     def _carry_out(self, call: Callable[[float], None], doing: str, timeout_s: float | None = None) -> None:
-        """Call until it ends. A call that timed out continues when it is repeated."""
+        """Repeat ``call`` until it succeeds or fails. If a call has timed out, the next call continues its work."""
         end = time.monotonic() + (timeout_s or self._timeout_s)
         while True:
             try:
@@ -214,7 +219,8 @@ class Transactions(Closing):
                 return
 
     def _check(self) -> None:
-        """Raise the error of a record. If the client only dropped it with its transaction, ask for the reason."""
+        """If a record has failed, raise its error. If the client dropped the record because the transaction failed, ask
+        the client for the reason."""
         if self._failure is None:
             return
         failure, where = self._failure
@@ -236,7 +242,7 @@ class Transactions(Closing):
         failure = fault(error, doing)
         if kind_of(error) is not BrokerError or error.code() in _LASTING:
             return failure
-        # Report a retryable error: the next transaction may succeed.
+        # Another transaction may succeed, so make the error retryable.
         return BrokerUnavailableError(str(failure))
 
 
