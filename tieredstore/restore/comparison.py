@@ -1,9 +1,9 @@
-"""Compares the committed records of a bucket with those that a restore has put into a cluster, record by record.
+"""Comparison of a bucket's committed records with the records that a restore has put into a cluster, record by record.
 
-Both sides are read as columns, and compared piece by piece. ``restore logdir`` keeps offsets, and ``restore produce``
-has a map of them. Where it hashed keys anew, the map has runs: those records of a source partition whose keys belong to
-a target partition lie there one after the other. Each side is read once, and has a digest for each run, over the
-records in their order. The first run that differs is then read again, to find the record.
+Both sides are read as columns and compared in batches. ``restore logdir`` keeps offsets, and ``restore produce`` writes
+an offset map. If keys were hashed again, the map has offset runs: sequences of a source partition's records that are
+consecutive in one target partition. In this case each side is read once, and a digest is computed for each run. The
+first run with different digests is then read again, to find the record.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _compute: Final[Any] = pyarrow.compute
 
 _COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 _AT_ONCE: Final = 4
-"""Partitions in parallel. Each holds a few batches of 4 MiB."""
+"""Number of partitions to compare in parallel. Each takes a few batches of 4 MiB in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +62,11 @@ class ComparedPartition:
     """A source partition and its target. ``first_offset`` and ``last_offset`` limit the comparison in the source.
     ``target_partition`` is None if keys were hashed again: the records may be in any partition.
 
-    ``records`` and ``target_records`` are the committed ones, and the digests (SHA-256, hexadecimal) are over their
-    offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that the
-    run's map lacks; they are in no digest. Two kinds of offsets are not compared, and are given as inclusive spans:
-    the bucket has lost the ``lost`` ones, and a restore to a time did not restore the ``left_out`` ones.
+    ``records`` and ``target_records`` count committed records. The digests (SHA-256, hexadecimal) cover the records'
+    offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that are not in
+    the run's map; no digest covers them. Two kinds of offsets are not compared, and are listed as inclusive spans:
+    ``lost`` has the offsets that the bucket has lost since, and ``left_out`` those that a restore to a time did not
+    restore.
     """
 
     topic: str
@@ -85,9 +86,10 @@ class ComparedPartition:
 
 
 class MappedOffsets:
-    """Where the records of a source partition should be in the target: by ascending runs, each with one delta.
+    """Where the records of a source partition should be in the target: ascending offset runs, each with one difference
+    between target and source offsets.
 
-    Log directories have a single run of all offsets, in which records may be missing on both sides.
+    For restored log directories there is a single run of all offsets; in it, records may be missing on both sides.
     """
 
     def __init__(self, runs: Iterable[OffsetRun]) -> None:
@@ -95,7 +97,8 @@ class MappedOffsets:
         self._ends = [run.end for run in self.runs]
 
     def pieces(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, OffsetRun | None]]:
-        """Yield for ascending offsets the rows ``[first, stop)`` of each run, and those between two runs with None."""
+        """Split ascending offsets by runs: yield the rows ``[first, stop)`` of each run with the run, and the rows
+        between two runs with None."""
         row = 0
         for run in islice(self.runs, bisect_right(self._ends, offsets[0]), None):
             first = bisect_left(offsets, run.start, row)
@@ -110,7 +113,8 @@ class MappedOffsets:
         yield row, len(offsets), None
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the target offsets ``[first, stop)`` from the first to the last that source offsets are mapped to."""
+        """Return the range ``[first, stop)`` of target offsets to which the source offsets from ``start`` to ``stop``
+        are mapped."""
         first = bisect_right(self._ends, start)
         within = [run for run in self.runs[first:] if run.start < stop]
         if not within:
@@ -124,9 +128,10 @@ class MappedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A source partition to compare: its offsets ``[start, stop)``, and where each target partition has its records.
+    """A source partition to compare: its offsets ``[start, stop)``, and the rules by which its records are in target
+    partitions.
 
-    There is one target partition, except ``partitioning`` tells how keys were hashed anew.
+    There is one target partition, unless keys were hashed again; then ``partitioning`` is the rule for that.
     """
 
     log: PartitionLog
@@ -140,21 +145,21 @@ class _Work:
 
     @property
     def target(self) -> TopicPartition:
-        """The target partition, if there is one only."""
+        """The target partition; there must be only one."""
         (number,) = self.rules
         return self.topic, number
 
     @property
     def lost(self) -> Sequence[OffsetSpan]:
-        """The spans that the bucket has lost; the ends are exclusive."""
+        """The offset spans that the bucket has lost; their ends are exclusive."""
         return [(loss.start, loss.stop) for loss in losses_between(self.log, self.start, self.stop)]
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-        """Yield the records that a run restores, as the target has them except for their offsets."""
+        """Yield the records that a run restores. Except for the offsets, they are as they should be in the target."""
         for batch in batches:
             records: Any = without(batch, self.left_out)
             if self.moves_zero_times:
-                # restore produce cannot write the time 0, which librdkafka takes for "now".
+                # restore produce writes the time 0 as 1, because librdkafka replaces 0 by the current time.
                 times = records.column("timestamp")
                 times = _compute.if_else(_compute.equal(times, 0), pa.scalar(1, pa.int64()), times)
                 records = records.set_column(1, records.schema.field("timestamp"), times)
@@ -183,7 +188,8 @@ class _Work:
 
 
 class Comparison:
-    """Compares topics of a bucket with the cluster of ``properties``, which have the names of Kafka's clients."""
+    """Compares topics of a bucket with topics of a cluster. ``properties`` are those of a Kafka client for the
+    cluster."""
 
     def __init__(self, source: SegmentSource, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
         self._source = source
@@ -212,9 +218,9 @@ class Comparison:
     def run(self, offset_map: OffsetMap) -> Generator[ComparedPartition]:
         """Compare what a run of ``restore produce`` has restored, by its map.
 
-        The run's position in the cluster tells what its cut left out. Log a warning for a run that is not finished: it
-        is compared as far as its map goes. Raise ConfigError if it hashed keys anew and has no position, which tells
-        how.
+        The run's position in the cluster shows what its cut left out. If the run is not finished, log a warning, and
+        compare as far as its map goes. Raise ConfigError if the run hashed keys again, but its position, which has the
+        partitioner, is missing.
         """
         topics = {topic: there.target for topic, there in offset_map.topics.items()}
         position = self._position(offset_map.run)
@@ -275,7 +281,7 @@ class Comparison:
         works: Callable[[TopicReader, LogSnapshot], Iterator[_Work]],
         topic_ids: Mapping[str, Uuid],
     ) -> Generator[ComparedPartition]:
-        # Losses are in the result, so they need no error.
+        # Losses are reported in the result, so they must not raise an error.
         query = LogQuery(Subscribe(tuple(sorted(topics))), on_data_loss="report", topic_ids=topic_ids)
         with (
             TopicReader(lambda: self._source, query, ReadSettings(columns=_COLUMNS)) as reader,
@@ -309,7 +315,8 @@ class _Target:
         self._ends = reader.cluster.end_offsets(partitions, "read_committed")
 
     def read(self, where: TopicPartition, span: OffsetSpan) -> Generator[pa.RecordBatch]:
-        """Read the offsets ``[start, stop)``. Records that are lost at both ends are missing in the comparison."""
+        """Read the offsets ``[start, stop)``, as far as the target has them. The comparison reports records that are
+        missing at both ends."""
         start, stop = max(span[0], self._starts[where]), min(span[1], self._ends[where])
         return self._reader.read(*where, start, max(start, stop), columns=_COLUMNS)
 
@@ -340,7 +347,7 @@ def _expected(batches: Iterable[pa.RecordBatch], work: _Work, rule: MappedOffset
 def _expected_by_key(
     batches: Iterable[pa.RecordBatch], work: _Work, partitioning: Partitioning, pair: Pair
 ) -> Iterator[tuple[OffsetRun, Rows]]:
-    """Yield the source's records with the run of each record, and the offset that it should have in the target."""
+    """Yield the source's records by offset run, each record with the offset that it should have in the target."""
     nowhere, counts = MappedOffsets(()), Counter[OffsetRun]()
     for records in work.kept(batches):
         keys = records.column("key").to_pylist()
@@ -357,8 +364,8 @@ def _expected_by_key(
 
 
 class _RunDigests:
-    """Digests of runs on one side. ``extra`` are the records before the runs that are in none, by number and first
-    offset.
+    """Digests of offset runs on one side. ``extra`` has, for a run, the number and the first offset of records before
+    it that belong to no run.
     """
 
     def __init__(self) -> None:
@@ -370,7 +377,7 @@ class _RunDigests:
         """Add records of a run."""
         side = self._parts.setdefault(run, Side())
         side.add(records)
-        # Digests of many streams each need memory: the last record of a run makes them one.
+        # The digests of a run's many streams take memory, so combine them into one at the run's last record.
         if side.records == run.length and run not in self._whole:
             self._whole[run] = self._parts.pop(run).hexdigest()
 
@@ -387,7 +394,7 @@ class _RunDigests:
 
 
 def _runs_by_target(works: Iterable[_Work]) -> dict[TopicPartition, list[OffsetRun]]:
-    """Return the runs of each target partition with keys hashed anew, in the order of the target."""
+    """Return the offset runs of each target partition whose keys were hashed again, in the order of target offsets."""
     runs: dict[TopicPartition, list[OffsetRun]] = {}
     for work in works:
         for number, rule in work.rules.items() if work.partitioning is not None else ():
@@ -396,7 +403,7 @@ def _runs_by_target(works: Iterable[_Work]) -> dict[TopicPartition, list[OffsetR
 
 
 def _digest_target(target: _Target, item: tuple[TopicPartition, Sequence[OffsetRun]]) -> _RunDigests:
-    """Return the digests of the runs of a target partition."""
+    """Read a target partition, and return the digests of its offset runs."""
     where, runs = item
     made, ends = _RunDigests(), [run.target_end for run in runs]
     with closing(target.read(where, (runs[0].target_start, ends[-1]))) as batches:
@@ -428,7 +435,7 @@ def _compare_rehashed(
     digests = hashlib.sha256(), hashlib.sha256()
     for run in sorted(run for rule in work.rules.values() for run in rule.runs):
         here, there = ours.of(run), theirs.of(run)
-        # A run that has lost records since is not compared.
+        # If the bucket has lost records of this run since, the run cannot be compared.
         if here != there and any(start < run.end and run.start < stop for start, stop in work.lost):
             continue
         pair.ours.records += here[0]

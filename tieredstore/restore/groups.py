@@ -1,6 +1,6 @@
-"""Moves consumer groups to the offsets that their records got in a run of ``restore produce``.
+"""Moving of consumer groups: a group's new offsets are those that its records got in a run of ``restore produce``.
 
-Their old offsets come from a running cluster, a snapshot, or a file.
+The groups' old offsets come from a running cluster, a snapshot, or a file.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _Offset: TypeAlias = Annotated[int, Field(ge=0, le=MAX_OFFSET + 1)]
 
 @dataclass(frozen=True, slots=True)
 class SourceGroups:
-    """Groups with their committed offsets. ``left`` has the others by name, with the reason why they cannot move."""
+    """Groups with their committed offsets. ``left`` has the names of groups that cannot be moved, each with the
+    reason."""
 
     groups: Sequence[GroupOffsets]
     left: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def choose(self, names: Sequence[str]) -> SourceGroups:
-        """Return the groups with these names or globs, all if there are none.
+        """Return the groups that match these names or globs; without names, return all groups.
 
-        Raise ResourceNotFoundError for a name that is not here.
+        Raise ResourceNotFoundError for a name without a match.
         """
         known = [*(group.group for group in self.groups), *self.left]
         chosen = _chosen(known, names)
@@ -52,7 +53,8 @@ class SourceGroups:
 
 
 def obstacle_of(group: LiveGroup) -> str | None:
-    """Return why a group's offsets cannot be moved; None if they can. The caller appends the name of the cluster."""
+    """Return the reason why a group's offsets cannot be moved; None if they can. The caller appends the name of the
+    cluster to the reason."""
     if group.kind == "other":
         return "neither a classic nor a consumer group, as share and streams groups are,"
     return "stop its consumers: it has members" if group.has_members else None
@@ -65,9 +67,10 @@ def groups_of_snapshot(snapshot: ClusterSnapshot) -> SourceGroups:
 
 
 def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Sequence[str]) -> SourceGroups:
-    """Read what groups with these names or globs have committed in the topics of a run; all groups without names.
+    """Read the offsets that groups have committed in the topics of a run. ``names`` are names or globs of groups;
+    without names, read all groups.
 
-    Groups with members are left, because they go on while their offsets move.
+    Groups with members are put into ``left``, because they would continue to commit while their offsets are moved.
     """
     known = cluster.listed_groups()
     partitions = [(topic, number) for topic in offset_map.topics for number in offset_map.partitions(topic)]
@@ -88,7 +91,7 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
 def groups_of_file(path: Path) -> SourceGroups:
     """Read groups from a file: ``{"GROUP": {"TOPIC": {"PARTITION": OFFSET}}}``.
 
-    An offset may also be ``{"offset": OFFSET, "metadata": TEXT}``. Raise ConfigError for another content.
+    An offset may also be ``{"offset": OFFSET, "metadata": TEXT}``. Raise ConfigError if the file has any other content.
     """
     try:
         document = _FILE.validate_json(read_named(path), strict=True)
@@ -110,7 +113,7 @@ def _chosen(known: Sequence[str], names: Sequence[str]) -> set[str]:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """An offset with the text that was committed along with it."""
+    """An offset, and the metadata (a text) that was committed with it."""
 
     offset: _Offset
     metadata: str = ""
@@ -131,11 +134,11 @@ def _group_of(name: str, topics: Mapping[str, _Partitions]) -> GroupOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOutcome(Outcome):
-    """The outcome for one offset of the group ``name``. ``topic`` and ``partition`` are those of the bucket.
+    """The outcome for one offset of the group ``name``. ``topic`` and ``partition`` are the source's, in the bucket.
 
-    ``partition`` and ``offset`` are None where keys were hashed anew: the target offset then depends on all of the
-    topic's partitions, and at most ``read_again`` records before it are read again. ``committed_offset`` is what the
-    group has in the target now. ``where`` and ``difference`` are those of a translation.
+    ``partition`` and ``offset`` are None if keys were hashed again: the target offset then depends on all partitions of
+    the topic, and the group reads at most ``read_again`` records a second time. ``committed_offset`` is the group's
+    present commit in the target. ``where`` and ``difference`` are explained at ``Translation``.
     """
 
     offset: int | None = None
@@ -150,7 +153,7 @@ class GroupOutcome(Outcome):
 
     @property
     def target(self) -> TopicPartition:
-        """The target partition; ValueError for an outcome without one."""
+        """The target partition; raises ValueError for an outcome without a target."""
         if self.target_topic is None or self.target_partition is None:
             raise ValueError("the outcome has no target")
         return self.target_topic, self.target_partition
@@ -164,8 +167,9 @@ class GroupOutcome(Outcome):
 def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterState) -> Plan:
     """Return a plan that commits the groups' translated offsets to the target cluster.
 
-    Groups that have members there, or are of another kind, fail and are named. Groups that the source could not
-    provide are kept. Raise ConfigError if the cluster's topics end before the records of the run.
+    The outcome of a group fails if the group has members in the target cluster, or is of a kind that cannot be moved.
+    Groups that cannot be moved from the source have the status ``kept``. Raise ConfigError if the cluster's topics end
+    before the records of the run.
     """
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
@@ -186,7 +190,8 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterSta
 
 
 def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
-    """Raise ConfigError for a cluster that cannot have the records of the run: groups would move beyond its ends."""
+    """Raise ConfigError if the cluster's topics are too short to have the records of the run: groups would be moved
+    beyond the ends."""
     wanted = {
         (mapped.target, partition): end
         for topic, mapped in offset_map.topics.items()
@@ -204,7 +209,8 @@ def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
 def _starts_of_others(offset_map: OffsetMap, cluster: ClusterState) -> dict[TopicPartition, int]:
     """Return the start offsets of target partitions that received no record, for topics whose keys were hashed again.
 
-    Without an offset there, a group might skip records that are written before it comes.
+    The groups get these offsets too. A group without an offset there might skip records that are written before the
+    group starts.
     """
     rehashed = {mapped.target: topic for topic, mapped in offset_map.topics.items() if mapped.is_rehashed}
     return cluster.earliest_offsets(
@@ -223,7 +229,7 @@ def _move(
     *,
     dry_run: bool,
 ) -> Generator[GroupOutcome]:
-    """Move one group by one request, and yield an outcome for each of its offsets."""
+    """Commit the new offsets of one group by one request, and yield an outcome for each offset."""
     translated = list(translate_group(offset_map, group, starts))
     moves = [each for each in translated if each.target_offset is not None]
     yield from (each for each in translated if each.target_offset is None)
@@ -254,8 +260,9 @@ def translate_group(
 ) -> Iterator[GroupOutcome]:
     """Yield a planned outcome for each target offset of a group.
 
-    Where keys were hashed anew, the group goes to the ``starts`` of target partitions without records. Offsets of
-    topics that the run does not have are ignored. Those of partitions that it did not restore are kept.
+    If keys were hashed again, the group also gets the ``starts``, the start offsets of target partitions without
+    records. Offsets of topics that the run does not have are ignored. Offsets of partitions that the run did not
+    restore have the status ``kept``.
     """
     for topic, mapped in offset_map.topics.items():
         commits = [commit for commit in group.offsets if commit.topic == topic]
@@ -291,7 +298,8 @@ def _first_unread(
     commits: Sequence[CommittedOffset],
     starts: Mapping[TopicPartition, int],
 ) -> Iterator[GroupOutcome]:
-    """Yield the first offset to read in each target partition of a topic whose keys were hashed again."""
+    """Yield an outcome for each target partition of a topic whose keys were hashed again: the first offset to read
+    there."""
     restored = offset_map.partitions(topic)
     offsets = {commit.partition: commit.offset for commit in commits if commit.partition in restored}
     notes = [
@@ -300,7 +308,7 @@ def _first_unread(
         if offset > restored[partition].stop
     ]
     notes += [f"no offset in {topic}-{partition}, all unread" for partition in restored if partition not in offsets]
-    # A text belongs to one old partition; it is kept if all have the same one.
+    # Metadata belongs to one old partition, so it is kept only if it is the same in all old partitions.
     texts = sorted({commit.metadata for commit in commits})
     if len(texts) > 1:
         notes.append("metadata of the old partitions differ, none is kept")

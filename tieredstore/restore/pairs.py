@@ -1,6 +1,6 @@
-"""Records of two sides, compared piece by piece, and digests of each side.
+"""Comparison of the records of two sides, in batches, with a digest of each side.
 
-Separate from ``comparison``, because it works on columns of records, without bucket or cluster.
+Separate from ``comparison``, because it uses only columns of records, and neither bucket nor cluster.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow.compute
 _compute: Final[Any] = pyarrow.compute
 
 What: TypeAlias = Literal["timestamp", "key", "value", "headers", "missing", "extra", "not_restored"]
-"""The field that differs; or the target lacks the record (``missing``) or has one too many (``extra``); or the run's
-offset map lacks it.
+"""The field that differs; or the target does not have the record (``missing``), or has a record that the source does
+not have (``extra``); or the record is not in the run's offset map (``not_restored``).
 """
 
 _FIELDS: Final[tuple[What, ...]] = ("timestamp", "key", "value", "headers")
@@ -27,7 +27,7 @@ _FIELDS: Final[tuple[What, ...]] = ("timestamp", "key", "value", "headers")
 class RecordDifference:
     """The first record of a partition that differs between the sides. An offset is None if its side lacks the record.
 
-    ``target_partition`` has the target offset, and is None where it is that of the comparison.
+    ``target_partition`` is the partition of the target offset; None if the comparison has only one target partition.
     """
 
     what: What
@@ -38,7 +38,7 @@ class RecordDifference:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records with the target offsets that they have or should have. ``offsets`` are those in the source, if known."""
+    """Records with the target offsets that they have or should have. ``offsets`` are their source offsets, if known."""
 
     offsets: Any
     records: Any
@@ -58,9 +58,9 @@ class Rows:
 
 
 class Side:
-    """The number of records of one side, and a digest that does not depend on how they were cut into batches.
+    """The number of records of one side, and their digest. The digest does not depend on the division into batches.
 
-    Each column is two streams: the lengths of its values, -1 for null, and their bytes.
+    A column of variable size is digested as two streams: the lengths of its values (-1 for null), and their bytes.
     """
 
     def __init__(self) -> None:
@@ -105,12 +105,12 @@ class Pair:
     difference: RecordDifference | None = None
 
     def note_not_restored(self, offsets: Any) -> None:
-        """Count records that the run did not restore."""
+        """Count records that the run did not restore, and note the first as a difference."""
         self.not_restored += len(offsets)
         self._note("not_restored", offsets[0].as_py(), None)
 
     def compare(self, ours: Iterator[Rows], theirs: Iterator[Rows]) -> None:
-        """Compare up to the first difference, and count all records."""
+        """Compare the records up to the first difference; count and digest all records."""
         for one, other in _side_by_side(self.ours.seeing(ours), self.theirs.seeing(theirs)):
             if self.difference is not None:
                 continue
@@ -144,7 +144,7 @@ class Pair:
 
 
 def _side_by_side(ours: Iterator[Rows], theirs: Iterator[Rows]) -> Iterator[tuple[Rows | None, Rows | None]]:
-    """Yield pieces of both sides with the same number of rows; at the end, None for the shorter side."""
+    """Yield rows of both sides in pairs of equal length. When one side has ended, yield None for it."""
     one, other = next(ours, None), next(theirs, None)
     while one is not None and other is not None:
         rows = min(len(one), len(other))
@@ -157,7 +157,8 @@ def _side_by_side(ours: Iterator[Rows], theirs: Iterator[Rows]) -> Iterator[tupl
 
 
 def _first_different(one: Any, other: Any) -> int:
-    """Return the first row that differs, by binary search; the tables differ, and have the same number of rows."""
+    """Return the first row in which the tables differ, by binary search. The tables must differ, and have the same
+    number of rows."""
     first, stop = 0, one.num_rows
     while stop - first > 1:
         middle = (first + stop) // 2
@@ -169,7 +170,7 @@ def _first_different(one: Any, other: Any) -> int:
 
 
 def _fixed(column: Any) -> memoryview:
-    """Return the bytes of a column of int64 without nulls."""
+    """Return the bytes of a column that has int64 values and no nulls."""
     return memoryview(column.buffers()[1])[column.offset * 8 : (column.offset + len(column)) * 8]
 
 
@@ -178,7 +179,7 @@ def _lengths(lengths: Any) -> memoryview:
 
 
 def _binary(column: Any) -> tuple[memoryview, bytes | memoryview]:
-    """Return the lengths of the values, and the values themselves one after the other."""
+    """Return the lengths of a column's values, and the concatenated bytes of the values."""
     binary = column.cast(pa.large_binary())
     lengths = _lengths(_compute.binary_length(binary))
     # Null values may have bytes.

@@ -14,8 +14,8 @@ _UNLIMITED: Final = -1
 
 
 def deleted_spans(spans: Sequence[Span], settings: Mapping[str, str], now_ms: int) -> Sequence[Span]:
-    """Return what retention deletes of a partition's segments with a topic's settings: the oldest, up to the first that
-    it keeps.
+    """Return the segments of a partition that retention deletes with a topic's settings: the oldest segments, up to the
+    first that it keeps.
 
     Raise ConfigError for a setting that is not a number.
     """
@@ -32,7 +32,7 @@ def deleted_spans(spans: Sequence[Span], settings: Mapping[str, str], now_ms: in
 
 
 def number_of(settings: Mapping[str, str], name: str) -> int:
-    """Return a setting as a number; raise ConfigError for another text."""
+    """Return a setting as a number; raise ConfigError if it is not a number."""
     try:
         return int(settings[name])
     except ValueError:

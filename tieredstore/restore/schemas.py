@@ -1,7 +1,8 @@
-"""Registers a snapshot's schemas in a schema registry, with their subjects, versions and ids, in the mode IMPORT.
+"""Registration of a snapshot's schemas in a schema registry, with the same subjects, versions and ids, in the mode
+IMPORT.
 
-Messages begin with the id of their schema, so their values are unreadable unless the registry has the same ids. In the
-mode IMPORT of a subject, a registry takes ids and versions from the request, and checks no compatibility.
+A message begins with the id of its schema, so it is readable only if the registry has the same id. If a subject is in
+the mode IMPORT, the registry takes ids and versions from the request, and checks no compatibility.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _Place: TypeAlias = tuple[str, int]
 
 
 def plan_schemas(registry: SchemaRegistry, held: RegistrySchemas) -> Plan:
-    """Return a plan that registers the missing versions, and sets compatibility levels as they were.
+    """Return a plan that registers the missing versions, and sets the compatibility levels of the snapshot.
 
-    The registry's global level is set only if it has no other subjects. After a kill, the next plan completes the work.
-    Raise ConfigError if the registry has another schema under an id or a version.
+    The registry's global level is set only if the registry has no other subjects. If the process is killed, the next
+    plan completes the work. Raise ConfigError if the registry has another schema under an id or a version.
     """
     ordered, present = list(_ordered(held)), _Present.of(registry, held)
 
@@ -48,14 +49,15 @@ def plan_schemas(registry: SchemaRegistry, held: RegistrySchemas) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Present:
-    """The versions that a registry already has of a snapshot's subjects, and the modes that these subjects set."""
+    """The versions of a snapshot's subjects that a registry already has, and the modes that these subjects set."""
 
     versions: dict[_Place, SchemaVersion]
     modes: dict[str, str]
 
     @classmethod
     def of(cls, registry: SchemaRegistry, held: RegistrySchemas) -> _Present:
-        """Ask the registry. Raise ConfigError for other schemas under the ids or versions."""
+        """Look up the versions in the registry. Raise ConfigError if it has other schemas under the same ids or
+        versions."""
         subjects = sorted({each.subject for each in held.versions})
         found = [stored.held for subject in subjects for stored in versions_of(registry, subject)]
         modes = {subject: mode for subject in subjects if (mode := mode_of(registry, subject)) is not None}
@@ -82,7 +84,7 @@ class _Present:
                 )
 
     def is_to_delete(self, version: SchemaVersion) -> bool:
-        """Return True for a soft-deleted version that is absent, or not deleted."""
+        """Return True if a version is soft-deleted in the snapshot, but absent or not deleted in the registry."""
         there = self.versions.get(_place(version))
         return version.is_deleted and not (there is not None and there.is_deleted)
 
@@ -90,9 +92,9 @@ class _Present:
 def _import(
     registry: SchemaRegistry, ordered: Sequence[SchemaVersion], present: _Present, *, dry_run: bool
 ) -> Generator[Outcome]:
-    """Register and soft-delete in the mode IMPORT, and set the modes back, after an error too."""
+    """Register and soft-delete versions in the mode IMPORT. Then restore the subjects' modes, also after an error."""
     changed = {each.subject for each in ordered if _place(each) not in present.versions or present.is_to_delete(each)}
-    # A run that was killed left this mode behind.
+    # These subjects are in the mode IMPORT already: a killed run has left it behind.
     left = {subject for subject, mode in present.modes.items() if mode == _IMPORT}
     try:
         for subject in sorted(changed - left):
@@ -103,7 +105,7 @@ def _import(
                 _register(registry, version)
             name = f"{version.subject} version {version.version}"
             yield _outcome("there" if is_there else "registered", name, f"id {version.id}", dry_run=dry_run)
-        # Those that refer to others come first: a version with references to it cannot be deleted.
+        # Delete in reverse order, because a version to which another version refers cannot be deleted.
         for version in filter(present.is_to_delete, reversed(ordered)):
             name = f"{version.subject} version {version.version}"
             if not dry_run:
@@ -132,7 +134,7 @@ def _set_levels(registry: SchemaRegistry, held: RegistrySchemas, *, dry_run: boo
 
 
 def _ordered(held: RegistrySchemas) -> Iterator[SchemaVersion]:
-    """Yield all versions, ordered by id, but each after the versions that it refers to."""
+    """Yield all versions in the order of ids, but each version after the versions to which it refers."""
     by_place = {_place(each): each for each in sorted(held.versions, key=lambda each: (each.id, each.version))}
     sorter: TopologicalSorter[_Place] = TopologicalSorter()
     for place, version in by_place.items():
@@ -156,7 +158,8 @@ def _register(registry: SchemaRegistry, version: SchemaVersion) -> None:
 
 
 def _set_mode(registry: SchemaRegistry, subject: str, mode: str | None, *, dry_run: bool) -> None:
-    """Set a subject's mode in the registry; None removes the mode that the subject sets itself."""
+    """Set a subject's mode in the registry; None removes the subject's own mode, so that the registry's mode
+    applies."""
     path, what = f"/mode/{quote(subject, safe='')}", f"the mode of {subject}"
     if dry_run:
         return

@@ -1,12 +1,12 @@
-"""Brings segments back that were deleted by mistake, from a bucket that keeps versions.
+"""Restore of segments that were deleted by mistake, from a bucket that keeps versions.
 
-It works on the stored keys, because a deleted segment of the raw layout has none of the plugin's. A segment appears to
-readers with its last file: the manifest, or the log in the raw layout. So this file comes back last, after a look at
-each of the others.
+It works on stored keys, because a deleted segment of the raw layout has no key in the plugin's form. Readers see a
+segment once they see its last file: the manifest, or the log in the raw layout. So this file comes back last, after a
+check of each other file.
 
-Until the last object is back, a garbage collection would delete the others, which look like the rest of an old copy.
-Afterwards it would delete the whole segment if it asks brokers that have deleted the topic. So a legal hold is placed
-first, and stays until it is released.
+Until the last object is back, a garbage collection would delete the others, which look like the remains of an old copy.
+Afterwards it would delete the whole segment if it asks brokers where the topic is deleted. So a legal hold is placed
+first, and stays until somebody releases it.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class DeletionTimes:
 def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: DeletionTimes = DeletionTimes()) -> Plan:
     """Return a plan that makes deleted segments of the topics in ``scopes`` visible again.
 
-    Its outcomes have the code ``undeleted``, or the cause why a segment stays deleted: ``gone`` if a file has no
+    An outcome has the code ``undeleted``, or the reason why the segment stays deleted: ``gone`` if a file has no
     version left, and ``superseded`` if the raw layout has a later log of the topic at these offsets. ``changed`` and
     ``refused`` are failures: a file was written or deleted during the operation, or its delete marker has no id.
-    ``held`` means that a hold protects the topic. The whole listing of versions is kept in memory. If an apply is
-    stopped or killed, no segment is visible in part, and the next apply completes the work.
+    ``held`` means that a hold protects the topic. The whole listing of versions is kept in memory. If an ``apply`` is
+    stopped or killed, no segment is partly visible, and the next ``apply`` completes the work.
 
-    Raise ConfigError for a store that cannot list versions, and for a name that several deleted topics had; raise
-    ResourceNotFoundError if nothing is left of a topic, deleted or not.
+    Raise ConfigError if the store cannot list versions, or if several deleted topics had the same name. Raise
+    ResourceNotFoundError if nothing is left of a topic, neither existing nor deleted segments.
     """
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
@@ -86,7 +86,7 @@ def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: Deleti
         for topic in topics:
             yield _hold(store, prefix, topic, dry_run=dry_run)
         if topics and not dry_run:
-            time.sleep(LOOK_AGAIN_S)  # until each garbage collection that runs knows the legal holds
+            time.sleep(LOOK_AGAIN_S)  # wait until each running garbage collection has read the legal holds again
         for place, segments in found:
             with closing(place.outcomes(segments, times, dry_run=dry_run)) as of_place:
                 yield from of_place
@@ -114,9 +114,10 @@ class _File:
 
     @property
     def hiding(self) -> list[ObjectVersion]:
-        """The delete markers above the newest version, in the order of time.
+        """The delete markers that are newer than the newest version, in the order of time.
 
-        Times are in seconds in some stores. A marker of the same second may be below the version: it can go too.
+        Some stores give times in seconds. A marker of the version's second may be older than the version; removing it
+        does no harm.
         """
         newest = self.newest
         above = [one for one in self.markers if newest is None or one.is_latest or one.time_ms >= newest.time_ms]
@@ -124,13 +125,14 @@ class _File:
 
     @property
     def deleted_ms(self) -> int | None:
-        """The time of the first deletion; later ones deleted nothing. None if the object exists."""
+        """The time of the first deletion after the newest version; later deletions had no effect. None if the object
+        exists."""
         return min((marker.time_ms for marker in self.hiding), default=None)
 
 
 @dataclass(slots=True)
 class _Segment:
-    """The files of one segment by their endings, in the order in which they come back."""
+    """The files of one segment by their endings, in the order in which they are restored."""
 
     where: TopicIdPartition
     base_offset: int
@@ -140,7 +142,7 @@ class _Segment:
 
     @property
     def deleted_ms(self) -> int | None:
-        """The time at which readers lost the segment; None if all that was ever stored of it exists."""
+        """The time at which readers lost the segment; None if all of its files exist."""
         *_, last = times = [one.deleted_ms for one in self.files.values()]
         return last if last is not None else max((time for time in times if time is not None), default=None)
 
@@ -170,7 +172,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One place of the bucket (a store and a prefix), by the keys that are stored there."""
+    """One place of the bucket (a store and a prefix), accessed by stored keys."""
 
     store: ObjectStore
     prefix: str
@@ -189,7 +191,8 @@ class _Place:
         return FILES if isinstance(self.store, RawStore) else _PLUGIN_FILES
 
     def segments(self, scopes: Scopes) -> Iterator[_Segment]:
-        """List all segments in scope that exist or left a version or a delete marker, by partition and offset."""
+        """List all segments in scope that exist, or that have left a version or a delete marker, by partition and
+        offset."""
         found: dict[tuple[TopicIdPartition, str], _Segment] = {}
         for prefix, topics in self._listings(scopes):
             for version in self.versions.list(prefix):
@@ -202,7 +205,7 @@ class _Place:
         yield from sorted(found.values(), key=_order)
 
     def _listings(self, scopes: Scopes) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield prefixes to list, each with the topics to take from it."""
+        """Yield the prefixes to list, each with the topics whose segments to take from the listing."""
         has_bits = isinstance(self.store, LaidOutStore) and self.store.layout.bits
         if has_bits or any(map(is_glob, scopes.topics)):
             yield self.prefix, scopes.topics
@@ -214,7 +217,8 @@ class _Place:
                 yield listing_prefix(self.prefix, topic, scopes.topic_id), [topic]
 
     def _parse(self, stored_key: str) -> tuple[_Segment, str] | None:
-        """Return a segment without versions, and the file's ending; None for a key that is no segment's."""
+        """Return the segment to which a stored key belongs (without versions), and the file's ending. Return None for a
+        key of no segment."""
         if isinstance(self.store, RawStore):
             keys = RawKeys(self.store.prefix, self.store.layout)
             file = keys.parse(stored_key)
@@ -242,7 +246,7 @@ class _Place:
         ):
             yield from done
         if isinstance(self.store, RawStore) and not dry_run:
-            # A killed run may have left this undone, so do it for all partitions.
+            # An earlier, killed run may not have done this, so do it for all partitions.
             keeper = MetadataKeeper(self.store, self.prefix)
             for where in dict.fromkeys(one.where for one in segments):
                 keeper.name_all(listing_prefix(self.prefix, where.topic, where.topic_id, where.partition))
@@ -258,18 +262,18 @@ class _Place:
             for file in segment.files.values():
                 self._bring_back(file)
             for file in segment.files.values():
-                self._check(file)  # a deletion may have begun before the legal hold
+                self._check(file)  # a deletion that began before the legal hold may have removed the file
         except (PreconditionFailedError, ObjectNotFoundError) as error:
             return segment.outcome("changed", "failed", error=error)
         except StoreError as error:
-            # Stop here: the next segment would fail in the same way.
+            # The next segment would fail in the same way, so stop here.
             if error.retryable or isinstance(error, AccessDeniedError):
                 raise
             return segment.outcome("refused", "failed", error=error)
         return segment.outcome("undeleted", "done")
 
     def _bring_back(self, file: _File) -> None:
-        """Make a file visible. Raise an error if readers then do not meet the version of the plan."""
+        """Make a file visible. Raise an error if readers then see another version than the one in the plan."""
         for marker in file.hiding:
             self.versions.remove_marker(marker)
         self._check(file)
@@ -281,7 +285,8 @@ class _Place:
 
 
 def _hold(store: ObjectStore, prefix: str, topic: str, *, dry_run: bool) -> Outcome:
-    """Keep all tools from deleting a topic. Raise ConfigError for another legal hold of this name."""
+    """Place a legal hold, which keeps all tools from deleting the topic. Raise ConfigError if a different legal hold
+    has this name."""
     hold = LegalHold(f"undelete-{topic}"[:100], topic, reason="restore undelete")
     outcome = Outcome(
         action="undelete", status="planned" if dry_run else "done", code="held", topic=topic, name=hold.name,
@@ -307,9 +312,9 @@ def _nothing_left(places: Sequence[_Place], scopes: Scopes) -> ResourceNotFoundE
 
 
 def _other_lives(segments: Iterable[_Segment], times: DeletionTimes) -> Iterator[Outcome]:
-    """Yield an outcome for each existing topic that has the name of a deleted topic.
+    """Yield an outcome for each existing topic with the same name as a deleted topic.
 
-    Raise ConfigError for a name that several deleted topics had.
+    Raise ConfigError if several deleted topics had the same name.
     """
     deleted: defaultdict[str, dict[Uuid, int]] = defaultdict(dict)
     existing: defaultdict[str, dict[Uuid, None]] = defaultdict(dict)
@@ -331,10 +336,10 @@ def _other_lives(segments: Iterable[_Segment], times: DeletionTimes) -> Iterator
 
 
 def _superseded(segments: Iterable[_Segment]) -> set[str]:
-    """Return the names of deleted segments that a newer log has replaced: it began after their deletion, at their
-    offset or before it.
+    """Return the names of deleted segments that a newer log has replaced: a log that began after their deletion, at or
+    before their offset.
 
-    Keys of the raw layout are the same for a topic that was created again. Its log and the old one must not mix.
+    In the raw layout, a topic that was created again has the same keys. Its log and the old topic's log must not mix.
     """
     names: set[str] = set()
     written_ms: dict[TopicIdPartition, int] = {}
