@@ -80,7 +80,9 @@ def render_page() -> str:
 def first_sentence(value: object) -> str:
     """Return a docstring's first sentence, as Markdown."""
     paragraph = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
-    return _ROLE.sub(r"`\1`", _SENTENCE.split(paragraph)[0]).replace("``", "`").rstrip(":")
+    sentence = _ROLE.sub(r"`\1`", _SENTENCE.split(paragraph)[0]).replace("``", "`").rstrip(":")
+    words = sentence.removeprefix("Return ")
+    return f"{words[0].upper()}{words[1:]}" if words != sentence else sentence
 
 
 def short_signature(function: Any) -> str:

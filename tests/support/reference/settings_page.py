@@ -46,10 +46,9 @@ The names are those of Aiven's Tiered Storage plugin for Apache Kafka. Names mar
 - **Unknown names** are errors. So are old names: {old_names}.
 - **Trust.** A Python class that a file names runs with your rights. Read only files whose authors you trust.
 
-The second column has the type, the default (nothing if it is unset or empty), and the allowed values. "Required" means
-that the store or cache that you choose needs the property. *(No effect.)* marks properties that are accepted so that a
-broker's file works, and *(Refused.)* errors, because ignoring them would change an identity or a meaning. Properties of
-other stores are not checked.
+The second column has the type (text if there is none), the default (unset, empty or `false` if there is none), and the
+allowed values. "Required" means that the store or cache that you choose needs the property. *(No effect.)* marks
+properties that are accepted so that a broker's file works, and *(Refused.)* errors.
 
 `storage.backend.class` takes a short name, a Python class as `package.module:Class`, which gets every `storage.*`
 property as `Settings.storage_options`, or the plugin's Java class: `io.aiven.kafka.tieredstorage.storage.` and one of
@@ -61,6 +60,7 @@ _NOT_THE_PLUGINS: Final = "Not of the plugin"
 _AT_LEAST: Final = re.compile(r"(-?\d+) or more\b")
 _MANY: Final = re.compile(r",? separated by commas")
 """What the page's introduction says of every list."""
+_URL: Final = "http:// or https:// and a host, without user, query and fragment"
 _SAYS_NOTHING: Final = {"true or false", "not empty"}
 _EFFECTS: Final = {
     Effect.IN_EFFECT: "", Effect.WITHOUT_EFFECT: " *(No effect.)*", Effect.REFUSED: " *(Refused.)*"
@@ -115,6 +115,7 @@ SECTIONS: Final = (
 _PACKAGE: Final = "io.aiven.kafka.tieredstorage.storage."
 _NONE: Final = Effect.WITHOUT_EFFECT
 
+_JAVA_PLACES: Final = "storage.service.endpoint.provider.class"
 _LAST: Final = Section("Of the JVM plugin only", "", (JvmProperties,))
 
 
@@ -145,11 +146,16 @@ def _rows(section: Section) -> Iterator[str]:
 
 def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -> str:
     """Return a property's row, without facts known to every reader, such as true or false for a bool."""
-    shown = "" if allowed in _SAYS_NOTHING else _MANY.sub("", _AT_LEAST.sub(r"≥\1", allowed))
+    shown = (
+        ""
+        if allowed in _SAYS_NOTHING
+        else _MANY.sub("", _AT_LEAST.sub(r"≥\1", allowed)).removeprefix("one of ").replace(_URL, "URL")
+    )
     star = " *" if _NOT_THE_PLUGINS in meaning else ""
     words = meaning.replace(f" {_NOT_THE_PLUGINS}.", "").replace(f"{_NOT_THE_PLUGINS}, which", "The plugin")
-    value = ", ".join(part for part in (f"{kind} {default}".strip(), shown) if part)
-    return f"`{name}`{star} | {value} | {words}"
+    type_and_default = f"{kind} {default}".removeprefix("string").removesuffix(" `false`").strip()
+    value = ", ".join(part for part in (type_and_default, shown) if part)
+    return f"`{name}`{star} | {value} | {words}".replace("|  |", "| |")
 
 
 def shown_default(info: FieldInfo) -> str:
@@ -168,9 +174,10 @@ def shown_default(info: FieldInfo) -> str:
 
 
 def pinterest_table() -> str:
-    """Return the treatment of each of Pinterest's properties."""
+    """Return what takes the place of each of Pinterest's properties, then those without effect."""
     lines = ["of Pinterest's | here | note", "---|---|---"]
-    for row in TABLE:
-        here = f"`{row.own}`" if row.own else _EFFECTS[row.effect].strip()
-        lines.append(f"`{row.name}` | {here} | {row.note}".rstrip())
+    lines += [f"`{row.name}` | `{row.own}` | {row.note}".rstrip() for row in TABLE if row.own]
+    silent = ", ".join(f"`{row.name}`" for row in TABLE if not row.own and row.name != _JAVA_PLACES)
+    (places,) = (row for row in TABLE if row.name == _JAVA_PLACES)
+    lines += ["", f"Without effect: {silent}. `{places.name}` too: {places.note}."]
     return "\n".join(lines)
