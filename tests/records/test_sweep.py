@@ -243,7 +243,9 @@ def test_an_old_message_set_that_counts_from_nothing_is_known_where_its_segment_
     assert f"\n{OLD_SET} | error, but other records in a segment that begins at offset 0 | the same\n" in FORMAT
 
 
-def test_the_documentation_has_this_table() -> None:
+def test_the_documentation_has_each_row_with_another_outcome() -> None:
     for row in NOTICED:
+        if row.outcomes | row.by_time <= {ERROR, RIGHT}:
+            continue
         cells = (" or ".join(sorted(outcomes)) for outcomes in (row.outcomes, row.by_time))
         assert f"\n{row.place} | {' | '.join(cells)}\n" in FORMAT

@@ -193,9 +193,11 @@ def test_data_that_is_not_encrypted_gives_an_error_or_what_is_stored(segment: Go
     assert outcomes <= ({ERROR, OTHER} if compressed else {OTHER})
 
 
-def test_the_documentation_has_this_table() -> None:
+def test_the_documentation_has_each_row_that_is_not_always_an_error() -> None:
     document = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
     for row in DAMAGE:
         cells = (row.plain, row.zstd, row.encrypted)
+        if all(cell <= {ERROR} for cell in cells):
+            continue
         written = [" or ".join(sorted(cell)) or "not there" for cell in cells]
         assert f"\n{row.place} | {' | '.join(written)}\n" in document
