@@ -1,1 +1,1 @@
-"""The commit log of a pipeline, and the state of a pipeline that follows from the log."""
+"""The commit log of a pipeline, and the state that its entries describe."""

@@ -1,5 +1,5 @@
-"""The commit log of a pipeline: numbered objects in the output store, each created only if absent. They alone decide
-what is written.
+"""Commit log of a pipeline: numbered objects in the output store, each created only if absent. Records count as written
+only if the log says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _logger: Final = logging.getLogger(__name__)
 SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
 _FEW: Final = 8
-"""The number of entries that ``CommitLog.entries`` reads one by one. It starts threads only for more."""
+"""Up to this number, ``CommitLog.entries`` reads entries one by one; for more entries it starts threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,9 @@ class Progress:
     records: int
     recent_bytes: int = 0
     recent_offsets: int = 0
-    """Bytes and offsets of the latest offset windows, as sums that decay: each new window halves the earlier sum."""
+    """Sums of bytes and offsets over the latest offset windows. Each new window first halves the sums, so that old
+    windows fade.
+    """
     leader_epoch: int = -1
     """Leader epoch of the record before the next offset (or a later epoch), -1 if unknown."""
 
@@ -124,7 +126,7 @@ class LogState:
     directories: dict[str, Contents] = field(default_factory=dict[str, Contents])
     """Directories that hold data files, by path."""
     finalized: set[str] = field(default_factory=set[str])
-    """Paths that were marked complete by a ``_SUCCESS``. Their files are in the path itself or below it."""
+    """Paths that were marked as complete by a ``_SUCCESS``. The marked files are in the path itself or below it."""
     linked: set[int] = field(default_factory=set[int])
     """Other generations (versions of the output) that the entries name. The counts in a ``_SUCCESS`` include their
     files.
@@ -248,7 +250,9 @@ class LogState:
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> LogState:
-        """Decode a snapshot; raise CommitLogCorruptError if it is damaged, NewerVersionError for a later release's."""
+        """Decode a snapshot. Raise CommitLogCorruptError if it is damaged, NewerVersionError if a later release wrote
+        it.
+        """
         stored = read_state(SNAPSHOT, _Snapshot, data, key)
         return cls(
             positions={row[:2]: Progress(*row[2:]) for row in stored.positions},
@@ -327,7 +331,7 @@ class CommitLog:
             )
         entry = Entry.from_bytes(data, key)
         if entry.number != number:
-            raise CommitLogCorruptError(f"{key} contains entry {entry.number}, whose place is another key")
+            raise CommitLogCorruptError(f"{key} contains entry {entry.number}, which belongs under another key")
         return entry
 
     def entries(self, first: int = 0) -> Iterator[Entry]:
@@ -361,8 +365,8 @@ class CommitLog:
         number.
 
         After StoreUnavailableError the entry may or may not be committed: read the log again to find out. An earlier
-        create of this writer may have succeeded although it seemed to fail. Then the log has that entry under this
-        number, and ``append`` returns it.
+        create by this writer may have succeeded although its response was lost. In that case the log has the earlier
+        entry under this number, and ``append`` returns the earlier entry.
         """
         entry = Entry(
             self.state.number + 1, kind, self.writer, fingerprint,
@@ -381,8 +385,8 @@ class CommitLog:
         return entry
 
     def catch_up(self) -> None:
-        """Apply new entries of this writer, including creates whose response was lost. Raise FencedError if another
-        writer has committed an entry.
+        """Apply new entries of this writer, including entries committed by a request without a response. Raise
+        FencedError if another writer has committed an entry.
         """
         for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
             entry = self.entry(_number_of(info.key))
@@ -391,7 +395,7 @@ class CommitLog:
             self.state.apply(entry)
 
     def check_alone(self) -> None:
-        """Raise FencedError if the log has an entry after ``state``: another driver is running."""
+        """Raise FencedError if the log has an entry after ``state``, because another driver wrote it."""
         try:
             self.store.head(self._key(self.state.number + 1))
         except ObjectNotFoundError:
@@ -411,7 +415,7 @@ class CommitLog:
         try:
             self.store.put(f"{self.folder}snapshots/{self.state.number:020}.json", self.state.to_bytes())
         except StoreError as error:
-            # Only warn: a snapshot saves reading time, but the entries hold everything.
+            # A missing snapshot costs only reading time, because the entries hold the full state. So only warn.
             _logger.warning("the snapshot of the commit log at entry %d was not written: %s", self.state.number, error)
 
     def _snapshot(self) -> LogState:
@@ -421,7 +425,7 @@ class CommitLog:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A committed change of the output's files or ``_SUCCESS`` marks. The last one may still be in progress.
+    """A committed change of the output's files or ``_SUCCESS`` marks. The latest change may still be in progress.
 
     ``kind`` ``drop`` deletes all files of the generation (a version of the output). ``directories`` depends on
     ``kind``:

@@ -46,7 +46,7 @@ class Window:
 
     @property
     def is_mark(self) -> bool:
-        """True for an empty offset window, a mark: it records the offset at which a partition begins."""
+        """True for a mark: an empty offset window that records where a partition begins."""
         return self.start == self.stop
 
     def without_records(self) -> WrittenWindow:
@@ -164,7 +164,7 @@ class Entry:
         for window in content["windows"]:
             if window["leader_epoch"] < 0:
                 del window["leader_epoch"]
-        # Leave out these fields if they are empty, as they are in most entries.
+        # Most entries have nothing in these three fields, so leave empty fields out.
         for name, nothing in (("removed", ()), ("directories", ()), ("other", -1)):
             if content[name] == nothing:
                 del content[name]
@@ -172,8 +172,8 @@ class Entry:
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> Self:
-        """Decode the bytes of ``to_bytes``; raise CommitLogCorruptError for anything else, NewerVersionError for those
-        of a later release.
+        """Decode the bytes of ``to_bytes``. Raise NewerVersionError for bytes of a later release, CommitLogCorruptError
+        for any other bytes.
         """
         entry = read_state(COMMIT, cls, data, key)
         for window in entry.windows:
@@ -267,7 +267,7 @@ def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
 def read_state(state: StateKind, kind: type[Value], data: bytes | None, key: str) -> Value:
     """Decode a value of ``kind`` from an object's bytes.
 
-    Raise CommitLogCorruptError for anything else, NewerVersionError for those of a later release.
+    Raise NewerVersionError for bytes of a later release, CommitLogCorruptError for any other bytes.
     """
     try:
         adapter = cast("TypeAdapter[Value]", _adapter(cast("Hashable", kind)))

@@ -33,7 +33,7 @@ class CommittedFile:
 
 @dataclass(slots=True)
 class Committed:
-    """The files of a log by key. ``going`` are keys that the last entry deletes; those files may still exist."""
+    """Committed files of a log by key. ``going`` has keys that the last entry deletes; the files may still exist."""
 
     files: dict[str, CommittedFile] = field(default_factory=dict[str, CommittedFile])
     going: set[str] = field(default_factory=set[str])
@@ -80,7 +80,7 @@ def _without_prepared(entry: Entry) -> Entry:
 @dataclass(frozen=True, slots=True)
 class Holding:
     """An offset window and the files that hold its records now. ``given_to`` is the generation (a version of the
-    output) that has replaced it, or -1.
+    output) that has replaced the window, or -1.
     """
 
     window: WrittenWindow
@@ -102,8 +102,8 @@ class Holdings:
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Return the offset windows after all entries of the log and then ``redriven``: entries by which later
-        generations (versions of the output) filed messages that this generation had quarantined.
+        """Return the offset windows after all entries of the log, and then of ``redriven``. These are entries of later
+        generations (versions of the output) that filed messages which this generation had quarantined.
         """
         fold = _Fold()
         for entry in log.entries():
@@ -155,8 +155,8 @@ class _Fold:
                 self._filtered[window.where, start] += window.filtered
 
     def _starts(self, window: WrittenWindow) -> list[int]:
-        """Return the starts of all written offset windows that ``window`` overlaps: a window of quarantined messages
-        that were parsed again may be only a part of a written window.
+        """Return the starts of all written offset windows that ``window`` overlaps. ``window`` may be smaller than a
+        written window if it has quarantined messages that were parsed again.
         """
         windows = self._windows.get(window.where, [])
         first = bisect.bisect_right(windows, window.start, key=lambda one: one.stop)
@@ -252,8 +252,8 @@ class Family:
     def find_redriven(self) -> list[Entry]:
         """Return the entries by which later generations (versions of the output) filed quarantined messages, in order.
 
-        Their offsets show which of the messages this generation had quarantined. Entries of dropped generations have no
-        offset windows, because the files are deleted.
+        The offsets in an entry show which messages this generation had quarantined. Entries of dropped generations have
+        no offset windows, because their files are deleted.
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log
@@ -265,8 +265,8 @@ class Family:
         return entries
 
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
-        """Return the first offsets of an offset window that any generation (a version of the output) still holds, and
-        the number of that generation.
+        """Return the first part of an offset window that a generation (a version of the output) still holds, and the
+        number of that generation.
 
         Generations in ``but`` are skipped. Dropped generations hold nothing.
         """

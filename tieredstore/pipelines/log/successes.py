@@ -79,14 +79,14 @@ def change_success(
     is_ours: Callable[[Statement], bool],
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Replace the statements for which ``is_ours`` is true by ``statement``; None deletes them. Return True on a
-    change.
+    """Replace all statements with a true ``is_ours`` by ``statement``, or delete them if it is None. Return True if the
+    object has changed.
 
     Statements of other generations (versions of the output) stay. The object is deleted with its last statement.
 
-    ``check`` runs between the read and the conditional write. If it finds no newer driver, the write cannot
-    overwrite a newer statement, however long this process sleeps in between. Stores have no conditional delete, so a
-    process that sleeps inside a delete request is not safe.
+    ``check`` runs between the read and the conditional write, and raises if there is a newer driver. So the write never
+    overwrites a newer statement, however long this process is suspended. A delete has no such protection, because
+    stores have no conditional delete.
     """
     key = f"{path}/{SUCCESS}"
     for attempt in range(_ATTEMPTS):

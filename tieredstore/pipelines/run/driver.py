@@ -1,4 +1,6 @@
-"""The driver of a pipeline: recovers after a crash, commits and publishes. Needs neither Spark nor threads."""
+"""The driver of a pipeline: it recovers after a crash, commits files and publishes them. It needs neither Spark nor
+threads.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ _BEGINS: Final = 5
 
 
 class WindowWriter(Protocol):
-    """Writes the files of committed offset windows again. That is needed if a prepared file (uploaded, not yet visible)
-    disappeared from the store before its publication.
+    """Writes the files of committed offset windows again, if the store has dropped prepared files (uploaded, not yet
+    visible) before their publication.
     """
 
     def write(self, window: Window, generation: Generation) -> Written:
@@ -80,11 +82,11 @@ class Driver:
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
         """Take over the pipeline: read the log, append a ``begin`` entry, and publish what is committed.
 
-        The entry records ``starts``, the first offsets of partitions without commits. Otherwise a later run could begin
-        after records that were lost meanwhile, without noticing the loss.
+        The entry records ``starts``, the first offsets of partitions without commits. Without this record, a later run
+        would begin at the first offset of that time and not notice that earlier records were lost.
 
         Raises ConfigError if the generation (a version of the output) belongs to another pipeline, has ended, or has
-        files but no log, or if the output's key prefix would run into topic names.
+        files but no log. Raises it too if a new output's key prefix does not end with a slash.
         """
         generation, state = self.generation, self.log.read()
         generation.refuse_ended()
@@ -93,8 +95,8 @@ class Driver:
         if state.number < 0:
             generation.refuse_strangers(topics)
         if generation.table is not None:
-            # Check the Iceberg catalog before appending to the log: otherwise each retry while the catalog is down
-            # would append an entry.
+            # Check the Iceberg catalog first, because otherwise each retry during an outage of the catalog would append
+            # an entry to the log.
             with nothing_under_way():
                 generation.table.check()
         self._append_begin(starts)
@@ -116,7 +118,7 @@ class Driver:
                 return
 
     def resume(self) -> None:
-        """Publish what was committed, after an operation failed or its response was lost.
+        """Publish the committed files after an operation has failed or its response was lost.
 
         Raises FencedError if another driver has taken over.
         """
@@ -126,11 +128,12 @@ class Driver:
     def mark_published(self) -> None:
         """Record that all committed files are published, so that no later driver publishes them again.
 
-        Does nothing after a failure, or if the log already says so. Only the last batch needs this record: a later
-        batch implies that the earlier ones are published.
+        Does nothing after a failure, or if the log already has this record. Only the last batch needs the record,
+        because each later batch implies that earlier batches are published.
         """
         state = self.log.state
-        # ``published`` would also end a backfill, but its unwritten offset windows are known only to its own command.
+        # A ``published`` entry would also end an incomplete backfill, and only the backfill command knows which of its
+        # offset windows are unwritten.
         if self.is_complete and state.unpublished >= 0 and state.is_filled:
             self.log.append("published", self.generation.fingerprint)
 
@@ -151,12 +154,13 @@ class Driver:
                 "batch", self.generation.fingerprint, windows, directories=self.finalizer.find_late(windows)
             )
         except (InvalidValueError, FencedError):
-            # Discard the files only now: after any other failure they may be committed, and only the response be lost.
+            # Discard the files only for these errors. After any other failure, the files may be committed although the
+            # response was lost.
             discard_files(self.store, files)
             raise
         if entry.windows != tuple(windows):
-            # Discard the files: the log has an earlier entry of this driver under this number, so these offset windows
-            # were not committed.
+            # The log has an earlier entry of this driver under this number. So these offset windows were not committed,
+            # and their files are useless.
             discard_files(self.store, files)
         self._complete(entry)
         return entry
@@ -247,7 +251,7 @@ class Driver:
             self._after(entry, self.log.state)
 
     def _finish(self, entry: Entry) -> None:
-        """Publish an entry that this driver or an earlier one committed. Rewrite files that the store has dropped
+        """Publish an entry that this driver or an earlier driver committed. Rewrite files that the store has dropped
         meanwhile.
         """
         missing: list[OutputFile] = []
@@ -272,8 +276,7 @@ class Driver:
                 f"the store dropped {min(missing)} before its publication; it was committed with other settings of "
                 "parser or files: run once more with those settings"
             )
-        # Pair the files that a ``redrive`` entry deletes with its offset windows: they are in the same order, one per
-        # window.
+        # A ``redrive`` entry deletes one quarantine file per offset window, in the same order.
         asides = dict(zip(entry.windows, entry.removed, strict=False))
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []
@@ -296,7 +299,8 @@ class Driver:
             files = tuple(fresh[file.key] if file.key in missing else file for file in window.files)
             renewed += [file for file in files if file.key in missing]
             windows.append(replace(window, files=files))
-        # Append an entry even if the bytes are equal: if this process dies now, the log must name the new uploads.
+        # Append an entry even if the new files have the same bytes. Otherwise the log would still name the lost uploads
+        # if this process dies now.
         again_entry = self.log.append(
             "rewrite", self.generation.fingerprint, windows, removed=entry.removed, directories=entry.directories
         )
@@ -309,8 +313,9 @@ class Driver:
 def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
     """Seal the generation ``number`` (a version of the output) and let the driver's new generation continue at its end.
 
-    Publishes the committed files of ``number`` first; a driver that still runs it is fenced. Safe to repeat after a
-    kill; a no-op once done. Raises ConfigError if ``number`` has no log or another generation has taken it over.
+    First publishes the committed files of ``number``, which fences a driver that still runs it. After a kill, repeat
+    the call; it does nothing once the take-over is complete. Raises ConfigError if ``number`` has no log or another
+    generation has taken it over.
     """
     own = driver.generation
     state = own.log.read()
@@ -349,8 +354,8 @@ def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
         before.begin(topics)
         log.append("seal", before.generation.fingerprint, other=own.number)
     except (ConfigError, FencedError):
-        # Look if it is done nevertheless: another process may be taking over concurrently, and the log of the new
-        # generation (a version of the output) fences one of them.
+        # Another process may have completed the same take-over concurrently. If so, continue: the log of the new
+        # generation (a version of the output) fences one of the two processes later.
         if not is_done(log.read()):
             raise
     return log.state

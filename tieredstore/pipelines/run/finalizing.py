@@ -1,4 +1,4 @@
-"""Finalization: a directory of a past period gets a ``_SUCCESS``, which tells consumers that it is complete."""
+"""Finalization: a directory of a past period gets a ``_SUCCESS`` object, to tell readers that it is complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A directory whose period is over. ``files`` and ``records`` count it and all directories below it.
+    """A directory of a past period. ``files`` and ``records`` are counts over this directory and all directories below
+    it.
 
     ``ends_ms`` is the end of the period. ``statement`` is the Hive statement that adds the partition, if a table is
     set.
@@ -62,8 +63,8 @@ def watermarks(
 
 
 def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, delay_ms: int, starting: str) -> int:
-    """Return the latest timestamp that a partition has committed. Return ``now_ms`` if the partition is completely read
-    and has been idle for ``delay_ms``.
+    """Return a partition's latest committed timestamp. Return ``now_ms`` if all its records are read and it has been
+    idle for ``delay_ms``.
 
     Only a broker shows that a partition is completely read: the bucket may lack records not uploaded yet. Timestamps
     in the future are producers' mistakes and count as now.
@@ -99,7 +100,8 @@ class Finalizer:
         """Return the 1,000 oldest unfinalized directories whose period ended by their topic's time in ``limits``."""
         over = self._find_over(limits)
         if over and self.family.refresh():
-            # Look at other generations (versions of the output) anew: one may have begun to replace files.
+            # Read the logs of other generations (versions of the output) again, because a generation may have begun to
+            # replace files.
             over = self._find_over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self.family.count_contents([path for _, path, _ in oldest])
@@ -149,16 +151,16 @@ class Finalizer:
         if not entry.windows:
             self._write_statements(entry)
         if self.family.refresh():
-            # Take the marks away again in directories that are being replaced. A replacing process logs ``replacing``
-            # before it deletes _SUCCESS, so either it sees our _SUCCESS or we see its entry.
+            # Delete the marks again in directories where another process is now replacing files. That process logs
+            # ``replacing`` before it deletes _SUCCESS marks, so either it sees our mark or we see its entry.
             for path in set(entry.directories) & self.family.withheld:
                 self.take_back(path)
 
     def take_back(self, path: str) -> None:
         """Delete ``_SUCCESS`` from a directory. Raise FencedError if another driver is running.
 
-        Stores have no conditional delete: while this process sleeps inside the request, another process may write a new
-        ``_SUCCESS``, which the delete then removes. If this process finds afterwards that it is fenced, it writes the
+        Stores have no conditional delete. If this process is suspended inside the request, another process may write a
+        new ``_SUCCESS``, which the delete then removes. So if this process is fenced after the delete, it writes the
         removed ``_SUCCESS`` again.
         """
         change_success(self._store, path, None, self.family.has_said, self._log.check_alone)
@@ -169,10 +171,10 @@ class Finalizer:
             raise
 
     def _unsay(self, paths: Sequence[str]) -> None:
-        """Delete the ``_SUCCESS`` marks that this process created too late: another process had dropped this generation
-        (a version of the output) of the pipeline's output by then, or had begun to replace its files.
+        """Delete ``_SUCCESS`` marks that this process created too late: after another process had dropped this
+        generation (a version of the output) or had begun to replace its files.
 
-        The store could not refuse them: a conditional create checks only that the key has no object.
+        The store accepted these marks, because a conditional create only checks that the key has no object.
         """
         log, family = self._fresh()
         for path in paths:
@@ -184,7 +186,8 @@ class Finalizer:
     def _fresh(self) -> tuple[CommitLog, Family]:
         """Read the log with a second object.
 
-        The driver's own object must not read on: unread entries are how it notices that it is fenced.
+        The driver's own CommitLog must not read the new entries, because unread entries show the driver that it is
+        fenced.
         """
         log = self._log.of_generation(self._log.generation)
         log.read()
@@ -219,7 +222,7 @@ class Finalizer:
             return None
         if period[0] == directory:
             return path, period[1]
-        # Return None with hashed paths, where the files of one period are in many directories.
+        # With hashed paths the files of one period are in many directories, so there is no partition to add.
         return None if self._naming.places.hashed else (path.removesuffix(directory) + period[0], period[1])
 
     def _statement(self, path: str, topic: str) -> str | None:

@@ -1,6 +1,4 @@
-"""One generation (a version of the output) of a pipeline in its output: its names, commit log and owner. Functions
-take it as one argument.
-"""
+"""One generation (a version of the output) of a pipeline: its file names, commit log and owner."""
 
 from __future__ import annotations
 
@@ -83,7 +81,7 @@ class Generation:
         if another pipeline owns it.
         """
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
-            # Name the log's root in the claim below a root that has only files.
+            # In a root that has only files, the claim names the root that has the log.
             elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
             try:
                 self.store.put(key, GENERATION.to_bytes({"pipeline": self.own.name, **elsewhere}), if_absent=True)
@@ -110,7 +108,8 @@ class Generation:
             ) from None
 
     def check_root(self) -> None:
-        """Raise ConfigError for a new output whose key prefix would run into topic names.
+        """Raise ConfigError for a new output if its key prefix does not end with a slash, because topic names would
+        follow directly.
 
         An existing output continues with a warning, and so does a new generation (a version of the output) in it.
         """

@@ -47,7 +47,7 @@ _AWAY: Final = frozenset(
         "CommitFailedException", "CommitStateUnknownException", "WaitingForLockException",
     }
 )  # fmt: skip
-"""Class names of transient errors or of their bases. Names, because the libraries may not be installed."""
+"""Names of the classes of transient errors, or of their base classes. The classes themselves may not be installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,9 @@ def place_of(output: Settings) -> TablePlace:
 class IcebergTable:
     """Adds published files to a table, and removes files that pipelines delete. Not thread-safe.
 
-    For each commit log, the table stores the number of the last included entry. One Iceberg commit adds files and
-    updates the number; it fails if another commit came between. A repeated commit finds the number and adds nothing.
+    For each commit log, a table property has the number of the last included entry. One Iceberg commit adds files and
+    updates the number. It fails if another commit came first; the retry then sees the new number and adds no file
+    twice.
     """
 
     def __init__(self, catalog: str, name: str, properties: Mapping[str, str], place: TablePlace) -> None:
@@ -105,7 +106,7 @@ class IcebergTable:
         self._do(self._load)
 
     def enter(self, log: CommitLog) -> None:
-        """Add published files that the table lacks. Logs that ``log`` continues come first."""
+        """Add published files that the table lacks, beginning with the logs that ``log`` continues."""
         if log.folder not in self._entered:
             for before in _logs_before(log):
                 self._do(partial(self._enter, log=before))
@@ -172,7 +173,7 @@ class IcebergTable:
         with table.transaction() as transaction:
             _widen(transaction, table, paths)
             transaction.set_properties({self._property(log): str(number)})
-            # The first time, check for files that a user has added by hand.
+            # The first commit also checks for duplicates, because a user may have added files by hand.
             transaction.add_files(paths, _snapshot_properties(log, number), check_duplicate_files=is_first)
 
     def _overwrite(
@@ -234,8 +235,8 @@ class IcebergTable:
                 f"the table {self._name} is partitioned, but files of pipelines do not follow its partitions: name "
                 "another table"
             )
-        # Forbid retries inside pyiceberg, which would not check the entry number again. This changes only the copy in
-        # memory.
+        # pyiceberg's own retries would not check the entry number again, so turn them off. This changes only the copy
+        # in memory.
         properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
@@ -255,7 +256,9 @@ class IcebergTable:
         return table
 
     def _do(self, step: Callable[[Catalog], object]) -> None:
-        """Run a step of an Iceberg commit with a newly opened catalog. Repeat the step if another commit came first."""
+        """Run a step that commits to the Iceberg table, with a newly opened catalog. Repeat the step if another commit
+        came first.
+        """
         for attempt in range(_ATTEMPTS):
             try:
                 with self._translate_errors(), self._open() as catalog:
@@ -375,8 +378,8 @@ def _keys(windows: Sequence[WrittenWindow]) -> list[str]:
 
 
 def _first_piece(pending: Sequence[tuple[int, list[str]]]) -> Sequence[tuple[int, list[str]]]:
-    """Return the first entry. If more than ``_FILES_AT_ONCE`` entries are pending, return several with at most that
-    many files.
+    """Return the entries for the next Iceberg commit: the first entry, or several entries with at most
+    ``_FILES_AT_ONCE`` files if more than that many entries are pending.
     """
     count, files = 1, len(pending[0][1])
     while count < len(pending) and len(pending) > _FILES_AT_ONCE and files + len(pending[count][1]) <= _FILES_AT_ONCE:

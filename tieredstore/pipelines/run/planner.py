@@ -1,4 +1,6 @@
-"""The planner of a pipeline: lists the bucket, queries the broker, and cuts due records into offset windows."""
+"""The planner of a pipeline: it lists the bucket, queries the broker, and divides due records into offset windows
+(ranges that one task writes).
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ class Planner:
         """
         if marks := self._marks(snapshot, positions):
             for one in marks:
-                # Start the clock for the age of the partition's records.
+                # This call starts the clock for the age of the partition's records.
                 self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
             return marks
         at = {where: one.position for where, one in positions.items()}
@@ -93,8 +95,8 @@ class Planner:
         for window in windows:
             where = window.topic, window.partition
             reach[where] = reach.get(where, (window.start, 0))[0], window.stop
-        # Reading an offset window also checks that no records are missing before it. For partitions without a new
-        # window, check here.
+        # Reading an offset window checks that no records are missing before it. Partitions without a new window are
+        # checked here.
         ends = {
             where: (log.end, log.end) for where, log in snapshot.logs.items()
             if where not in reach and where in positions and positions[where].next_offset >= log.end
@@ -131,8 +133,8 @@ class Planner:
 def policy_of(limits: LimitSettings) -> Policy:
     """Return the policy of the settings for ending offset windows.
 
-    With deterministic uploads, files end by Secor's limits. A window is then large and old enough for its files to
-    reach either limit. The minute mark is ignored, as in Secor. The age still counts, so that no file waits forever.
+    With deterministic uploads, files end by Secor's limits of bytes and timestamps. The window's own limits of size and
+    age are then raised, so that its files can reach these limits. As in Secor, the minute mark is ignored.
     """
     window_bytes, age_s, marked = (
         limits.max_file_bytes,
@@ -161,5 +163,7 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
 
 
 def look_s(limits: LimitSettings) -> float:
-    """Return the seconds between bucket listings. Listings cost requests, and new records are not due at once."""
+    """Return the seconds between bucket listings. A listing costs requests and new records need not be written at once,
+    so the interval follows from the maximum age.
+    """
     return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, limits.max_file_age_s / 10))

@@ -1,4 +1,4 @@
-"""Progress of a pipeline as others see it: Prometheus metrics, and a consumer group whose lag shows the backlog."""
+"""Progress of a pipeline for monitoring: Prometheus metrics, and a consumer group that shows the backlog as lag."""
 
 from __future__ import annotations
 
@@ -125,7 +125,8 @@ class GroupProgress:
     """Commits published offsets to a consumer group on its own thread, only to show the lag: the pipeline never waits
     for it.
 
-    If the broker is unavailable or refuses, this logs a warning and retries. Call :meth:`note` from one thread.
+    If the broker is unavailable or refuses the commit, the thread logs a warning and retries. Call :meth:`note` from
+    one thread.
     """
 
     def __init__(self, group: str, cluster: LiveCluster, *, again_s: float = _AGAIN_S) -> None:
@@ -183,7 +184,7 @@ class GroupProgress:
                 self._told.update(rest)
 
     def _rest(self) -> dict[TopicPartition, int] | None:
-        """Wait for uncommitted offsets and return them; return None when closing with none left."""
+        """Wait for uncommitted offsets and return them. Return None at ``close`` if no uncommitted offsets are left."""
         with self._changed:
             while True:
                 rest = {where: at for where, at in self._wanted.items() if self._told.get(where) != at}

@@ -1,4 +1,6 @@
-"""What follows from a pipeline's settings: how it writes files, their names, and a fingerprint of these settings."""
+"""Derived from a pipeline's settings: its recipe for files, the files' names, and a fingerprint of the settings that
+change files.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tieredstore.process.log_once import LogOnce
 _log: Final = LogOnce(logging.getLogger(__name__))
 
 _VERSION: Final = 2
-"""Increment if the same settings and records begin to give other files, for example by a new default."""
+"""Increment this if a release gives other files for the same settings and records, for example by a new default."""
 
 _NOT_OF_FILES: Final = frozenset(
     {
@@ -41,9 +43,10 @@ _DECISIVE: Final = ("filing", "naming", "limits")
 
 
 def _check_names(pipeline: Pipeline) -> None:
-    """Raise ConfigError if files have a column with the name of a directory level: readers would silently see only one.
+    """Raise ConfigError if a column of the files has the name of a directory level, because readers would silently see
+    only one of the two.
 
-    For a ``secor.offsets.prefix`` that the user has set, only log a warning.
+    If the user has set ``secor.offsets.prefix`` to that name, only log a warning.
     """
     own = pipeline.own
     if own.columns != "none":

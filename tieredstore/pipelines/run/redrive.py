@@ -40,8 +40,8 @@ class Aside:
 class Redriven:
     """The result of parsing one quarantine file again. ``window`` has the messages that are good now.
 
-    ``reasons`` tell, by offset, why other messages are still bad. ``key`` is the file that has these messages now, or
-    None. ``entry`` is None if no message is good: then nothing was written.
+    ``reasons`` tell, by offset, why the other messages are still bad. ``key`` is the quarantine file that has the bad
+    messages now, or None. ``entry`` is None if no message is good, because nothing was written then.
     """
 
     window: WrittenWindow
@@ -53,8 +53,8 @@ class Redriven:
 def find_asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
     """Return the quarantine files that are not yet redriven, in the order of their entries.
 
-    ``logs`` are by generation (a version of the output), oldest first. Each continues the one before it and inherits
-    its quarantine files.
+    ``logs`` are by generation (a version of the output), oldest first. Each generation continues the one before and
+    inherits the quarantine files of all earlier ones.
     """
     files: dict[str, Aside] = {}
     for generation, log in logs.items():

@@ -154,8 +154,8 @@ class Runner:
             raise ConfigError(NEEDS_SPARK)
 
     def measure(self) -> None:
-        """Update the lag metrics: unwritten offsets, and for how long this process has known them. Log when they are
-        due, once for each batch.
+        """Update the lag metrics: the number of unwritten offsets, and how long this process has known them. Once per
+        batch, log when the records will be written.
         """
         counts, wall_s = self.counts, self._wall_clock()
         lag = lag_of(
@@ -167,14 +167,14 @@ class Runner:
             self._due_s = wall_s + lag.due_in_s
             minute = datetime.fromtimestamp(60 * math.ceil(self._due_s / 60), UTC)
             day = "" if lag.due_in_s < _DAY_S else f"{minute:%Y-%m-%d} "
-            # Some of these offsets may be markers of transactions, so their number is a bound.
+            # Some of these offsets may be transaction markers, so the number is an upper bound.
             _logger.info(
                 "%s: up to %s waiting, due by %s%s UTC or %s",
                 self._own.name, _counted(lag.offsets, "record"), day, f"{minute:%H:%M}", self._planner.policy,
             )  # fmt: skip
 
     def announce(self) -> None:
-        """Log when records are written: nothing may appear in the output for that long."""
+        """Log the limits at which records are written, because no file appears in the output before."""
         age_s = self._own.limits.max_file_age_s
         _logger.info(
             "%s: writes records after %s, or %s (secor.max.file.age.seconds, secor.max.file.size.bytes)",
@@ -246,8 +246,7 @@ class Runner:
             try:
                 window, reasons = self.write_quarantined(aside.window, aside.file.key, self.driver.generation)
             except ObjectNotFoundError:
-                # Check again that no newer driver has taken over, because a newer driver may already have filed these
-                # messages.
+                # A newer driver may already have filed these messages, so check that none has taken over.
                 self.driver.log.check_alone()
                 raise
             if not committed.isdisjoint(file.key for file in window.files):
@@ -281,9 +280,9 @@ class Runner:
             )  # fmt: skip
 
     def resume(self) -> None:
-        """After a failure, find out which entries of this driver were committed, and publish them.
+        """After a failure, find the entries that this driver has committed, and publish them.
 
-        Does nothing before the first ``begin``, which does the same.
+        Does nothing before the first ``begin``, which publishes committed entries itself.
         """
         if self._has_begun:
             self.driver.resume()

@@ -1,4 +1,4 @@
-"""First offsets of partitions without commits, by a rule or from a consumer group."""
+"""First offsets of partitions without commits: from a consumer group, else earliest or latest."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MOST_DIGITS: Final = 19
 
 
 class Starts:
-    """Finds the first offset of each partition. Connects anew for each query. Not thread-safe.
+    """Finds the first offset of each partition. Opens a connection for each query. Not thread-safe.
 
-    The group's offset counts once per partition and generation (a version of the output). It is committed before
-    anything is written, so later changes of the group have no effect.
+    The group's offset of a partition is read once per generation (a version of the output) and committed to the log
+    before any record is written. Later changes of the group have no effect.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -36,8 +36,8 @@ class Starts:
         self._is_waiting: set[TopicPartition] = set()
 
     def of(self, logs: Sequence[PartitionLog], *, is_new: bool) -> dict[TopicPartition, int]:
-        """Return first offsets by partition. Leave out partitions whose group is beyond the readable records: they
-        wait.
+        """Return first offsets by partition. A partition waits, and is left out, while its group's offset is beyond the
+        readable records.
 
         With ``is_new``, the generation (a version of the output) has no commits. Raises ConfigError if the group of
         a new generation has no offset at all. Raises DataLossError if the group is before a log's first offset or
@@ -114,7 +114,7 @@ class Starts:
 
 
 def begins_elsewhere(own: PipelineSettings) -> bool:
-    """Return True if partitions may begin elsewhere than at their first record."""
+    """Return True if the settings may begin a partition at another offset than its first."""
     return bool(own.groups.starting_group) or own.starting != "earliest"
 
 

@@ -30,7 +30,7 @@ class Parts:
 @contextlib.contextmanager
 def open_parts(pipeline: Pipeline) -> Generator[Parts]:
     """Open output and bucket by the settings; close them at the end."""
-    # Use an empty bucket for a pipeline that reads only from the broker.
+    # A pipeline that reads only from the broker gets an empty bucket in memory.
     settings = pipeline.source or settings_from({"storage.backend.class": "memory"})
     with (
         open_bucket(pipeline.output) as output,

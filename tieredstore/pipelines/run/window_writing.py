@@ -1,5 +1,5 @@
-"""Writing of one offset window: file its records, encode them, and upload the files, which are not yet visible
-(prepared).
+"""Writing of one offset window: choose directories, encode the records, and upload the files without making them
+visible ("prepared" files).
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
 UNREADABLE: Final = (CorruptDataError, DataLossError)
-"""Errors of lost or corrupt records: retries do not help, so the pipeline commits the records before them and stops."""
+"""Errors of lost or corrupt records. A retry does not help, so the pipeline commits the records before the first such
+record and stops.
+"""
 
 _QUARANTINE_SCHEMA: Final = pa.schema([*ENVELOPE, pa.field("reason", pa.string())])
 
@@ -55,7 +57,7 @@ class Recipe:
 
 
 Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
-"""A written offset window, and reasons of its quarantined records by offset; a task may report only the first
+"""A written offset window, and by offset the reasons why records are quarantined. A task may report only the first
 reasons.
 """
 
@@ -96,8 +98,8 @@ def write_window(
     store: ObjectStore,
     reached: ReadUpTo | None = None,
 ) -> Written:
-    """Prepare the files of an offset window from its records, which come in order. Return the window and why records
-    are bad.
+    """Prepare the files of an offset window from its records, which come in order. Return the window, and by offset the
+    reasons why records are bad.
 
     The same records give the same files regardless of batch boundaries. After an error, prepared files (uploaded,
     not yet visible) are discarded as far as the store allows, and ``reached`` has the offset up to which records
@@ -204,8 +206,8 @@ class _WindowWriting:
             return
         self._bodies.abandon()
         for file in [*self._open.values(), *([self._aside] if self._aside else [])]:
-            # Close the writers of the useless files, which hold memory and complain otherwise. Ignore errors: a writer
-            # that has failed may fail again.
+            # Unclosed writers would keep memory and log warnings. Ignore errors, because a writer that has failed may
+            # fail again.
             with suppress(Exception):
                 file.writer.abandon()
 
@@ -230,13 +232,13 @@ class _WindowWriting:
             bad = self._write_good(after.records) if after.records.num_rows else {}
             faults = {**after.faults, **_of_originals(batch, after.records, bad)}
         if faults:
-            # Quarantine the original records, without a transformer's changes.
+            # The quarantine gets the original records, without a transformer's changes.
             self._put_aside(envelope(batch, self._window.topic, self._window.partition), dict(sorted(faults.items())))
 
     def _write_good(self, batch: pa.RecordBatch) -> dict[int, str]:
         """Write the good records. Return the reasons of bad records by row number."""
         filed = self._parser.file(batch)
-        # Mark bad directories: a user's own Parser may return some that are not escaped.
+        # A user's own parser may return directories that are not escaped, such as "..".
         filed.put_aside_strays()
         beside, faults = self._format.decode(batch)
         faults |= filed.reasons
@@ -298,7 +300,7 @@ class _WindowWriting:
         return file
 
     def _has_room(self, file: _OpenFile, records: int, size: int) -> bool:
-        """Return True if the file stays below its limits with ``records`` and ``size`` bytes more. Usually it does."""
+        """Return True if the file stays below its limits after ``records`` more records of ``size`` bytes."""
         recipe = self._recipe
         is_short = not recipe.file_records or file.records + records < recipe.file_records
         return is_short and file.bytes + size < recipe.file_bytes
@@ -311,9 +313,9 @@ class _WindowWriting:
         return naming.data_key(window.topic, directory, window.partition, offset)
 
     def _end_of_file(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
-        """Return the number of rows up to the one that makes the file reach a limit, that row included.
+        """Return how many rows the file can take, including the row that reaches a limit.
 
-        A number above that of all rows means that none does.
+        The result is larger than the number of rows if no row reaches a limit.
         """
         recipe = self._recipe
         stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1
@@ -403,7 +405,7 @@ class _OpenFile:
         times = rows.column("timestamp").cast(pa.int64())
         extent = pc.min_max(times)
         if (lowest := extent["min"].as_py()) is not None and lowest < 0:
-            # Leave out Kafka's -1, which means that a record has no timestamp.
+            # In Kafka, -1 means that a record has no timestamp.
             extent = pc.min_max(times.filter(pc.greater_equal(times, 0)))
         earliest, latest = extent["min"].as_py(), extent["max"].as_py()
         if latest is not None:
@@ -433,14 +435,14 @@ class InputLimits:
 
 
 class Reached:
-    """Amounts read since the last files ended, to compare with InputLimits. Records must come in order."""
+    """Bytes and timestamps read since files last ended, to compare with InputLimits. Records must come in order."""
 
     def __init__(self, limits: InputLimits) -> None:
         self._limits = limits
         self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, bool]]:
-        """Yield a batch in pieces, each with True if the open files must end after the piece."""
+        """Yield parts of a batch, each with True if the open files must end after the part."""
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         start = 0

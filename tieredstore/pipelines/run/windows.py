@@ -1,5 +1,5 @@
-"""Offsets to write next: records are due by size, age or number, and are cut into offset windows that tasks write in
-parallel.
+"""Offsets to write next. Records are due by size, age or number, and are divided into offset windows that tasks write
+in parallel.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Waiting:
 def position_of(log: PartitionLog, progress: Progress | None, starting: str, answer: EpochEnd | None = None) -> int:
     """Return the next offset to write. ``answer`` is the broker's end offset of the leader epoch in ``progress``.
 
-    Without commits it is the first offset if ``starting`` is ``earliest``, else the end, so that nothing is due.
+    Without commits, the next offset is the log's first if ``starting`` is ``earliest``. Otherwise it is the log's end,
+    so that nothing is due.
 
     Raises DataLossError if the next offset is beyond the log's end, or beyond the offset where a new leader truncated
     the log. Raises ConfigError if the topic was re-created.
@@ -152,7 +153,7 @@ def due_windows(
         age_s = waiting.age_s(where, start, now_s)
         is_old = is_last or age_s >= policy.age_of(log.topic, wall_s)
         waits.append((age_s, where, _cut(_Sized(log, positions.get(where)), start, end, policy, with_rest=is_old)))
-    # Longest wait first: otherwise one large backlog could fill every batch and starve the other partitions.
+    # The partition that has waited longest comes first, because one large backlog could otherwise fill every batch.
     waits.sort(key=lambda one: (-one[0], one[1]))
     batch = islice(_in_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
     return sorted(batch, key=lambda window: (window.topic, window.partition, window.start))
@@ -170,8 +171,8 @@ def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Unwritten offsets of all partitions, for how many seconds this process has known the oldest of them, and in how
-    many seconds the first of them are due by their age: infinite without any.
+    """Unwritten offsets of all partitions, and two times in seconds: how long this process has known the oldest, and
+    how long until the first are due by age (infinite if none are unwritten).
     """
 
     offsets: int
@@ -189,7 +190,7 @@ def lag_of(
     starting: str,
     wall_s: float,
 ) -> Lag:
-    """Return what waits at the monotonic time ``now_s``, which is ``wall_s`` seconds since the epoch."""
+    """Return the unwritten offsets at the monotonic time ``now_s``, which is ``wall_s`` seconds since the epoch."""
     offsets, longest_s, due_in_s = 0, 0.0, math.inf
     for where, log in snapshot.logs.items():
         start = position_of(log, positions.get(where), starting)
@@ -206,8 +207,8 @@ def lag_of(
 def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
     """Return the uncommitted parts of planned offset windows, in order.
 
-    Raises DataLossError if a window begins after the committed offsets: its planner saw commits that the log now lacks.
-    Raises ConfigError if the topic was re-created.
+    Raises DataLossError if a window begins after the committed offsets, because then the log has lost commits that the
+    planner saw. Raises ConfigError if the topic was re-created.
     """
     rest: list[Window] = []
     reached = {where: progress.next_offset for where, progress in positions.items()}
