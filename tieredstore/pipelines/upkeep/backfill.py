@@ -1,5 +1,5 @@
-"""Backfill: write chosen offsets of a topic again, as a generation (a version of the output) beside another one or
-in place of its files.
+"""Backfill: write chosen offsets of a topic again as a new generation (a version of the output), beside the files of
+another generation or in place of them.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class BackfillPlan:
 
 
 class Backfill:
-    """Writes chosen offsets as a generation (a version of the output) that reads no new records. Not thread-safe; the
-    caller closes ``source``.
+    """Writes chosen offsets as a separate generation (a version of the output), which never reads new records. Not
+    thread-safe; the caller closes ``source``.
 
     The plan and a hash of its settings are committed before anything is written. After a kill, the next call with
     the same settings completes the plan. With ``replaces``, the new files replace those of another generation, see
@@ -198,8 +198,8 @@ class Backfill:
             records.close()
 
     def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
-        """Raise ConfigError. Only the pipeline itself can complete another run's ``redrive``, and a backfill makes
-        none.
+        """Raise ConfigError, because only the pipeline itself can complete an interrupted ``redrive``; a backfill never
+        starts one.
         """
         raise ConfigError(
             f"the redriven messages of {key} are not fully published: first complete that by tieredstore pipeline "
@@ -236,9 +236,9 @@ class Replacement:
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
         """Return the part of the offsets that the generation (a version of the output) holds, widened to whole offset
-        windows: only whole windows are replaced.
+        windows, because only whole windows can be replaced.
 
-        If the selection leaves start or end open, narrow that side to whole windows instead. Raises ConfigError if
+        If the selection has no start or no end, narrow that side to whole windows instead. Raises ConfigError if
         another generation holds some of the offsets, or if the topic was re-created.
         """
         holdings = Holdings.of(self._log)
@@ -299,14 +299,14 @@ class Replacement:
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # Do not continue: the replacement is complete, but the new generation (a version of the output) may
-                # still have to write its own _SUCCESS marks.
+                # The replacement is already complete. Only the new generation (a version of the output) may still have
+                # to write its own _SUCCESS marks.
                 return
             if self._table is not None:
                 going = [file.key for window in self._find_going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
-            # Check again: another backfill may have replaced some offset windows since the plan. If one replaces them
+            # Another backfill may have replaced some offset windows since the plan, so check again. If it replaces them
             # after this check, ``append`` raises FencedError.
             self._family.refresh()
             for window in backfill.windows:
@@ -321,7 +321,7 @@ class Replacement:
     def withhold(self) -> None:
         """Delete ``_SUCCESS`` again from directories whose files are being replaced.
 
-        A delayed request of a stopped process may have written one.
+        A delayed request of a stopped process may have written a ``_SUCCESS`` after the first deletion.
         """
         if self._log.read().giving_to != self._number:
             return
@@ -362,8 +362,8 @@ class Replacement:
         return [entry for entry in self._since_announced() if entry.removed]
 
     def _take_over(self) -> None:
-        """Fence a driver of the replaced generation (a version of the output) and publish everything that it
-        committed. A sealed generation needs neither.
+        """Fence the driver of the replaced generation (a version of the output) and publish everything that it
+        committed. A sealed generation has no driver and is fully published.
         """
         if self._log.state.life is not Life.SEALED:
             self._old.begin([])
@@ -383,8 +383,8 @@ class Replacement:
         return sum(effects(entry).withholds is not None for entry in told)
 
     def _count_wanted(self, backfill: Entry) -> int:
-        """Return how many backfills of the new generation (a version of the output) replace files of this one;
-        ``backfill`` is the last that counts.
+        """Return how many backfills of the new generation (a version of the output), up to the entry ``backfill``,
+        replace files of this generation.
         """
         return sum(
             bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number

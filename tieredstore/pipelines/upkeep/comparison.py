@@ -57,7 +57,8 @@ class Against:
         """``pipeline`` and ``source`` must have only the side to compare, see ``keep_side``."""
         self._pipeline, self._store, self._source = pipeline, store, source
         own = pipeline.own
-        # Compare contents only if values are unchanged: decoded, transformed or framed ones differ from the source.
+        # Compare contents only if the files have the source's values. Decoded columns, transformers and frame functions
+        # change the values.
         self._has_contents = own.columns == "none" and not own.transformer and not own.frame
         self._has_keys = True
         self.compared = self.gone = 0
@@ -90,13 +91,13 @@ class Against:
         self._has_keys = False
         windows: list[tuple[WrittenWindow, list[str]]] = []
         for one in uploads_of(self._pipeline, self._store, sorted(find_topics(self._pipeline, self._store))):
-            # Read the newest files of a partition: only their contents show where they end.
+            # Only the contents of a partition's newest files show where they end, so read these files.
             stop = self._end(one) if one.stop is None else one.stop
             windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))
         return windows
 
     def _contents(self, batch: Any) -> dict[int, int]:
-        """Return a hash of key and value by offset. Secor's files have no keys, so there it covers the value alone."""
+        """Return a hash of key and value by offset. For Secor's files, which have no keys, hash only the value."""
         offsets, values = (batch.column(name).to_pylist() for name in ("offset", "value"))
         keys = batch.column("key").to_pylist() if self._has_keys else [None] * len(offsets)
         return {offset: hash((key, value)) for offset, key, value in zip(offsets, keys, values, strict=True)}

@@ -34,8 +34,8 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
     """Delete all files of the pipeline's generation (a version of the output). Yield each file after its deletion. A
     dry run only yields.
 
-    A ``drop`` entry comes first: it fences a running driver. The log stays, so that the generation cannot begin
-    anew. After a kill, repeat the call to complete it. Files that no entry names are kept, whatever their names.
+    First append a ``drop`` entry, which fences a running driver. The log stays, so that the generation's number cannot
+    be used again. After a kill, repeat the call to complete the deletion. Files that no log entry names are kept.
     """
     generation = Generation(pipeline, store)
     log, table = generation.log, None if dry_run else generation.table
@@ -48,12 +48,13 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         if table is not None:
             table.refuse_rewritten(log)
         log.append("drop", generation.fingerprint)
-    # Discard committed files that are not yet published: they must never become visible.
+    # Committed files that are not yet published must never become visible, so discard them.
     if not dry_run and state.written >= 0:
         discard_files(store, log.entry(state.written).files)
     if table is not None:
         table.take_out(log)
-    # Delete the marks first: no reader may take a directory for complete while its files are being deleted.
+    # Delete the _SUCCESS marks first, so that no reader takes a directory for complete while its files are being
+    # deleted.
     yield from _drop_successes(generation, dry_run=dry_run)
     files = _files(pipeline, store, log)
     for start in range(0, len(files), _AT_ONCE):
@@ -86,7 +87,7 @@ def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Droppe
 
 
 def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropped]:
-    """Return the still existing files that entries name, and staged files."""
+    """Return the existing files that log entries name, and staged files."""
     committed, own = Committed(), set[str]()
     for entry in log.entries():
         committed.take(entry)

@@ -1,5 +1,5 @@
-"""Garbage in an output: prepared files (uploaded, not yet visible) of killed tasks and drivers that will never be
-published.
+"""Garbage in an output: prepared files (uploaded, not yet visible) that killed tasks and drivers have left and no
+driver will publish.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
 
 LEAST_AGE_MS: Final = 3_600_000
-"""Minimum age of garbage: younger files may belong to a running task."""
+"""Minimum age of garbage, because a younger file may belong to a running task."""
 
 
 def collect_garbage(
@@ -75,8 +75,8 @@ def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Out
 
 
 def _waiting(store: ObjectStore, root: str) -> set[str]:
-    """Return keys and staging places of committed files that are not yet published, in any generation (a version of
-    the output) below ``root``.
+    """Return keys and staging keys of committed files that are not yet published, in all generations (versions of the
+    output) below ``root``.
     """
     waiting: set[str] = set()
     for info in store.list(f"{root}{OWN_FOLDER}/generations/"):

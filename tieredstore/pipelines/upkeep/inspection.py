@@ -95,7 +95,8 @@ class OutputProblem:
 
 
 def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnapshot) -> list[PartitionStatus]:
-    """Return the status of all partitions that exist or were written, in order. Unwritten ones show their first offset.
+    """Return the status of all partitions that exist or were written, in order. A partition without written records
+    shows its first offset.
 
     Raises ConfigError if another pipeline owns the generation (a version of the output).
     """
@@ -113,7 +114,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
         if skipped is not None and skipped.fullmatch(topic):
             continue
         progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
-        # Show the end of the log as the start if the group is beyond the readable records.
+        # If the group's offset is beyond the readable records, show the log's end as the first offset.
         first = 0 if log is None else begins.get(log.where, log.end if begins_elsewhere(pipeline.own) else log.earliest)
         statuses.append(
             PartitionStatus(
@@ -135,7 +136,7 @@ def with_first_timestamps(
 ) -> Iterator[PartitionStatus]:
     """Read the first record of each partition that has records and nothing written; yield all rows.
 
-    The timestamp stays unknown if the record cannot be read: the pipeline itself reports that.
+    The timestamp stays unknown if the record cannot be read; the pipeline itself reports that error.
     """
     with TopicReader(lambda: source, query, ReadSettings(columns=("timestamp",))) as reader:
         for row in rows:
@@ -151,8 +152,8 @@ def with_first_timestamps(
 
 
 def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:
-    """Return replaced offsets by partition, with the generation (a version of the output) that holds them now. If
-    none holds them any more, name the generation that replaced them.
+    """Return replaced offsets by partition, with the generation (a version of the output) that holds the offsets now.
+    If no generation holds them any more, name the generation that replaced them.
     """
     replaced: dict[TopicPartition, list[Replaced]] = {}
     for where, holdings in Holdings.of(generation.log).windows.items():
@@ -213,7 +214,7 @@ class Verification:
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> None:
-        """With ``contents``, read all files. Without a commit log, all files are read in any case."""
+        """With ``contents``, read all files. Without a commit log, files are always read."""
         self._pipeline, self._store, self._contents = pipeline, store, contents
         self._generation = Generation(pipeline, store)
         self.files = self.size = self.read_files = self.read_size = 0
@@ -231,8 +232,8 @@ class Verification:
             return
         committed = Committed.of(log, prepared=False)
         for entry in family.find_redriven():
-            # Expect these quarantine files to go: a later generation (a version of the output) has filed their
-            # messages, and deletes them.
+            # A later generation (a version of the output) has filed the messages of these quarantine files and deletes
+            # the files, so they may be missing.
             committed.going |= set(entry.removed)
             for key in entry.removed:
                 committed.files.pop(key, None)
@@ -270,7 +271,7 @@ class Verification:
     def _faults_without_log(self) -> Iterator[OutputProblem]:
         """Yield problems of an output without a commit log.
 
-        Secor writes no log. But if a claim object shows that a pipeline wrote the files, the log is missing.
+        Secor writes no log, so a missing log is a problem only if a claim object shows that a pipeline wrote the files.
         """
         topics = find_topics(self._pipeline, self._store)
         uploads = uploads_of(self._pipeline, self._store, topics)
@@ -295,7 +296,7 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
     if log.state.life is Life.DROPPED:
         yield from _late_successes(generation, successes)
         return
-    # Leave out the directories of the last entry, which may not be fully published yet.
+    # The last entry may not be fully published yet, so leave out its directories.
     last = set(log.entry(log.state.unpublished).directories) if log.state.unpublished >= 0 else set[str]()
     expected = log.state.finalized - family.withheld - last
     inside = {above for path in log.state.directories for above in with_those_above(path)}
@@ -347,7 +348,7 @@ def list_output(
     Adds to ``successes`` the directories that have a ``_SUCCESS``.
     """
     places = places_of(pipeline)
-    # List other directories too, where files of other settings may be.
+    # Earlier settings may have put files into other directories, so list those too.
     others = {
         key.rpartition("/")[0]
         for key, one in committed.files.items()

@@ -72,7 +72,7 @@ def origins_of(
 ) -> Iterator[Origin]:
     """Yield the origin of each file from the commit log. Without an entry, as for Secor's files, use file names.
 
-    Raises ObjectNotFoundError for a key that is in neither.
+    Raises ObjectNotFoundError for a key that neither the log nor the listing has.
     """
     committed = Committed.of(commit_log_of(pipeline, store))
     for key in keys:
@@ -112,8 +112,8 @@ def place_of(places: Places, key: str) -> tuple[str, int]:
 
 
 def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
-    """Return the offsets from this file's name up to the next one's: Secor names all files of an upload by its first
-    offset.
+    """Return the offsets from this file's name up to the next upload's name. Secor gives all files of an upload the
+    upload's first offset as name.
     """
     topic, partition = place_of(places, key)
     names = {info.key: parse_name(info.key, or_beside=True) for info in places.list_files(store, [topic])}

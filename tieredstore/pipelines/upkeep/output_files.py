@@ -76,7 +76,7 @@ def find_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
 
 
 def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[list[int]]:
-    """Yield the offsets of a file in batches, without records whose offset the file does not hold."""
+    """Yield the offsets of a file in batches. Leave out records without an offset in the file."""
     for batch in read_records(pipeline, store, key):
         yield [offset for offset in batch.column("offset").to_pylist() if offset is not None]
 
@@ -101,7 +101,7 @@ def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload
                 yield "content", key, str(error)
             if outside:
                 end = "" if upload.stop is None else f" and below {upload.stop}, where the next file begins"
-                yield "offsets", key, f"has {outside} records whose offsets are not at least {upload.start}{end}"
+                yield "offsets", key, f"has {outside} records with offsets that are not at least {upload.start}{end}"
             if twice:
                 yield "twice", key, f"repeats the offsets of {twice} earlier records"
 

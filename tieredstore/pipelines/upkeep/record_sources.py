@@ -53,8 +53,8 @@ class Selected:
         return topic == self.topic and (self.partitions is None or partition in self.partitions)
 
     def check_reached(self, ends: Mapping[int, int]) -> None:
-        """Raise an error if a number given as offset is beyond all selected partitions: the user may have meant a
-        time.
+        """Raise an error if an offset in the selection is beyond the end of all selected partitions, because the user
+        may have meant a time.
         """
         named = {f"{self.topic}-{number}": end for number, end in ends.items() if self.has(self.topic, number)}
         for place in (self.start, self.stop):
@@ -73,8 +73,8 @@ class RecordSource(ABC):
 
     @abstractmethod
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
-        """Return the next offset windows of ``rest``, cut to sizes that tasks write in parallel; empty if nothing is
-        left to read.
+        """Return the next offset windows of ``rest``, of sizes that tasks can write in parallel. Return an empty list
+        if nothing is left to read.
         """
 
     @abstractmethod
@@ -87,7 +87,7 @@ class RecordSource(ABC):
 
 
 class LogSource(RecordSource):
-    """Reads bucket and broker of a pipeline as one log, up to the end that it had when this object was made."""
+    """Reads bucket and broker of a pipeline as one log, up to the log's end at the time when this object was made."""
 
     def __init__(self, pipeline: Pipeline, source: SegmentSource, topic: str) -> None:
         own = pipeline.own.model_copy(update={"topic_list": topic, "topic_blacklist": ""})
@@ -160,7 +160,7 @@ class _Piece:
     size: int
     max_timestamp: int = _UNKNOWN
     ordered: bool = False
-    """True if the offsets of each file end before those of the next file begin."""
+    """True if each file's last offset is below the next file's first offset."""
     given_to: int = _UNKNOWN
     """The generation (a version of the output) that has replaced these files, or -1."""
     needs: tuple[str, ...] = ()
@@ -178,9 +178,9 @@ class KeptFiles(RecordSource):
         self._log = commit_log_of(pipeline, store)
         self._topic_ids: dict[int, str] = {}
         self.repeats = 0
-        """Number of records so far whose offsets were in an earlier file too."""
+        """Number of records read so far that repeat an offset of an earlier file."""
         self.is_committed: bool = self._log.read().number >= 0
-        """True if a commit log names the files; False if only their names tell their offsets."""
+        """True if a commit log lists the files; False if only file names give the offsets."""
         self._pieces = self._find_committed(topic) if self.is_committed else self._find_named(topic)
         if not self._pieces:
             raise ResourceNotFoundError(
@@ -255,14 +255,12 @@ class KeptFiles(RecordSource):
 
         if later and self._pieces[window.partition][-1].stop <= window.stop:
             raise DataLossError(
-                f"files of {self._pipeline.own.name} have records of {window.topic}-{window.partition} behind the end "
-                "of its newest file: some that followed are missing; read the offsets before them"
+                f"files of {self._pipeline.own.name} have records of {window.topic}-{window.partition} beyond the end "
+                "of its newest file: later files are missing; read the offsets before them"
             )
 
     def holes(self, window: Window) -> list[tuple[int, int]]:
-        """Return the offsets of an offset window that are in no file, or of which a file is gone, as half-open
-        spans.
-        """
+        """Return the offsets of a window that no file has, or that were in a missing file, as half-open ranges."""
         holes: list[tuple[int, int]] = []
         reached = window.start
         for piece in self._pieces.get(window.partition, []):
@@ -277,7 +275,7 @@ class KeptFiles(RecordSource):
         return {info.key for prefix in prefixes for info in self._store.list(prefix)}
 
     def close(self) -> None:
-        """Do nothing: no file stays open after an offset window is read."""
+        """Do nothing, because no file stays open after an offset window is read."""
 
     def _extent(self, number: int, selected: Selected) -> tuple[int, int]:
         pieces = self._pieces[number]
@@ -300,7 +298,7 @@ class KeptFiles(RecordSource):
         return f"in no file of {self._pipeline.own.name}"
 
     def _stop(self, window: Window) -> int:
-        """Return the end of the last piece that fits into an offset window."""
+        """Return the end of the last piece (a range of offsets and its files) that fits into an offset window."""
         size = 0
         stop = window.start
         for piece in self._over(window):
@@ -310,7 +308,9 @@ class KeptFiles(RecordSource):
         return stop
 
     def _over(self, window: Window) -> Iterator[_Piece]:
-        """Yield the pieces that an offset window overlaps. Raise DataLossError if offsets of it are in no piece."""
+        """Yield the pieces (ranges of offsets and their files) that an offset window overlaps. Raise DataLossError if
+        no piece has some of the window's offsets.
+        """
         pieces = self._pieces.get(window.partition, [])
         at = max(0, bisect.bisect_right(pieces, window.start, key=lambda piece: piece.start) - 1)
         reached = window.start
@@ -324,7 +324,9 @@ class KeptFiles(RecordSource):
             raise make_loss(replace(window, start=reached), self._here)
 
     def _find_committed(self, topic: str) -> dict[int, list[_Piece]]:
-        """Return pieces from the commit log. Quarantine files count too, since they hold their records unchanged."""
+        """Return pieces (ranges of offsets and their files) from the commit log. Quarantine files are included, because
+        they hold records unchanged.
+        """
         pieces: dict[int, list[_Piece]] = {}
         redriven = Family(self._log).find_redriven()
         for (its_topic, number), holdings in Holdings.of(self._log, redriven).windows.items():
@@ -345,7 +347,7 @@ class KeptFiles(RecordSource):
         return pieces
 
     def _find_named(self, topic: str) -> dict[int, list[_Piece]]:
-        """Return pieces from the names of Secor's files."""
+        """Return pieces (ranges of offsets and their files) from the names of Secor's files."""
         pieces: dict[int, list[_Piece]] = {}
         for one in uploads_of(self._pipeline, self._store, [topic]):
             stop = self._end(one.keys) if one.stop is None else one.stop
@@ -353,7 +355,7 @@ class KeptFiles(RecordSource):
         return pieces
 
     def _end(self, keys: Sequence[str]) -> int:
-        """Return the offset after the last record of the newest upload. No file name shows it."""
+        """Return the offset after the last record of the newest upload, which no file name shows, so read its files."""
         batches = (batch for key in keys for batch in self._read(key))
         return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
 
@@ -362,8 +364,8 @@ class KeptFiles(RecordSource):
             yield from self._read(key)
 
     def _sort(self, piece: _Piece, later: list[Any]) -> Iterator[Any]:
-        """Yield the records of a piece (a range of offsets), in order. ``later`` has records of earlier files that lie
-        beyond the piece; replace them by the records that lie beyond this piece.
+        """Yield the records of a piece (a range of offsets and its files) in order. Files may have records beyond their
+        piece: ``later`` passes them from one piece to the next.
         """
         batches = [*later, *(batch for key in piece.keys for batch in self._read(key))]
         later.clear()

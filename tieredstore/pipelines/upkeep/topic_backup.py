@@ -1,6 +1,6 @@
 """Topics in the files of a pipeline, or of Secor, for ``restore produce --backup``.
 
-Separate from ``record_sources``, which a backfill reads in parallel, and which does not judge formats.
+Separate from ``record_sources``, because only a restore checks if the files have the records unchanged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _WINDOW_BYTES: Final = 1
 
 
 class PipelineBackup:
-    """The topics of a pipeline's generation (a version of the output). Raise ConfigError if its files do not have
-    the records unchanged.
+    """Topics in the files of a pipeline's generation (a version of the output). Raises ConfigError if the files do not
+    have the records unchanged.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topics: Sequence[str]) -> None:
@@ -49,14 +49,14 @@ class PipelineBackup:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """The pipeline, its generation (a version of the output), and the topic's id if a commit log tells it."""
+        """The pipeline, its generation (a version of the output), and the topic's id if a commit log has it."""
         ids = {topic: one.topic_id for (topic, _), one in self._windows.items()}
         name = f"pipeline {self._own.name}, generation {self._own.generation}"
         return {topic: f"{name}, {topic_id or 'no topic id'}" for topic, topic_id in ids.items()}
 
     @property
     def lacks(self) -> Sequence[str]:
-        """What Secor does not store, or a transformer may have changed."""
+        """Parts of records that Secor does not store, or that a transformer may have changed."""
         return list(self._lacks())
 
     def _lacks(self) -> Iterator[str]:
@@ -80,14 +80,16 @@ class PipelineBackup:
         return {where: (one.start, one.stop) for where, one in self._windows.items()}
 
     def holes(self, where: TopicPartition, start: int, stop: int) -> Sequence[tuple[int, int]]:
-        """Return the offsets in no offset window of the commit log. Names of files cannot tell of any."""
+        """Return the offsets that no offset window of the commit log has. Without a commit log, such offsets are
+        unknown.
+        """
         return self._files[where[0]].holes(Window(where[0], "", where[1], start, stop))
 
     def records(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
         """Yield the records of all files in order of offsets."""
         topic, number = where
         files = self._files[topic]
-        # An earlier file of Secor may have records from the start on, so only a commit log lets the read begin there.
+        # Without a commit log, an earlier file of Secor may have some of these records, so also read earlier files.
         begin = start if files.is_committed else min(start, self._windows[where].start)
         for batch in files.records(Window(topic, "", number, begin, stop)):
             offsets: list[int] = batch.column("offset").to_pylist()
