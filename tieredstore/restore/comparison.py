@@ -226,7 +226,7 @@ class Comparison:
         position = self._position(offset_map.run)
         if position is None and any(there.is_rehashed for there in offset_map.topics.values()):
             raise ConfigError(
-                f"the run {offset_map.run} hashed keys anew, and {CONTROL_TOPIC} of this cluster does not have its "
+                f"the run {offset_map.run} hashed keys again, and {CONTROL_TOPIC} of this cluster does not have its "
                 "position, which tells how: name the cluster that it restored into"
             )
         sources: Mapping[TopicPartition, SourceRange] = {} if position is None else position.sources

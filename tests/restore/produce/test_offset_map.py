@@ -193,7 +193,7 @@ def test_a_map_says_what_it_does_not_have() -> None:
     made.add_topic("orders", "orders.new")
     made.add_topic("keys", "keys", is_rehashed=True)
     made.begin(("keys", 0), 0)
-    with pytest.raises(ConfigError, match="hashed the keys of keys anew"):
+    with pytest.raises(ConfigError, match="hashed the keys of keys again"):
         made.translate(("keys", 0), 0)
     for name in ("", "..", "a/b", "ä", "a" * 151):
         with pytest.raises(ConfigError, match="the run's name"):

@@ -13,10 +13,10 @@ app: Final = typer.Typer(no_args_is_help=True, help="Put what is in a bucket bac
 
 @app.callback()
 def restore() -> None:
-    """Put what is in a bucket back into Kafka: the segments of a cluster's log directories, batch by batch,
-    or its records in the topics of a running cluster.
+    """Put what is in a bucket back into Kafka: its segments into the log directories of stopped brokers, or its records
+    into topics of a running cluster.
 
-    undelete brings segments back into the bucket, and verify compares a cluster with it.
+    undelete brings deleted segments back in the bucket; verify compares a cluster with the bucket.
     """
 
 

@@ -1,4 +1,4 @@
-"""``restore groups``: consumer groups go on in the new topics where they were.
+"""``restore groups``: consumer groups continue in the new topics at the same records.
 
 Separate from ``offsets``, which needs no cluster.
 """
@@ -36,13 +36,17 @@ def groups(
     from_cluster: Annotated[
         str | None,
         typer.Option(
-            "--from-cluster", metavar="HOST:PORT|FILE", help="Offsets from the old cluster, or properties to reach it."
+            "--from-cluster",
+            metavar="HOST:PORT|FILE",
+            help="Offsets from the old cluster: its address, or a properties file.",
         ),
     ] = None,
     from_snapshot: Annotated[
         str | None,
         typer.Option(
-            "--from-snapshot", metavar="newest|TIME", help="Offsets from the snapshot of this time or before."
+            "--from-snapshot",
+            metavar="newest|TIME",
+            help="Offsets from the newest snapshot, or the last one up to TIME.",
         ),
     ] = None,
     from_file: Annotated[
@@ -55,11 +59,12 @@ def groups(
     apply: Apply,
     output: Json,
 ) -> None:
-    """Move consumer groups: their old offsets become those of the same records in the new topics.
+    """Move consumer groups: commit for each group the new offsets of the records at its old offsets.
 
     --bootstrap-server names the cluster that was restored into. Groups with members are refused, in both clusters: stop
-    their consumers first. An offset without a record becomes that of the next record; one beyond the restored end
-    becomes the end. Where keys were hashed anew, groups move to the first record that they may not have read.
+    their consumers first. An offset without a record becomes the offset of the next record; an offset beyond the
+    restored end becomes the end. If keys were hashed again, a group moves to the first record that it may not have
+    read.
 
     Example: tieredstore restore groups orders -c store.properties --bootstrap-server new:9092 --from-snapshot newest
     """
@@ -113,7 +118,7 @@ def _line(outcome: GroupOutcome, verb: str) -> str:
     old = outcome.topic if outcome.offset is None else f"{outcome.topic}-{outcome.partition} {outcome.offset}"
     again = "" if outcome.read_again is None else f", at most {counted(outcome.read_again, 'record')} read again"
     new = f"{outcome.target_topic}-{outcome.target_partition} {outcome.target_offset}"
-    # A group may have read on in the target since, and would go back.
+    # Show the present commit: a group that has read further in the target would go back.
     now = outcome.committed_offset
     instead = "" if now is None or now == outcome.target_offset else f", instead of {now}"
     return f"{verb}  {outcome.name}  {old} → {new}{instead}{again}{more}"

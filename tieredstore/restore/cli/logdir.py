@@ -1,4 +1,5 @@
-"""``restore prepare``, ``logdir`` and ``finish``: a bucket's segments in a cluster's log directories, offsets kept.
+"""``restore prepare``, ``logdir`` and ``finish``: a bucket's segments in a cluster's log directories, with the same
+offsets.
 
 Separate from the other commands of ``restore``, which need no log directory.
 """
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tieredstore.api.rows import Topic
 
 _Plan: TypeAlias = Annotated[
-    Path, typer.Option("--plan", metavar="FILE", help="The file that prepare writes and the others read.")
+    Path, typer.Option("--plan", metavar="FILE", help="The plan: prepare writes it, logdir and finish read it.")
 ]
 _PLAN: Final = Path("restore.json")
 
@@ -35,13 +36,19 @@ def prepare(
         int, typer.Option("--replication-factor", min=1, metavar="N", help="Replicas of each partition.")
     ] = 1,
     partition_count: Annotated[
-        int | None, typer.Option("--partition-count", min=1, metavar="N", help="If it was more than the bucket shows.")
+        int | None,
+        typer.Option(
+            "--partition-count",
+            min=1,
+            metavar="N",
+            help="Partitions of each topic, if it had more than the bucket has.",
+        ),
     ] = None,
 ) -> None:
-    """Create empty topics in a running cluster, and write FILE: their ids, and the brokers that have them.
+    """Create empty topics in a running cluster, and write the plan: the topics' ids and brokers.
 
-    The topics keep everything until finish: retention, compaction and tiered storage are off. A topic that exists is
-    refused. Take FILE to each broker's host, and stop the brokers in order before you restore.
+    Until finish, the topics keep all records: retention, compaction and tiered storage are off. A topic must not exist
+    already. Copy the plan (--plan) to each broker's host, and stop the brokers cleanly before you run restore logdir.
 
     Example: tieredstore restore prepare orders -c store.properties --bootstrap-server broker1:9092
     """
@@ -73,11 +80,11 @@ def logdir(
     plan: _Plan = _PLAN,
     producer_state: Annotated[
         Literal["drop", "keep"],
-        typer.Option("--producer-state", help="Keep it only in the cluster that the segments come from."),
+        typer.Option("--producer-state", help="State of idempotent producers; keep it only in the old cluster."),
     ] = "drop",
     open_transactions: Annotated[
         Literal["fail", "cut", "abort"],
-        typer.Option("--open-transactions", help="Refuse them, end the log before the first, or append abort markers."),
+        typer.Option("--open-transactions", help="At the end: refuse, end the log before the first, or abort them."),
     ] = "fail",
     *,
     replicas: Annotated[bool, typer.Option("--replicas", help="Restore every replica, each on its broker.")] = False,
@@ -86,8 +93,8 @@ def logdir(
 ) -> None:
     """Write the prepared partitions that this broker has into its log directories, with the same batches and offsets.
 
-    Stop the broker cleanly before. It refuses to start from the first write until the restore is complete. If the
-    restore is stopped or killed, run it again. --from keeps whole segments; --to ends at a border of batches. Leader
+    Stop the broker cleanly first. From the first write until the restore is complete, the broker refuses to start. If
+    the restore is stopped or killed, run it again. --from keeps whole segments; --to ends between two batches. Leader
     epochs become 0, as in every new topic.
 
     Example: tieredstore restore logdir /var/lib/kafka/data -c store.properties
@@ -121,9 +128,9 @@ def finish(
     apply: Apply,
     output: Json,
 ) -> None:
-    """Give the restored topics their settings back, once the brokers run. The plan shows what retention will delete.
+    """Give the restored topics their settings back, once the brokers run. The output shows what retention will delete.
 
-    Without --set the topics get the cluster's defaults.
+    Without --set, the topics get the cluster's defaults.
 
     Example: tieredstore restore finish -c store.properties --bootstrap-server broker1:9092
     """
@@ -140,7 +147,7 @@ def finish(
 
 
 def _logs_of(topic: Topic, asked: int | None) -> list[tuple[int, int]]:
-    """Return the offsets of each partition's log; name segments that are not in it."""
+    """Return the offsets of each partition's log, and report segments that are left out of it."""
     stored = max(partition.number for partition in topic.partitions) + 1
     if asked is not None and asked < stored:
         raise ConfigError(f"{topic.name} has {stored} partitions in the bucket: --partition-count {stored} or more")

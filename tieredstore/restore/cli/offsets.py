@@ -1,6 +1,6 @@
-"""``restore offsets``: where the records of a run of ``restore produce`` are now.
+"""``restore offsets``: the new offsets of the records of a run of ``restore produce``.
 
-Separate from ``groups``, which moves groups' offsets by the same map and needs a cluster.
+Separate from ``groups``, which uses the same map to move groups, and needs a cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Offsets of a source partition, and of their records in one target partition; all inclusive, None if none."""
+    """Offsets of a source partition, and the offsets of these records in one target partition. All are inclusive, and
+    None if there are no records."""
 
     topic: str
     partition: int
@@ -39,7 +40,7 @@ class _Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The target offset of a source offset. ``where`` is ``first_unread`` if the keys were hashed anew."""
+    """The target offset of a source offset. ``where`` is ``first_unread`` if keys were hashed again."""
 
     topic: str
     partition: int
@@ -52,10 +53,10 @@ class _Answer:
 
 
 def offsets(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run; without it all runs are listed.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run; without it, list all runs.")] = None,
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="A topic of the bucket.")] = None,
     partition: Annotated[
-        int | None, typer.Argument(metavar="PARTITION", min=0, help="Its partition; shows every run of offsets.")
+        int | None, typer.Argument(metavar="PARTITION", min=0, help="Its partition; show each sequence of offsets.")
     ] = None,
     old_offsets: Annotated[
         list[int] | None, typer.Argument(metavar="OFFSET", min=0, max=MAX_OFFSET, help="Old offsets to translate.")
@@ -64,10 +65,10 @@ def offsets(
     store: Store,
     output: Json,
 ) -> None:
-    """Show which offsets the records of the bucket got in a run of restore produce.
+    """Show the offsets that the bucket's records got in a run of restore produce.
 
-    An offset without a record becomes that of the next record. One beyond the restored end becomes the end. Where keys
-    were hashed anew there are no exact offsets: the first one to read is shown for each new partition.
+    An offset without a record becomes the offset of the next record. An offset beyond the restored end becomes the end.
+    If keys were hashed again, there are no exact offsets: the first offset to read is shown for each new partition.
 
     Example: tieredstore restore offsets orders -c store.properties orders 3 1200 1500
     """
@@ -108,7 +109,7 @@ def _partitions(offset_map: OffsetMap, topic: str) -> Iterator[_Moved]:
 
 
 def _sum(runs: Sequence[_Moved], first: int | None, last: int | None) -> _Moved:
-    """Return one row for the runs of a partition in a target partition."""
+    """Combine all offset runs of a source partition in one target partition into one row."""
     end, records = runs[-1].target_last_offset, sum(run.records for run in runs)
     return replace(runs[0], first_offset=first, last_offset=last, target_last_offset=end, records=records)
 

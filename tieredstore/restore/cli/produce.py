@@ -1,6 +1,6 @@
-"""``restore produce``: records of a bucket or a backup in topics of a running cluster.
+"""``restore produce``: write the records of a bucket or a backup into topics of a running cluster.
 
-Separate from the other commands of ``restore``: its options are those of a run.
+Separate from the other commands of ``restore``, because it has many options of a run.
 """
 
 from __future__ import annotations
@@ -45,28 +45,32 @@ def produce(
     cluster: Cluster,
     window: End,
     name: Annotated[
-        str | None, typer.Option("--run", metavar="NAME", help="The run's name; without it, that of its topics.")
+        str | None, typer.Option("--run", metavar="NAME", help="The run's name; by default made of its topics.")
     ] = None,
     topic_id: Annotated[
-        str | None, typer.Option("--topic-id", metavar="ID", help="Which topic, if one of this name was created again.")
+        str | None,
+        typer.Option("--topic-id", metavar="ID", help="Id of the source topic, if the topic was created again."),
     ] = None,
     partitioner: Annotated[
         Literal["keep", "java", "librdkafka"],
-        typer.Option("--partitioner", help="Keep partitions, or hash keys anew, as these clients do."),
+        typer.Option("--partitioner", help="Keep partition numbers, or hash keys as these clients do."),
     ] = "keep",
     cut_file: Annotated[
         Path | None,
-        typer.Option("--cut-file", metavar="FILE", help="Write the cut of --to to FILE; without --to, read it there."),
+        typer.Option(
+            "--cut-file", metavar="FILE", help="Write the cut of --to to FILE; without --to, read it from FILE."
+        ),
     ] = None,
     on_loss: Annotated[
-        Literal["fail", "report"], typer.Option("--on-loss", help="What to do where offsets are in no segment.")
+        Literal["fail", "report"],
+        typer.Option("--on-loss", help="If offsets are missing in the source: fail, or report them."),
     ] = "fail",
     create_with: Annotated[
         str | None,
         typer.Option(
             "--create-with",
             metavar="FILE|snapshot",
-            help="Create missing topics by FILE, or by the bucket's snapshots.",
+            help="Settings for missing topics: from FILE, or from the snapshots.",
         ),
     ] = None,
     backup: Annotated[Path | None, BACKUP] = None,
@@ -76,13 +80,13 @@ def produce(
 ) -> None:
     """Produce the bucket's committed records into topics of a running cluster, each exactly once.
 
-    The topics are empty, and nothing else writes to them. --dry-run shows what the cluster would refuse, or delete. If
-    the run is stopped or killed, run it again: it goes on after the last commit. Keys, values, headers, times and the
-    order in each partition stay as they are. The new offsets are in the bucket: see restore offsets. --to TIME cuts
-    all topics at one time.
+    The target topics must be empty, and nothing else may write to them. --dry-run shows what the cluster would refuse
+    or delete. If the run is stopped or killed, run it again: it continues after the last commit. Keys, values, headers,
+    times and the order in each partition stay the same. The bucket keeps the new offsets: see restore offsets. --to
+    TIME ends all topics at the same time.
 
-    With --backup the records come from the files of that pipeline, or from that store's topics of batches (see pubsub).
-    What these lack is shown first, also by --dry-run.
+    With --backup, the records come from the files of a pipeline, or from a store's topics of batches (see pubsub). The
+    output first shows what such a backup lacks, also with --dry-run.
 
     Example: tieredstore restore produce orders=orders2 -c store.properties --bootstrap-server broker1:9092
     """
@@ -127,7 +131,8 @@ def produce(
 
 
 def open_backup(settings: Path, topics: Sequence[str]) -> AbstractContextManager[TopicBackup]:
-    """Open topics of a backup by its settings file; raise ConfigError if no installed part knows such settings."""
+    """Open topics of a backup by its settings file; raise ConfigError if no installed part of tieredstore knows these
+    settings."""
     formats: list[Format] = [each for part in attached_parts("tieredstore.files") for each in part]
     opened = (each.topics(settings, topics) for each in formats if each.topics is not None)
     found = next((each for each in opened if each is not None), None)
@@ -137,7 +142,7 @@ def open_backup(settings: Path, topics: Sequence[str]) -> AbstractContextManager
 
 
 def _counted(produced: ProduceRun, backup: TopicBackup | None, teller: Teller) -> Iterator[Outcome]:
-    """Yield the outcomes. Tell how many records of a backup were left out because they came twice."""
+    """Yield the outcomes of a run. At the end, report how many repeated records of a backup were left out."""
     yield from produced.outcomes()
     if backup is not None:
         teller.more["repeats"] = backup.repeats
@@ -146,7 +151,7 @@ def _counted(produced: ProduceRun, backup: TopicBackup | None, teller: Teller) -
 
 
 def _telling(teller: Teller) -> Callable[[int, int], None]:
-    """Return a function that counts records, and shows their number every ten seconds."""
+    """Return a callback that counts records, and shows their number every ten seconds."""
     told_at, total = monotonic(), 0
     teller.more["records"] = 0
 
@@ -162,7 +167,7 @@ def _telling(teller: Teller) -> Callable[[int, int], None]:
 
 
 def parse_topics(texts: Sequence[str]) -> dict[str, str]:
-    """Return source topics with their targets, of texts TOPIC or TOPIC=NEW; raise ConfigError for others."""
+    """Parse texts TOPIC or TOPIC=NEW to source topics with their targets; raise ConfigError for other texts."""
     topics: dict[str, str] = {}
     for text in texts:
         name, equals, new = text.partition("=")
@@ -183,7 +188,7 @@ def _ids(topics: Mapping[str, str], topic_id: str | None) -> Mapping[str, Uuid]:
 
 
 def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> TimeCut | None:
-    """Return the cut at the time, or the one in the file."""
+    """Find the cut at the time, or read it from the file."""
     from tieredstore.restore.produce.time_cut import TimeCut
 
     if moment is None:
@@ -207,7 +212,8 @@ def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> Time
 
 
 def _show_dry_run(topics: SourceTopics, client: Mapping[str, str], new: NewTopics | None, *, as_json: bool) -> None:
-    """Read all records, compare them with the target, and print a line for each check. Exit with 2 if one is bad."""
+    """Read all records, compare them with the target, and print a line for each check. Exit with 2 if a check is
+    bad."""
     from tieredstore.restore.produce.dry_run import BYTES_PER_S, RECORDS_PER_S, examine
 
     found = examine(topics, client, new=new, scan=True)
@@ -228,9 +234,10 @@ def _show_dry_run(topics: SourceTopics, client: Mapping[str, str], new: NewTopic
 
 
 def _new_topics(manager: RemoteStorageManager, create_with: str | None) -> NewTopics | None:
-    """Return how ``--create-with`` has missing topics created: as a file says, or as the bucket's snapshots show them.
+    """Return the function that gives the settings of missing topics, from the file of ``--create-with`` or from the
+    bucket's snapshots.
 
-    Raise ConfigError for another file.
+    Raise ConfigError if the file is invalid.
     """
     from tieredstore.ops.snapshots.storing import Snapshots
     from tieredstore.restore.produce.target import NewTopic

@@ -1,4 +1,5 @@
-"""``restore snapshot`` and ``schemas``: what a cluster needs beside its segments, kept in the bucket and put back."""
+"""``restore snapshot`` and ``schemas``: save in the bucket what a cluster needs besides its segments, and restore
+schemas."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _At: TypeAlias = Annotated[
     str | None,
-    typer.Option("--at", metavar="TIME", help="The newest snapshot at or before this time; without it the newest."),
+    typer.Option("--at", metavar="TIME", help="The last snapshot at or before this time; by default the newest."),
 ]
 _ClusterId: TypeAlias = Annotated[
     str | None,
@@ -54,7 +55,7 @@ class Registry(Group):
 
     @contextlib.contextmanager
     def open(self) -> Generator[SchemaRegistry | None]:
-        """Open the registry, and close it at the end of the block; None if none is named."""
+        """Open the registry, and close it at the end of the block. Yield None if no registry is named."""
         from tieredstore.cli.records.value_types import open_registry
 
         registry = open_registry(self.registry, self.registry_config)
@@ -74,10 +75,10 @@ def snapshot(
     dry_run: DryRun = False,
     output: Json,
 ) -> None:
-    """Write a snapshot of a running cluster into the bucket: all that its segments do not have.
+    """Write a snapshot of a running cluster into the bucket: the state that its segments do not have.
 
-    It holds the topics' own settings and partition counts, ACLs, the committed offsets of consumer groups, and the
-    schemas of a registry. What cannot be read is named. The uploader writes one each hour.
+    A snapshot has the topics' own settings and partition counts, ACLs, the committed offsets of consumer groups, and
+    the schemas of a registry. The output names what could not be read. The uploader writes a snapshot each hour.
 
     Example: tieredstore restore snapshot -c store.properties --bootstrap-server broker1:9092
     """
@@ -119,8 +120,8 @@ def schemas(
 ) -> None:
     """Register a snapshot's schemas in a registry, with the same subjects, versions and ids, in the mode IMPORT.
 
-    Values in Kafka have the ids of their schemas. A registry that has another schema under one of the ids is refused.
-    Run it before clients use the cluster. It registers only what is missing, and may be repeated.
+    Values in Kafka contain the ids of their schemas. The command fails if the registry has another schema under one of
+    the ids. Run it before clients use the cluster. It registers only what is missing, and may be repeated.
 
     Example: tieredstore restore schemas -c store.properties --registry http://registry:8081
     """
@@ -155,7 +156,8 @@ def _show(snapshot: ClusterSnapshot, output: Json) -> None:
 
 
 def _lines_of(snapshot: ClusterSnapshot) -> Iterator[str]:
-    """Yield a line for each topic and group, and for what is not held; of ACLs and schemas only the numbers."""
+    """Yield a line for each topic, each group, and each thing that the snapshot lacks, and the numbers of ACLs and
+    schemas."""
     yield f"cluster {snapshot.cluster_id} at {human_time(snapshot.taken_ms)}"
     for topic in snapshot.topics:
         own = ", ".join([f"{name}={value}" for name, value in topic.settings.items()])

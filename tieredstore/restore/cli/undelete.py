@@ -1,4 +1,4 @@
-"""``restore undelete``: a topic deleted by mistake, out of the older versions that its bucket keeps.
+"""``restore undelete``: bring back a topic that was deleted by mistake, from older versions in its bucket.
 
 Separate from the other commands of ``restore``, which need a cluster.
 """
@@ -35,12 +35,12 @@ def undelete(
 ) -> None:
     """Bring back deleted segments of topics, from a bucket that keeps versions (S3, and servers like it).
 
-    Without --yes it only shows the plan, with the time of each deletion: segments that retention, rm or gc deleted on
-    purpose come back too, unless the times exclude them. Delete markers are removed, and nothing is copied or
+    Without --yes, only show the plan, with the time of each deletion. Segments that retention, rm or gc deleted on
+    purpose come back too, so limit the times of deletion. Delete markers are removed, and nothing is copied or
     overwritten. A manifest comes back after the segment's other objects, so that no incomplete segment is ever visible.
-    A segment without an older version of each object stays deleted. First a legal hold keeps gc and rm away from each
-    topic, and ten seconds later all know it; release it when you have what you need. It needs the rights
-    s3:ListBucketVersions and s3:DeleteObjectVersion. Offsets of consumer groups are not in the bucket's segments.
+    A segment without an older version of each object stays deleted. Before that, a legal hold is placed on each topic,
+    which keeps gc and rm away; release the hold when you have what you need. The command needs the rights
+    s3:ListBucketVersions and s3:DeleteObjectVersion. Offsets of consumer groups are not restored.
 
     Example: tieredstore restore undelete orders -c store.properties --deleted-since 2026-01-31T08:00Z
     """

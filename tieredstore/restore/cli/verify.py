@@ -1,4 +1,4 @@
-"""``restore verify``: what a restore has put into a cluster, compared with the bucket record by record.
+"""``restore verify``: compare the records that a restore has put into a cluster with the bucket.
 
 Separate from the other commands of ``restore``, because it changes nothing.
 """
@@ -38,9 +38,9 @@ def verify(
 ) -> None:
     """Compare the committed records of a restore with the bucket, one by one: offset, time, key, value, headers.
 
-    Each partition gets a digest per side. Of a difference, the first record is named, and the exit code is 4. Offsets
-    that the bucket has lost since are named and not compared: then it is 3. Those that a run's cut left out are named
-    too. --from and --to are offsets or times of the bucket, for --same-offsets.
+    The output has a digest of each side per partition. If they differ, it names the first different record, and the
+    exit code is 4. Offsets that the bucket has lost since are listed and not compared; then the exit code is 3. Offsets
+    that a run's cut left out are listed too. --from and --to are offsets or times in the bucket, for --same-offsets.
 
     Example: tieredstore restore verify orders -c store.properties --bootstrap-server broker1:9092
     """

@@ -135,9 +135,9 @@ def _partitions(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool) 
     needed, count = source.partition_count, target.partition_count
     name = f"{target.topic} has {count} partitions"
     if is_rehashed:
-        return Check("partitions", Verdict.GOOD, f"{name}, and keys are hashed anew")
+        return Check("partitions", Verdict.GOOD, f"{name}, and keys are hashed again")
     if needed > count:
-        detail = f"{name} in the target, and {needed} in the bucket: add partitions, or hash keys anew (--partitioner)"
+        detail = f"{name} in the target, and {needed} in the bucket: add partitions, or hash keys again (--partitioner)"
         return Check("partitions", Verdict.BAD, detail)
     if needed < count:
         return Check("partitions", Verdict.WARN, f"{name}, and the bucket {needed}: clients will place keys otherwise")

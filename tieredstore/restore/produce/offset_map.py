@@ -232,7 +232,7 @@ class OffsetMap:
         """
         topic, known = self._find(where)
         if topic.is_rehashed:
-            raise ConfigError(f"the run {self.run} hashed the keys of {where[0]} anew: it has no exact offsets")
+            raise ConfigError(f"the run {self.run} hashed the keys of {where[0]} again, so it has no exact offsets")
         partition, runs = next(iter(self._mapped.get(where, {}).items()), (where[1], _PairRuns(where, where[1])))
         at = runs.find(offset)
         if at < len(runs):
