@@ -1,5 +1,8 @@
 """``restore snapshot`` and ``schemas``: save in the bucket what a cluster needs besides its segments, and restore
-schemas."""
+schemas.
+
+Separate from the other commands of ``restore``, because it restores no records.
+"""
 
 from __future__ import annotations
 
