@@ -100,8 +100,7 @@ def test_brokers_killed_during_a_run(tmp_path: Path) -> None:
         start_kafka_cluster(3, **SAFE) as cluster,
         TargetCluster({"bootstrap.servers": cluster.bootstrap_servers}) as target,
     ):
-        # Else it would have the controller's default, one replica.
-        target.create(CONTROL_TOPIC, NewTopic({"cleanup.policy": "compact"}, 1, 3))
+        wait_for(partial(has_replicas, target, target.control_topic().topic))
         for victim, step in enumerate(("flush", "commit"), 1):
             source = mixed_topics(tmp_path / step, "orders")
             target.create(step, NewTopic({}, source.topics["orders"], 3))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.restore.produce.restores import Restore, SourceBucket, mixed_topics
 from tests.support.kafka.kafka_topics import make_topic
-from tests.support.servers.kafka import KafkaServer
+from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import KAFKA_39, start_kafka_cluster
 from tieredstore.catalog.lineage import Span
 from tieredstore.errors import BrokerError, ConfigError, ResourceNotFoundError
@@ -195,6 +195,15 @@ def test_a_missing_topic_is_created_as_a_file_says(kafka: KafkaServer, source: S
         topic = cluster.target(name)
     assert topic is not None
     assert (topic.partition_count, dict(topic.own)) == (3, new.settings)
+
+
+def test_the_control_topic_has_the_replicas_that_one_broker_can_have() -> None:
+    # With three brokers it has three: test_brokers_killed_during_a_run.
+    with (
+        start_kafka(**{"default.replication.factor": "3"}) as server,
+        TargetCluster({"bootstrap.servers": server.bootstrap_servers}) as target,
+    ):
+        assert target.control_topic() == target.control_topic()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Separate from ``dry_run``, which judges these facts and makes no requests.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
@@ -110,10 +110,8 @@ class TargetCluster(LiveCluster):
 
     def longest_transaction_ms(self) -> int | None:
         """Return the brokers' ``transaction.max.timeout.ms``; None if the login may not see it."""
-        client = self._clients.get()
-        listed = client.metadata(self._timeout_s, f"the brokers of {self._servers} cannot be listed")
         try:
-            entries = self.broker_settings(min(listed.brokers))
+            entries = self.broker_settings(min(self._brokers()))
         except BrokerDeniedError:
             return None
         return int(entries["transaction.max.timeout.ms"].value)
@@ -122,15 +120,21 @@ class TargetCluster(LiveCluster):
         """Create a topic; raise BrokerError if the brokers refuse."""
         self.create_topic(topic, new.partition_count or -1, new.replication_factor or -1, new.settings)
 
+    def _brokers(self) -> Collection[int]:
+        client = self._clients.get()
+        return client.metadata(self._timeout_s, f"the brokers of {self._servers} cannot be listed").brokers
+
     def control_topic(self) -> TargetTopic:
-        """Return the control topic; create it if it is missing.
+        """Return the control topic; create it if it is missing, with three replicas if there are as many brokers.
 
         Raise ConfigError if the topic is not compacted, because it would lose positions of runs.
         """
         found = self.target(CONTROL_TOPIC)
         if found is None:
+            # The cluster's default may be one replica, or more than there are brokers.
+            replicas = min(3, len(self._brokers()))
             try:
-                self.create(CONTROL_TOPIC, NewTopic({"cleanup.policy": "compact"}, partition_count=1))
+                self.create(CONTROL_TOPIC, NewTopic({"cleanup.policy": "compact"}, 1, replicas))
             except BrokerError:
                 # Another run may have created the control topic concurrently.
                 if self.target(CONTROL_TOPIC) is None:
