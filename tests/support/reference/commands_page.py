@@ -25,9 +25,8 @@ For users of the command line and authors of scripts. `make docs` generates this
 $ tieredstore ls -c store.properties
 ```
 
-- `tieredstore COMMAND --help` has examples. `TIEREDSTORE_SETTINGS` may name the settings file instead of `-c`.
-- *Store*, *Cluster*, *Window* and *Values* in the lists below stand for all [shared options](#shared-options) of these
-  groups.
+- `tieredstore COMMAND --help` has examples, and all options of the command, the [shared ones](#shared-options)
+  included. `TIEREDSTORE_SETTINGS` may name the settings file instead of `-c`.
 - **These only add**, and act at once (`upload`, `mirror`, `holds place` and `uploader` have `--dry-run`):
   {adds}.
 - **These delete or rewrite**, and so does `mirror --repair`. They print their plan and exit with 0; `--yes` applies it.
@@ -48,18 +47,11 @@ For users of the command line who restore, upload, run pipelines, or publish and
 $ tieredstore restore --help
 ```
 
-[Commands](commands.md) has what holds for all of them, the [shared options](commands.md#shared-options) with their
-groups, and the [exit codes](commands.md#exit-codes)."""
+[Commands](commands.md) has what holds for all of them, the [shared options](commands.md#shared-options), and the
+[exit codes](commands.md#exit-codes)."""
 
 _EVERYWHERE: Final = {"--help", "-v, --verbose"}
 _NO_PANEL: Final = "Options"
-_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Store": ("-c", "--store"),
-    "Cluster": ("--bootstrap-server", "--kafka-config", "-X"),
-    "Window": ("--from", "--to"),
-    "Values": ("--key", "--value", "--registry", "--registry-config", "--invalid"),
-}
-"""Shared options that most commands have together."""
 
 _MEANINGS: Final[Mapping[int, str]] = {
     1: "output could not be written, or any other error of the library",
@@ -180,22 +172,8 @@ def _shared(commands: Mapping[str, Help], shared: set[Option]) -> Iterator[str]:
 def _command(one: Help, summary: str, shared: set[Option]) -> Iterator[str]:
     yield f"`{one.arguments}`: {summary}" if one.arguments else summary
     own = [option for options in one.panels.values() for option in options if option not in shared]
-    yield from ["", *map(_item, own)]
-    named = [
-        name for title, options in one.panels.items() if title != "Arguments" for name in options if name in shared
-    ]
-    names = [_short(name) for name, _ in named]
-    for title, group in _GROUPS.items():
-        if set(group) <= set(names):
-            names = [name for name in names if name not in group]
-            names.append(f"*{title}*")
-    if names:
-        yield f"- shared: {' '.join(name if name.startswith('*') else f'`{name}`' for name in names)}"
-
-
-def _short(name: str) -> str:
-    """Return an option's first name, which is the short one if there is one."""
-    return name.split(",", maxsplit=1)[0].split(maxsplit=1)[0]
+    if own:
+        yield from ["", *map(_item, own)]
 
 
 def _item(option: Option) -> str:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Final
 
 from tests.support.paths import REPOSITORY
 
 GOLDEN: Final = REPOSITORY / "tests" / "cli" / "golden" / "json.txt"
-_ROW: Final = re.compile(r"^`(\w+)`(?: ([a-z ]+))? \| (.*?)(?: \| (.*))?$")
+_ROW: Final = re.compile(r"^`(\w+)`(?: ([a-z ]+))? \| (.*)$", re.MULTILINE)
 _SECTION: Final = "### "
 _FEWEST: Final = 3
 """Minimum number of own names for a section of a command."""
 _INTEGER: Final = "integer"
 """The type of rows that name none."""
-_CHANGING: Final = re.compile(r"means all of them: [^.]*\.")
+_CHANGING: Final = re.compile(r"These commands change something: [^.]*\.")
 _OF_OUTCOMES: Final = "new_segment_id"
-_MOST: Final = 4
-"""Maximum number of commands in a row."""
+_ASTERISK: Final = "*"
 
 
 def renew_page(page: str) -> str:
@@ -33,35 +32,30 @@ def renew_page(page: str) -> str:
             types[name].update(set(kinds.split("|")) - {"null"})
             commands[name].add(command)
     changing = commands[_OF_OUTCOMES]
-    known = {name: (kind, meaning, where) for name, kind, meaning, where in rows_of(page)}
+    known = {name: (kind, meaning) for name, kind, meaning in rows_of(page)}
     by_command: dict[str, dict[str, str]] = defaultdict(dict)
     for name in sorted({*known, *types} - {date for date in types if is_date(date, types) and date not in known}):
         # A name that no command prints for the golden bucket keeps its row.
-        kind, meaning, where = known.get(name, ("", "TODO", ""))
-        kind, where = _type_of(types[name]) or kind, _shown(commands[name], changing) or where
-        by_command[where][name] = f"`{name}`{'' if kind in ('', _INTEGER) else f' {kind}'} | {meaning}"
-    own = {where for where, rows in by_command.items() if where.count("`") == 2 and len(rows) >= _FEWEST}
-    shared = {
-        name: f"{row} | {where}" for where, rows in by_command.items() if where not in own for name, row in rows.items()
-    }
-    lines = ["---|---|---", *(row for _, row in sorted(shared.items())), "", "## Names of one command"]
+        kind, meaning = known.get(name, ("", "TODO"))
+        kind = _type_of(types[name]) or kind
+        shown = "" if kind in ("", _INTEGER) else f" {kind}"
+        by_command[_shown(commands[name], changing)][name] = f"`{name}`{shown} | {meaning}"
+    of_changing = by_command.pop(_ASTERISK).values()
+    own = {where for where, rows in by_command.items() if where and len(rows) >= _FEWEST}
+    shared = [row for where, rows in by_command.items() if where not in own for row in rows.values()]
+    lines = ["---|---", *sorted(shared), "", "## Names of commands that change something", ""]
+    lines += ["name | meaning", "---|---", *of_changing, "", "## Names of one command"]
     for where in sorted(own):
         lines += ["", f"{_SECTION}{where}", "", "name | meaning", "---|---", *by_command[where].values()]
-    head, _, _ = page.partition("---|---|---\n")
+    head, _, _ = page.partition("---|---\n")
     listed = ", ".join(f"`{command}`" for command in sorted(changing))
-    head = _CHANGING.sub(f"means all of them: {listed}.", head)
+    head = _CHANGING.sub(f"These commands change something: {listed}.", head)
     return head + "\n".join(lines) + "\n"
 
 
-def rows_of(page: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the name, type, meaning and commands of each row."""
-    section = ""
-    for line in page.splitlines():
-        if line.startswith(_SECTION):
-            section = line.removeprefix(_SECTION)
-        elif (row := _ROW.match(line)) is not None:
-            name, kind, meaning, where = row.groups("")
-            yield name, kind, meaning, where or section
+def rows_of(page: str) -> list[tuple[str, str, str]]:
+    """Return the name, type and meaning of each row."""
+    return _ROW.findall(page)
 
 
 def is_date(name: str, names: Collection[str]) -> bool:
@@ -74,6 +68,7 @@ def _type_of(kinds: set[str]) -> str:
 
 
 def _shown(commands: set[str], changing: set[str]) -> str:
-    others = sorted(commands - changing if changing <= commands else commands)
-    shown = (["*changing*"] if changing <= commands else []) + [f"`{command}`" for command in others]
-    return ", ".join(shown) if len(others) <= _MOST else "many"
+    """Return the heading of a name: its only command, an asterisk if all changing commands have it, or nothing."""
+    if changing <= commands:
+        return _ASTERISK
+    return f"`{next(iter(commands))}`" if len(commands) == 1 else ""
