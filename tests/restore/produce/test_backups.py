@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import tieredstore as ts
 from tests.restore.produce.restores import TIME_MS, Kept, Restore, SourceBucket, committed, mapped, mixed_topics
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.kafka.kafka_topics import make_topic
@@ -19,6 +20,8 @@ from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import DataLossError
+from tieredstore.format.cluster_snapshot import ClusterSnapshot, TopicSettings
+from tieredstore.ops.snapshots.storing import Snapshots
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
@@ -242,3 +245,20 @@ def test_missing_files_are_a_loss(kafka: KafkaServer, tmp_path: Path, name: str,
     restore.source.committed["orders", 0] = [record for record in kept if not start <= record[0] < stop]
     assert 0 < len(restore.source.committed["orders", 0]) < len(kept)
     restore.check()
+
+
+def test_a_topic_of_a_backup_is_created_by_a_snapshot_of_the_bucket(
+    kafka: KafkaServer, secor: Path, tmp_path: Path
+) -> None:
+    target, words = f"{make_topic(kafka)}-new", ("--create-with", "snapshot")
+    with ts.open(tmp_path) as bucket:
+        for taken_ms, retention in ((1000, "604800000"), (2000, "-1")):
+            held = TopicSettings("orders", "AAAAAAAAAAAAAAAAAAAAAA", 2, 1, {"retention.ms": retention})
+            Snapshots.of(bucket.manager).write(ClusterSnapshot("c1", taken_ms, (held,)), is_hourly=False)
+            done = restore_by_command(secor, tmp_path, kafka, f"orders={target}", *words)
+            if retention != "-1":
+                # Nothing is created that would then be refused.
+                done.fails(2, f"{target} deletes old records (retention.ms=604800000, retention.bytes=-1)")
+    assert done.code == 0, done
+    assert f"created {target}" in done.stderr
+    assert len(committed(kafka, target, 0)) == len(SECOR_OFFSETS)

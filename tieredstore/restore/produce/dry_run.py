@@ -19,18 +19,19 @@ from tieredstore.model import human_bytes, utc_text
 from tieredstore.ops.doctor.checkup import Check, Verdict
 from tieredstore.records.columns import int64_values
 from tieredstore.restore.produce.source import SourceTopics, header_lists
-from tieredstore.restore.produce.target import TargetCluster
+from tieredstore.restore.produce.target import TargetCluster, TargetTopic
 from tieredstore.restore.produce.transactions import TRANSACTION_MS
 from tieredstore.restore.retention import deleted_spans, number_of
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
     from tieredstore.restore.produce.source import SourceBatch
-    from tieredstore.restore.produce.target import NewTopic, NewTopics, TargetTopic
+    from tieredstore.restore.produce.target import NewTopic, NewTopics
     from tieredstore.restore.produce.transactions import Headers
 
 _BEFORE: Final = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")
 _AFTER: Final = ("message.timestamp.after.max.ms", "message.timestamp.difference.max.ms")
+_KEEP_ALL: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _BATCH_BYTES: Final = 61
 """Size of a batch's header in bytes. ``max.message.bytes`` limits a batch, even one with a single record, including
 this header."""
@@ -327,6 +328,13 @@ def examine(
                 # If no number of partitions is given, the topic gets as many as the bucket has.
                 created = replace(created, partition_count=created.partition_count or source.partition_count)
                 missing[name] = created
+                # Other settings are the cluster's: they are checked once the topic exists.
+                planned = TargetTopic(name, created.partition_count or 0, 0, _KEEP_ALL | created.settings, {}, None)
+                found = (
+                    _retention(source, planned, is_rehashed=is_rehashed, now_ms=now_ms),
+                    _compaction(source, planned),
+                )
+                checks += [check for check in found if check.outcome is Verdict.BAD]
             checks.append(_check_missing(name, created, source.partition_count, is_rehashed=is_rehashed))
         needed_ms = int(properties.get("transaction.timeout.ms", TRANSACTION_MS))
         checks += [check_transactions(needed_ms, cluster.longest_transaction_ms()), *unknown_to_clients(options.run)]
