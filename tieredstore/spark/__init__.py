@@ -37,9 +37,9 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Register the data sources ``tieredstore``, ``memq`` and those of plug-ins in a Spark session.
 
-    Spark finds them by itself only if the package was installed from a wheel, and on some clusters not even then. The
-    Python of Spark's workers must have ``tieredstore[spark]``; else this raises ConfigError. Set ``PYSPARK_PYTHON`` to
-    such a Python before the session begins.
+    Spark finds the data sources by itself only if the package was installed from a wheel, and not on all clusters.
+    Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``: set ``PYSPARK_PYTHON`` to a Python
+    that has it before the session begins.
     """
     from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
     from tieredstore.spark.source.workers import check_worker_python  # noqa: PLC0415
@@ -52,9 +52,9 @@ def register(spark: SparkSession) -> None:
 def read(spark: SparkSession, source: StoreLike, topic: str, **options: str) -> DataFrame:
     """Return a topic as a DataFrame with the columns of Spark's Kafka source.
 
-    ``source`` is a store in any form that :func:`tieredstore.open` takes. If it is a bucket with a broker, records of
-    the broker follow those of the bucket. ``options`` are those of ``spark.read.format("tieredstore")``, without the
-    store's.
+    ``source`` is a store in any form that :func:`tieredstore.open` takes. If ``source`` names a broker too, the
+    broker's newer records follow the bucket's. ``options`` are the options of ``spark.read.format("tieredstore")``
+    other than the store's settings.
     """
     from tieredstore.spark.source.store_source import store_source  # noqa: PLC0415  as below
 

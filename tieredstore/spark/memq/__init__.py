@@ -1,1 +1,1 @@
-"""Topics of batches in Spark: ``spark.read.format("memq")``, and queries that write to one."""
+"""Topics of batches in Spark: ``spark.read.format("memq")``, and queries that write to a topic."""

@@ -35,7 +35,7 @@ from tieredstore.spark.source.rows import MEMQ_ROWS, OutOfRange
 from tieredstore.spark.source.store_source import StoreSource
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
-"""Maximum stored bytes per task. A single Message may have more, and then has a task of its own."""
+"""Maximum stored bytes per task. A larger Message gets a task for itself."""
 
 _TOPIC: Final = Option[tuple[str, ...] | None]("topic", topics, None, "the topic; only one")
 _START_OFFSETS: Final = Option[Places | None](
@@ -160,7 +160,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOption
 def parse_sink_options(options: Mapping[str, str]) -> tuple[str, StoreSource]:
     """Return topic and store of a writing query. Raise ConfigError for options that are only for reading."""
     texts = OptionTexts(options)
-    # Ignore options of the query itself, which Spark passes to the writer too.
+    # Spark passes the query's own options to the writer too, so ignore them.
     given = {name: text for name, text in options.items() if name.lower() not in ("checkpointlocation", "path")}
     if reading := texts.names_given(_READING):
         raise ConfigError(

@@ -70,7 +70,8 @@ def batches_from(
 ) -> Iterator[PlannedBatch]:
     """Yield the batches of a read partition from ``offset`` to ``end`` (exclusive; None: the queue's end).
 
-    If retention has deleted the first of them, raise DataLossError with ``fail_on_data_loss``, else begin after them.
+    If retention has deleted batches from ``offset`` on, raise DataLossError with ``fail_on_data_loss``, else begin at
+    the first existing batch.
     """
     if end is not None and offset >= end:
         return iter(())
@@ -85,7 +86,7 @@ def batches_from(
 
 
 def plan_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
-    """Return the batches that a batch query reads. Offsets and times are resolved now."""
+    """Return the batches that a batch query reads. This call resolves offsets and times."""
     topics = topics_of(options.store)
     if options.by_listing:
         return list_batches(topics, options)
@@ -107,7 +108,7 @@ def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch
     try:
         topic = topics.get(options.topic)
     except TopicNotFoundError:
-        # List where objects of a new topic would be if the topic's configuration is lost with its queue.
+        # If the topic's configuration is lost with its queue, list the default path of a new topic.
         settings = topics.settings
         path = check_path(f"{settings.key_prefix}{settings.section(BatchSettings).cluster}/topics/{options.topic}")
         topic = Topic(options.topic, 1, path, settings.section(BatchSettings).hashing)
@@ -153,8 +154,8 @@ def tasks_of(
 ) -> list[tuple[PlannedBatch, ...]]:
     """Divide batches among tasks, in order. Each task has batches, or parts of one, of a single read partition.
 
-    A task has at most ``max_bytes``, except for a single larger Message. ``index_of`` is called only for batches that
-    must be cut.
+    A task has at most ``max_bytes``, or a single larger Message. ``index_of`` is called only for batches that must be
+    divided.
     """
     total = sum(batch.size for batch in batches)
     if min_tasks is not None:

@@ -63,8 +63,8 @@ class _TopicWriter:
                     _add(batches, batch)
                 return EpochMessage(query, epoch, task, batches.finish())
             except BaseException:
-                # Delete the batches, which no queue entry will ever name: Spark retries the task with new ones, or the
-                # query fails.
+                # No queue entry will ever name these batches, because Spark retries the task with new batches or the
+                # query fails. So delete them.
                 batches.discard()
                 raise
 
@@ -114,7 +114,7 @@ class MemqWriter(_TopicWriter, DataSourceArrowWriter):
 
 
 class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
-    """Writes the rows of a stream. Each epoch enters the queue once, however often Spark repeats it."""
+    """Writes the rows of a stream. Each epoch (micro-batch) enters the queue once, however often Spark repeats it."""
 
     def write(self, iterator: Iterator[Any]) -> EpochMessage:
         """Write the rows of one task of an epoch."""
@@ -123,12 +123,12 @@ class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
             return self._write(iterator, query, int(epoch), _task_number())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Append the epoch's batches to the queue, if no earlier attempt has done so."""
+        """Append the epoch's batches to the queue, unless an earlier attempt has already appended them."""
         with one_sentence():
             self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete the batches of all tasks, if the epoch is not recorded with them."""
+        """Delete the batches of all tasks, unless the queue records the epoch with these batches."""
         with one_sentence():
             self._abort(messages, batchId)
 

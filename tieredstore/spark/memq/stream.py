@@ -1,7 +1,7 @@
 """The stream reader of a topic of batches.
 
 Its offset in a checkpoint is ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``: the next offset of
-each read partition. The end of the first batch has ``initialOffsets`` too, because after a restart Spark asks again
+each read partition. The end of the first batch also has ``initialOffsets``, because after a restart Spark asks again
 where the stream began. Separate from ``data_source``, which imports this module only for streams.
 """
 
@@ -129,7 +129,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> BatchLog:
         topics = topics_of(self._options.store)
         topic = topics.get(self._options.topic)
-        # Read the topic each time, because read partitions may be added. A BatchLog is opened anew only if the topic
+        # Read the topic each time, because read partitions may be added. Open a new BatchLog only if the topic has
         # changed.
         if self._log is None or self._log.topic != topic:
             self.stop()
@@ -161,8 +161,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return admit(walks, min(most or _MOST_BATCHES, _MOST_BATCHES), size)
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
-        """Yield the batches from ``offset`` to ``stop``. A partition added later has no offset and begins at its
-        start.
+        """Yield the batches from ``offset`` to ``stop``. A partition that was added after the start of the stream has
+        no offset and begins at its first batch.
         """
         log = self._open()
         begin = log.queue.start(partition) if offset is None else offset
@@ -181,7 +181,7 @@ def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """A checkpoint: the next offset of each read partition. ``initial`` has those offsets at the start of the first
+    """A checkpoint: the next offset of each read partition. ``initial`` has the offsets at the start of the first
     batch.
     """
 

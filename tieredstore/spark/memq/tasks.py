@@ -69,7 +69,8 @@ def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.Record
     Memory holds a few objects of the task. With ``sortByKey`` it holds all rows of the task.
     """
     spare_modules()
-    # Return no rows for an InputPartition of Spark's own class: Spark runs one task even for a plan without tasks.
+    # Spark runs one task, with an InputPartition of its own class, even for a plan without tasks. Return no rows for
+    # it.
     if not isinstance(task, MemqTask):
         return iter(())
     reading = _Reading(options)
@@ -178,8 +179,8 @@ class _Reading:
 
 
 class MemqReader(DataSourceReader):
-    """Reads the batches that the options of a batch query select. They are resolved once, in a process beside the
-    driver.
+    """Reads the batches that the options of a batch query select. A process beside the driver resolves the options
+    once.
     """
 
     def __init__(self, options: TopicOptions) -> None:

@@ -57,9 +57,9 @@ _BEAT_S: Final = 900.0
 class PipelineRun:
     """Runs one pipeline as a streaming query. Close it after the query has ended.
 
-    - ``checkpoint`` is a folder for Spark's checkpoint, by default a local one. It may be lost or old.
+    - ``checkpoint`` is a folder for Spark's checkpoint, by default a local folder. The checkpoint may be lost or old.
     - With ``once``, the query ends when everything present now is written.
-    - ``take_over`` is a generation to seal and continue, if that is not done yet.
+    - ``take_over`` is the number of a generation to seal and continue, unless that was done before.
 
     Raises ConfigError for wrong settings, and ResourceNotFoundError, with ``once``, for named topics that do not exist.
     Waits while a store or broker is unavailable.
@@ -75,7 +75,7 @@ class PipelineRun:
         take_over: int | None = None,
         health: Health | None = None,
     ) -> None:
-        """Start the query. ``health`` then shows what the query waits for."""
+        """Start the query. ``health`` shows the store or broker that the query waits for."""
         self._spark, self._is_up = spark, 0
         self._file = str(Path(file).absolute())
         pipeline = load_pipeline(self._file)
@@ -123,7 +123,7 @@ class PipelineRun:
     def mark(self, *, idle_s: float = 60.0) -> None:
         """Record in the log that everything is published, if nothing was written for ``idle_s``.
 
-        If another driver has taken over, this fails and ends the query.
+        If another driver has taken over, the query ends with an error.
         """
         try:
             self._sink.mark_published(idle_s=idle_s)
@@ -135,9 +135,10 @@ class PipelineRun:
         self._is_up = int(self.query.isActive)
 
     def drain(self, deadline: Deadline) -> None:
-        """Let the running batch finish, then end the query. Write the remaining records too if the settings say so.
+        """Let the running batch finish, then end the query. With ``secor.upload.on.shutdown``, also write the remaining
+        records.
 
-        The next run does what is left at the deadline. Raises the error of writing the remaining records.
+        The next run writes what is unwritten at the deadline. Raises the error of writing the remaining records.
         """
         if not self._sink.stop(deadline):
             _logger.error("%s: the running batch did not end in time; the next run writes it", self.name)
@@ -274,8 +275,8 @@ def _failure_of(query: StreamingQuery) -> BaseException | None:
 
 
 def session(threads: int | None, conf: Mapping[str, str]) -> SparkSession:
-    """Make a session from Spark's settings. With ``threads`` it is a local session that runs so many tasks at a
-    time.
+    """Make a session from Spark's settings. With ``threads``, make a local session that runs this many tasks in
+    parallel.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("tieredstore pipeline")

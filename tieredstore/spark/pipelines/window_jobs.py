@@ -100,7 +100,7 @@ class WindowJobs:
             raise
 
     def _numbers(self, tasks: Sequence[WindowTask]) -> DataFrame:
-        """Return a DataFrame with one row per task, its number. Each row is in a Spark task of its own."""
+        """Return a DataFrame of task numbers. Each row is in a separate Spark task."""
         return self._spark.range(0, len(tasks), 1, len(tasks))
 
     def _run(self, tasks: Sequence[WindowTask]) -> list[Written | Failed]:
@@ -126,7 +126,7 @@ class WindowJobs:
                 errors.append(error)
         if errors:
             self._discard(outcomes)
-            # Prefer a permanent error, which tells the user more than a transient one.
+            # Prefer a permanent error, because it tells the user more than a transient error.
             raise min(errors, key=lambda error: error.retryable)
         return outcomes
 
@@ -187,7 +187,7 @@ class FrameJob:
                     yield rows.cast(_MICROSECONDS)
 
     def write(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Write offset windows; yield a report for each run of rows that belong to one window."""
+        """Write offset windows. Yield a report for each group of adjacent rows of one window."""
         spare_modules()
         for number, pieces in groupby(self._pieces(batches), key=lambda one: one[0]):
             report = pack(self._report(self.tasks[number].window, (rows for _, rows in pieces)))
@@ -273,8 +273,9 @@ def join_results(
 ) -> list[Written]:
     """Return the results of all offset windows. Records that the frame dropped count as filtered.
 
-    ``read`` has the number of records of each window before the frame. Raises InvalidValueError, and discards the
-    prepared files (uploaded, not yet visible), if rows of a window came from several tasks or in several runs.
+    ``read`` has the number of records of each window before the frame. If rows of a window came from several tasks, or
+    mixed with rows of other windows, raise InvalidValueError and discard the prepared files (uploaded, not yet
+    visible).
     """
     by_start: defaultdict[tuple[str, int, int], list[Written]] = defaultdict(list)
     for one in written:

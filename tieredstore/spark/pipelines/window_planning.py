@@ -53,9 +53,9 @@ class Planning:
         """The end of the last planned batch, and its tasks."""
 
     def fix(self) -> None:
-        """Let all later plans end at what is present now.
+        """Let all later plans end at the records that are present now.
 
-        The progress is read before the snapshot, because another process may write more in between.
+        The progress is read before the snapshot of the logs, so that the snapshot reaches at least as far.
         """
         if self._positions is None:
             self._positions = dict(self._read_log())
@@ -80,13 +80,13 @@ class Planning:
         if self._last is not None and self._last[0] == end:
             return self._last[1]
         refuse_newer_offsets(PIPELINE_OFFSETS, end)
-        # After a restart Spark repeats the last batch. Leave out its committed offset windows, whose records may be
-        # gone.
+        # After a restart Spark repeats the last batch. Leave out its committed offset windows, because their records
+        # may be deleted by now.
         windows = find_unwritten([Window(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
 
     def pack_tasks(self, end: Json) -> list[bytes]:
-        """Return the tasks of the batch, packed for the processes that run them."""
+        """Return the tasks of the batch, pickled for the processes that run them."""
         return [pack(task) for task in self.tasks(end)]
 
     def _find_due(self, start: Json) -> list[Window]:

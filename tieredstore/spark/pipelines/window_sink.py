@@ -42,7 +42,7 @@ _logger: Final = logging.getLogger(__name__)
 _FINALIZE_S: Final = 60.0
 _MEASURE_S: Final = 60.0
 _MEASURE_AGAIN_S: Final = 5.0
-"""Seconds to wait after a failed measurement; short, so that a recovery is noticed soon."""
+"""Seconds to wait after a failed measurement of the lag. The wait is short, so that a recovery is noticed soon."""
 
 _ALONE_S: Final = 60.0
 
@@ -54,7 +54,7 @@ _OUTPUT: Final = "output"
 
 
 class _Away:
-    """Remembers which sides, source or output, failed at the last check while there was nothing to write."""
+    """Failures of source and output at the last check, made while there was nothing to write."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -62,7 +62,7 @@ class _Away:
 
     @property
     def reason(self) -> str | None:
-        """The failure of one side, or None if both answer. Safe from any thread, as is ``waiting_s``."""
+        """The failure of source or output, or None if both answer. Any thread may read it, and ``waiting_s`` too."""
         return next(iter(list(self._reasons.values())), None)
 
     @property
@@ -81,8 +81,8 @@ class _Away:
 class WindowSink:
     """The function that Spark's ``foreachBatch`` calls with one batch after the other, on Spark's threads.
 
-    The commit log, not Spark, decides which offset windows of a batch are already written. While a store is
-    unavailable, this waits.
+    The commit log, not Spark, decides which offset windows of a batch are already written. A call waits while a store
+    is unavailable.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class WindowSink:
     def check_topics(self, *, ends: bool) -> None:
         """Check at the start that all named topics exist.
 
-        If one does not, a run that ``ends`` raises ResourceNotFoundError: it would seem to succeed. A run that
-        continues logs a warning, because the topic may be created later.
+        If a topic does not exist, a run that ``ends`` raises ResourceNotFoundError, because the run would otherwise
+        seem to succeed. A run that continues logs a warning, because the topic may be created later.
         """
         try:
             self._patiently(lambda: self._runner.check_topics(self._runner.look()))
@@ -218,7 +218,7 @@ class WindowSink:
     def measure(self) -> None:
         """Update the count of unwritten records from time to time, except while a batch is running.
 
-        The source may be unavailable for the planner, which is another process. The driver notices that here.
+        The planner is another process. If the source is unavailable, the driver notices it only here.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -334,8 +334,8 @@ class AheadBatch:
         return self._written
 
     def close(self) -> None:
-        """Cancel the job and discard its files, unless they were taken. If the job is still running when this gives
-        up waiting, the job's thread discards them.
+        """Cancel the job and discard its files, unless ``take`` has returned them. If the job is still running after a
+        limited wait, the job's thread discards the files.
         """
         self._is_unwanted = True
         give_up_at = time.monotonic() + _CLOSING_S

@@ -1,8 +1,8 @@
 """The stream of a pipeline's due offset windows. Each row is a task: a window and where to read its records.
 
-Spark plans in a process of its own, which takes a second or more to start. So for a run with ``once``, the driver
-plans. The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same ones.
-Only the commit log has the pipeline's progress, whatever the checkpoint says.
+Spark plans in a separate process, which takes a second or more to start. So for a run with ``once``, the driver plans.
+The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same windows. The
+pipeline's progress comes only from the commit log, whatever the checkpoint says.
 
 Spark imports this module in each process that it starts for a stream. Processes that do not plan need no other module
 of pipelines.
@@ -68,8 +68,8 @@ class _Tasks(InputPartition):
 class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans offset windows trigger by trigger. ``clock`` returns monotonic seconds.
 
-    As long as ``outage.seconds`` allows, an unavailable store or broker is no error: then no window is due. ``plan`` is
-    set if the driver has planned everything: then the reader looks up nothing.
+    For ``outage.seconds``, an unavailable store or broker is not an error, but no window is due. If ``plan`` is set,
+    the driver has planned everything, and the reader makes no request.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> Planning:
         if self._planning is None:
-            # Import here, since this imports stores, Arrow and the Kafka client, and many processes never plan.
+            # This module imports stores, Arrow and the Kafka client, and many processes never plan. So import it only
+            # here.
             from tieredstore.spark.pipelines.window_planning import planning_of  # noqa: PLC0415
 
             self._planning = planning_of(self._file, self._open, self._clock)

@@ -65,7 +65,7 @@ class WindowTask:
 class Job:
     """The offset windows of a batch for the Spark tasks of one job. An input row is the number of a window. Picklable.
 
-    Each process reads the settings file itself, so that no secret is sent. ``fingerprint`` is that of the driver's
+    Each process reads the settings file itself, so that no secret is sent. ``fingerprint`` is the hash of the driver's
     settings.
     """
 
@@ -112,7 +112,7 @@ class Report:
 
 
 def error_named(name: str, sentence: str) -> TieredStoreError:
-    """Make an error again from its class name and text, which another process reported."""
+    """Return the error with the class name and text that another process reported."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, TieredStoreError):
         return kind(sentence)
@@ -177,7 +177,7 @@ class OpenPipeline:
                 if (rest := _cut_records(batch, task.window.start, task.window.stop)) is not None:
                     yield rest
                 if int64_values(batch, "offset")[-1] >= task.window.stop - 1:
-                    # Do not read records after the offset window: they may be corrupt.
+                    # Stop here, because records after the offset window may be corrupt.
                     return
 
 

@@ -82,8 +82,8 @@ class BatchReader(DataSourceReader):
 class PushdownBatchReader(BatchReader):
     """A batch reader that skips data which Spark's filters exclude. Spark still checks every row.
 
-    It is a class of its own, because Spark rejects readers with ``pushFilters`` if its configuration forbids pushdown.
-    Users must enable it by an option, because Spark caches the tasks for a DataFrame's last filters and reuses them for
+    A separate class, because Spark rejects readers with ``pushFilters`` if its configuration forbids pushdown. Users
+    must enable pushdown by an option, because Spark caches the tasks for a DataFrame's last filters and reuses them for
     other queries of the same DataFrame.
     """
 
@@ -103,8 +103,8 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds that include all rows that Spark's filters let through. They may include more, since Spark checks each row
-    again.
+    """Bounds that include all rows that match Spark's filters. The bounds may include more rows, because Spark checks
+    each row again.
 
     - ``topics`` and ``partitions``: allowed values, None for any. A topic must start with all ``beginnings``.
     - ``first_partition`` to ``stop_partition``, ``first_offset`` to ``stop_offset``: ranges, their ends exclusive.
@@ -159,7 +159,7 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
     """Return the bounds of all ``filters``. Filters on columns other than topic, partition, offset and timestamp are
     ignored.
     """
-    # Ignore unknown filters: Spark applies every filter again, so an ignored one costs time but gives no wrong row.
+    # Spark applies every filter again, so ignoring an unknown filter costs time but gives no wrong row.
     bounds = Bounds()
     for one in filters:
         match one:
@@ -183,7 +183,9 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
 
 
 def _among(column: str, values: Sequence[object]) -> Bounds:
-    """Bound rows that have one of ``values``. These columns are never null, so a null matches no row."""
+    """Return bounds of the rows with one of ``values`` in the column. The column is never null, so a null matches no
+    row.
+    """
     match column:
         case "topic" if topics := _all(values, str):
             return Bounds(topics=frozenset(topics))
@@ -200,7 +202,7 @@ def _among(column: str, values: Sequence[object]) -> Bounds:
 
 
 def _from(column: str, value: object, *, beyond: bool) -> Bounds:
-    """Bound rows with at least ``value``, or, with ``beyond``, more than ``value``."""
+    """Return bounds of the rows with at least ``value``. With ``beyond``, the rows have more than ``value``."""
     match column, value:
         case "partition", int():
             return Bounds(first_partition=value + beyond)
@@ -214,7 +216,7 @@ def _from(column: str, value: object, *, beyond: bool) -> Bounds:
 
 
 def _upto(column: str, value: object, *, beyond: bool) -> Bounds:
-    """Bound rows with less than ``value``, or, with ``beyond``, at most ``value``."""
+    """Return bounds of the rows with less than ``value``. With ``beyond``, the rows have at most ``value``."""
     match column, value:
         case "partition", int():
             return Bounds(stop_partition=value + beyond)
@@ -232,6 +234,6 @@ def _all(values: Sequence[object], kind: type[_Value]) -> list[_Value]:
 
 
 def _microseconds(moment: datetime) -> int:
-    """Return the microseconds since 1970. Spark passes datetimes with a zone; take one without as UTC."""
+    """Return the microseconds since 1970. Spark passes datetimes with a zone; a datetime without zone counts as UTC."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)

@@ -83,7 +83,8 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
                 options = _check_options(parse_options(self.options, streaming=False))
                 return MappedReader(options, mapped, None if is_sized else cores)
 
-    # Make cloudpickle copy the class: by reference it would look for a module-level name, which does not exist.
+    # Make cloudpickle pickle the class by value. By reference, it would look for a module-level name, which does not
+    # exist.
     MappedRecords.__module__ = "__main__"
     return MappedRecords
 
@@ -113,7 +114,7 @@ class MappedReader(BatchReader):
 
 def _check_options(options: SourceOptions) -> SourceOptions:
     if options.filter_pushdown:
-        # Refuse filters: Spark would filter by the function's columns, not by those of the records.
+        # Spark would filter by the function's columns, not by the records' columns, so refuse filters.
         raise ConfigError(
             "the option filterPushdown has no meaning for map_records: filter in the function, or by offsets"
         )

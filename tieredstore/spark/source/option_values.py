@@ -210,7 +210,7 @@ def _of_topics(name: str, text: str, expected: str) -> dict[str, object]:
     try:
         value = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError):
-        # Catch RecursionError too, which json.loads raises for brackets nested some thousand deep.
+        # json.loads raises RecursionError for brackets nested some thousand deep.
         value = None
     if not isinstance(value, dict):
         raise wrong(name, text, f"{expected}, each name once")
@@ -241,7 +241,7 @@ def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
     """Return a JSON number as int. Also accept a text with a number, as Spark does."""
     if isinstance(number, str) and _WHOLE.fullmatch(number):
         number = int(number)
-    # Refuse True, which is an int in Python, but not a number in JSON.
+    # True is an int in Python, but not a number in JSON, so refuse it.
     if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
         shown = str(number)[:_MAX_SHOWN]
         raise ConfigError(f"the option {name} has {shown!r} for {what}; expected a whole number of {low} or more")
@@ -249,7 +249,7 @@ def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
 
 
 def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # Refuse repeated names, of which the last would count in JSON: of two offsets for a partition, one is a mistake.
+    # In JSON the last of repeated names would count. Two offsets for a partition are a mistake, so refuse them.
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError
@@ -285,8 +285,8 @@ def at_offsets(name: str, text: str) -> Places:
 
 
 Sides: TypeAlias = Sequence[Option[Places | None]]
-"""Options for the start or end of a read. As in Spark's Kafka source, the first one present counts and the others
-are ignored.
+"""Options for the start or end of a read. As in Spark's Kafka source, the first option that is present counts, and the
+other options are ignored.
 """
 
 

@@ -304,7 +304,7 @@ def _selection(texts: OptionTexts) -> Selection:
 
 
 def _isolation(texts: OptionTexts) -> Isolation:
-    # Accept Kafka's name too, so that a job that reads from brokers keeps its options.
+    # Accept Kafka's name of the option too, so that a job for Spark's Kafka source keeps its options.
     ours, kafkas = texts.get(_ISOLATION), texts.get(_ISOLATION_OF_KAFKA)
     if ours is not None and kafkas is not None and ours != kafkas:
         raise ConfigError(f"isolationLevel is {ours}, but {_ISOLATION_OF_KAFKA.name} is {kafkas}: set only one of them")
@@ -326,7 +326,7 @@ def _topic_ids(texts: OptionTexts, selection: Selection) -> Mapping[str, Uuid]:
         case Assign(partitions=assigned):
             selected = {topic for topic, _ in assigned}
         case _:
-            # Skip the check for a pattern, whose topics are known only after a listing.
+            # The topics of a pattern are known only after a listing, so skip the check.
             selected = set(ids)
     if surplus := sorted(set(ids) - selected):
         raise ConfigError(f"the option topicIds names {', '.join(surplus)}, not among the topics to read")

@@ -122,7 +122,7 @@ class RowShape:
 
     @property
     def decoder_columns(self) -> tuple[str, ...]:
-        """The columns to decode; at least one, to know the number of rows."""
+        """The columns to decode. There is at least one column, so that rows can be counted."""
         names = self._layout.decoder_names
         wanted = (names.get(name, name) for name in self.columns if name not in self._layout.of_batch)
         return tuple(wanted) or (self._layout.counted,)
@@ -171,7 +171,7 @@ class RowShape:
             ) from error
 
     def _repeat(self, name: str, value: str | int | None, count: int) -> pa.Array:
-        """Return a column of ``count`` equal values. It is a slice of one array, which grows with the largest batch."""
+        """Return a column of ``count`` equal values: a slice of one array, which grows with the largest batch."""
         known, constants = self._constants.get(name, (None, None))
         if constants is None or known != value or len(constants) < count:
             constants = repeat_value(value, count, self.arrow_schema.field(name).type)
@@ -190,7 +190,8 @@ def _spark_headers(headers: pa.Array, kind: pa.DataType) -> pa.Array:
     is_null = pc.fill_null(pc.equal(pc.list_value_length(headers), _ZERO), _TRUE)
     fields = [struct.field(0), struct.field(1)]
     typed = pa.StructArray.from_arrays([pairs.field(0), pairs.field(1)], fields=fields)
-    # Arrow accepts a mask only with offsets that begin at the start of their buffer. A slice's do not: copy them.
+    # Arrow accepts a mask only with offsets that begin at the start of their buffer. The offsets of a slice do not, so
+    # copy them.
     offsets = pc.add(headers.offsets, _ZERO) if headers.offset else headers.offsets
     return pa.ListArray.from_arrays(offsets, typed, type=kind, mask=is_null)
 
@@ -226,8 +227,8 @@ def schema_of(schema: StructType | pa.Schema | str) -> StructType:
 def apply_function(rows: Iterator[pa.RecordBatch], mapped: MappedRows | None) -> Iterator[pa.RecordBatch]:
     """Yield ``rows``, or the function's results if there is one, with exactly the types that Spark wants.
 
-    An error of ours in ``rows`` is shown as one sentence. The traceback of an error of the user's function has no
-    frames of this package.
+    An error of this package in ``rows`` is shown as one sentence. An error of the user's function has a traceback
+    without frames of this package.
     """
     if mapped is None:
         return each_in_one_sentence(rows)

@@ -9,8 +9,8 @@ records read, reveal that a new leader has truncated a log::
     {"version": 1, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
 
-The end of the first batch also has ``initialOffsets``, in the same form. To repeat that batch,
-Spark asks for its start again, and by then ``latest`` or a time may mean another offset.
+The end of the first batch also has ``initialOffsets``, in the same form. To repeat the first batch, Spark asks for the
+batch's start again, and ``latest`` or a time may then mean another offset.
 """
 
 from __future__ import annotations
@@ -186,10 +186,11 @@ class StreamOffsets:
         derived, now = _derived_ids(logs), moved.topic_ids
         stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], now, derived)}
         kept = {topic: self.topic_ids[topic] for topic, _ in stay}
-        # Never replace a real topic id by a derived one: only a real id reveals a re-created topic later.
+        # Never replace a real topic id by an id derived from the name, because only a real id reveals a re-created
+        # topic later.
         ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
-        # Keep the stream's start in the end of the first batch; later ends do not need it. If nothing was read in a
-        # partition, keep its epoch too, so that equal offsets give equal texts.
+        # Only the end of the first batch needs the stream's start. If nothing was read in a partition, keep its epoch
+        # too, so that equal offsets give equal texts.
         is_same = {where for where, at in stay.items() if moved.offsets.get(where, at) == at}
         epochs = {**moved.epochs, **{where: epoch for where, epoch in self.epochs.items() if where in is_same}}
         epochs = {where: epoch for where, epoch in epochs.items() if where not in is_same or where in self.epochs}
@@ -236,7 +237,7 @@ class StreamOffsets:
         if self.is_at(end):
             return {}
         if end.initial is not None:
-            # Use the epochs of the end: they are no earlier than those of the start.
+            # The epochs of the end are at least as late as the epochs of the start, so use them.
             begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
             return begun.windows_to(replace(end, initial=None), logs, on_loss)
         windows: Windows = {}
@@ -272,8 +273,8 @@ class StreamOffsets:
     def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss, answer: EpochEnd | None) -> int:
         known = self._known(where, log.topic_id, log.derived_id)
         if known is None:
-            # Report a new partition that does not begin at 0: retention was faster than the stream. A re-created topic
-            # is reported elsewhere, once for all its partitions.
+            # A new partition that does not begin at 0 has lost records: retention was faster than the stream. A
+            # re-created topic is reported elsewhere, once for all its partitions.
             if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
                 on_loss(BeginsLate(where, log.earliest))
             return log.earliest
@@ -397,7 +398,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         repeats.
         """
         with one_sentence():
-            # Use the snapshot that gave the batch's end; a newer one would cost a listing for nothing.
+            # Use the snapshot that gave the batch's end. A newer snapshot would cost a listing and change nothing.
             snapshot = self._logs.last or self._logs.current()
             first, last = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
             windows = first.windows_to(last, snapshot.logs, self._losses.accept, self._logs.epoch_ends(first.positions))
@@ -423,7 +424,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         windows = self._within_reach(snapshot, begins)
         limits = self._limits.under(limit)
         waiting = sum(stop - first for first, stop in windows.values())
-        # Do not delay a run with a fixed end: it reads what is present, and waiting would bring nothing more.
+        # A run with a fixed end reads only what is present, so waiting would bring no more records.
         if self._target is None and self._delay.has_to_wait(limits, waiting):
             return start
         reached = read.with_ends(limits.admit(windows, snapshot.bytes_between), snapshot.logs)
@@ -433,9 +434,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """On the first call, check that the named topics exist: a name may be misspelled. Topics in the checkpoint are
         left out.
 
-        A run that ends raises ResourceNotFoundError: it would seem to succeed. A continuous stream logs a warning
-        and waits, because topics may be created later. If a topic of the checkpoint no longer exists, that is a data
-        loss.
+        A run that ends raises ResourceNotFoundError, because it would otherwise seem to succeed. A continuous stream
+        logs a warning and waits, because topics may be created later. A topic of the checkpoint that no longer exists
+        is a data loss.
         """
         if self._has_looked:
             return

@@ -58,7 +58,8 @@ def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.Recor
     deleted after planning, raise DataLossError, or log it if ``failOnDataLoss`` is false.
     """
     spare_modules()
-    # Return no rows for an InputPartition of Spark's own class: Spark runs one task even for a plan without tasks.
+    # Spark runs one task, with an InputPartition of its own class, even for a plan without tasks. Return no rows for
+    # it.
     return _rows(task.split, options) if isinstance(task, SplitTask) else iter(())
 
 

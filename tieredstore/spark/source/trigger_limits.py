@@ -103,7 +103,8 @@ def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicParti
     if sum(waiting.values()) <= limit:
         return dict(waiting)
     rest = dict(waiting)
-    # Giving 1 offset to small partitions leaves less for the others, so the share of more partitions may fall below 1.
+    # Each small partition gets 1 offset, which leaves less for the other partitions. So the share of more partitions
+    # may fall below 1.
     while small := _below_one(rest, limit):
         limit -= len(small)
         for where in small:
@@ -140,7 +141,8 @@ class TriggerDelay:
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
         """Return True if ``waiting`` offsets are too few yet. Otherwise start the delay anew.
 
-        If there are no offsets, the delay continues, so that records that arrive after it are read at once.
+        If there are no offsets, the delay goes on, so that records that arrive after the delay are read without another
+        wait.
         """
         if not waiting:
             return False
@@ -166,7 +168,8 @@ def _within_bytes(windows: Windows, limit: int, bytes_between: BytesBetween) -> 
 def _last_within(where: TopicPartition, window: tuple[int, int], limit: int, bytes_between: BytesBetween) -> int:
     """Return the greatest end in ``window`` with at most ``limit`` bytes before it, but at least one offset."""
     start, stop = window
-    # Bisect: sizes are computed from known segments without requests, and never shrink as the range grows.
+    # Sizes come from known segments without requests, and never shrink as the range grows. So a binary search is cheap
+    # and correct.
     fits, ahead = min(start + 1, stop), stop
     while fits < ahead:
         middle = (fits + ahead + 1) // 2

@@ -221,7 +221,7 @@ class BatchArrays:
         collected: list[pa.RecordBatch] = []
         left = _MOST_BYTES
         for batch in self._decoder.decode([content]):
-            # Count the decoded bytes while decoding: a few stored bytes may expand to very many.
+            # A few stored bytes may expand to very many, so count the decoded bytes while decoding.
             left -= _size([batch])
             if left < 0:
                 raise ConfigError(
@@ -311,7 +311,7 @@ def _logs(batch: pa.RecordBatch) -> Iterator[tuple[memoryview, LogName]]:
 
 
 def _check_beginning(name: LogName, content: memoryview) -> None:
-    """Raise BatchCorruptError for a log with another log's name: its rows would get a wrong partition."""
+    """Raise BatchCorruptError for a log with another log's name, because its rows would get a wrong partition."""
     if name.base_offset is None or len(content) < _BASE_OFFSET_SIZE:
         return
     first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)

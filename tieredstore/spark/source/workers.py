@@ -1,7 +1,8 @@
-"""Python processes of Spark. In them Spark finds data sources, plans and runs tasks, one piece of work after the other.
+"""Python processes of Spark. In such a process Spark finds data sources, plans queries or runs tasks, one after the
+other.
 
-The JVM starts them, also for planning beside the driver. It runs ``PYSPARK_PYTHON`` as it was when the session began,
-or else the first ``python3`` on the path. If the driver's environment is not activated, that is another Python.
+The JVM starts these processes, also for planning beside the driver. It runs ``PYSPARK_PYTHON`` as set when the session
+began, else the first ``python3`` on the path, which is another Python if the driver's environment is not activated.
 
 Spark shows exceptions of these processes with a long traceback. This module hides the traceback of our errors, whose
 text is enough. Nothing configures logging in these processes, so it also adds the logger's name to warnings.
@@ -77,7 +78,7 @@ def check_worker_python(spark: SparkSession) -> None:
     if Path(path).absolute().parent == Path(sys.executable).absolute().parent:
         return
     try:
-        # Run this command, which Spark is about to run itself.
+        # Spark is about to run this command itself, so running it here is no risk.
         answer = subprocess.run(  # noqa: S603
             [path, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
