@@ -77,8 +77,8 @@ class AttachedTopics:
             self._connection.abort()
             self._unregister()
         except _DUCK.Error:
-            # Ignore the error: the connection is closed, or has an unfinished result, which fails once the tables are
-            # closed.
+            # Ignore the error. Either the connection is closed, or it has an unfinished result, which fails once the
+            # tables are closed.
             _logger.debug("the connection kept the tables", exc_info=True)
         finally:
             self._close_tables()
@@ -141,18 +141,18 @@ def attach(
     """Attach topics of a bucket (by default all) to ``connection`` as tables: ``SELECT … FROM orders``.
 
     ``settings`` are a store's settings, their file, properties, or an open manager, which stays open. Each scan reads
-    the topic anew. It does not decode unused columns, and does not fetch records that conditions on partition, offset
+    the topic again. It does not decode unused columns, and does not fetch records that conditions on partition, offset
     or time exclude. ``start`` and ``stop`` (exclusive), each an offset or a time, restrict every table, and so do
-    ``partitions``. Keys and values are text by default; ``types`` sets other types for some topics.
-    ``topic_ids`` choose between topics that had one name in turn: ``{"orders": "<topic id>"}``. The other parameters
+    ``partitions``. Keys and values are text by default; ``types`` sets other types for some topics. ``topic_ids``
+    choose between topics that had the same name one after another: ``{"orders": "<topic id>"}``. The other parameters
     are those of ``read_topic``.
 
     A topic of batches is a table too, unless a topic of segments has its name. In ``topics``, it can always be named
     ``orders$batches``. Without ``topics``, the topics' names are listed.
 
-    Raise ConfigError for topics whose names differ only in case, because DuckDB does not distinguish them. Raise it too
-    for a topic whose name a table or view of the connection has already, because the topic would hide it. If such a
-    table is created later, it is found as ``memory.orders`` until the topics are removed.
+    Raise ConfigError for topics with names that differ only in case, because DuckDB does not distinguish them. Raise it
+    too if the connection already has a table or view of a topic's name, because the topic would hide it. A table
+    ``orders`` that is created later is found as ``memory.orders`` until the topics are removed.
     """
     topics, ids = _check_arguments(connection, topics, types, client), topic_ids_of(topic_ids)
     numbers, window = partition_set(partitions), window_of(start, stop)
@@ -199,7 +199,9 @@ def _check_arguments(
 
 
 def _check_named(argument: str, given: Mapping[str, object], names: Sequence[str]) -> None:
-    """Raise ConfigError for an entry of a topic that is not attached: the entry of a misspelt one has no effect."""
+    """Raise ConfigError for an entry of a topic that is not attached, because the entry of a misspelt topic would have
+    no effect.
+    """
     missing = [topic for topic in given if topic not in names]
     if missing:
         listed = excerpt(", ".join(names) or "none", 300)
@@ -212,7 +214,8 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
     for name in names:
         quoted = name.replace('"', '""')
         try:
-            # This looks up the name as FROM does, except for Python's variables, which come after tables anyway.
+            # This looks up the name as FROM does, except for Python's variables, which FROM uses only without a table
+            # of that name.
             connection.sql("SELECT * FROM pragma_table_info(?)", params=[f'"{quoted}"'])
         except _DUCK.CatalogException:
             continue
@@ -222,7 +225,7 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
                 f"the connection already has a table or view {name}, which the topic would hide: attach other topics "
                 "(topics), or use another connection"
             )
-        # An earlier attachment may have been closed without being able to remove its table. Replace it.
+        # An earlier attachment may have been closed without removing its table. Replace such a table.
         if not table.is_closed:
             raise ConfigError(f"topic {name} is already attached to the connection: close the earlier attachment first")
 
@@ -230,7 +233,7 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
 def _batch_topics(
     manager: RemoteStorageManager, wanted: Sequence[str] | None
 ) -> dict[str, Callable[[ColumnTypes], BatchTable]]:
-    """Return functions that create the tables of batch topics, by name: of all, or of the wanted ones."""
+    """Return functions, by name, that create the tables of batch topics: of all topics, or of the wanted topics."""
     batches = batches_beside(manager.store, manager.settings)
     if batches is None:
         return {}

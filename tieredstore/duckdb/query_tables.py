@@ -54,7 +54,7 @@ _RESERVED: Final = '; offset is an SQL keyword: write "offset"'
 
 
 class QueryRows(ArrowStream):
-    """The rows of a query, read when needed and only once. An error of DuckDB is replaced by its cause."""
+    """Rows of a query, read when needed and only once. An error of DuckDB is replaced by its cause."""
 
     def __init__(self, reader: pa.RecordBatchReader, cause_of: Callable[[Exception], TieredStoreError]) -> None:
         self.schema: Any = reader.schema
@@ -72,8 +72,7 @@ class QueryRows(ArrowStream):
             self._is_over = True
             raise
         except (pa.ArrowException, OSError, _DUCK.Error) as error:
-            # Keep the cause: Arrow converts a stream's error to OSError or to a class of its own, by the error's
-            # number.
+            # Arrow converts a stream's error to OSError or another class by the error's number, so keep the cause.
             self._error = self._cause_of(error)
             raise self._error from None
         return batch
@@ -103,8 +102,8 @@ class QueryTables(Closing):
     ) -> None:
         """Open a connection. ``types_of`` returns the types of a topic; by default those of ``options`` apply.
 
-        ``batches`` are topics of batches. Each is a table ``topic$batches``, and also ``topic`` if no topic of segments
-        has that name.
+        ``batches`` are topics of batches. Each has a table ``topic$batches``, and also a table ``topic`` if no topic of
+        segments has that name.
         """
         self._batches = batches
         self._batch_tables: dict[str, BatchTable] = {}
@@ -130,7 +129,7 @@ class QueryTables(Closing):
         self._sql = sql
         _check_nesting(sql)
         if _SHOW_TABLES.fullmatch(sql):
-            # List the tables here: DuckDB itself would merge those whose names differ only in case.
+            # DuckDB itself would merge tables with names that differ only in case, so list the tables here.
             self._check_ids()
             return QueryRows(pa.table({"name": self._table_names()}).to_reader(), self._cause_of)
         try:
@@ -145,7 +144,7 @@ class QueryTables(Closing):
         except RecursionError:
             raise ConfigError("the query is nested too deeply: simplify it") from None
         except RuntimeError as error:
-            # Raise the interrupt: while DuckDB waits, it drops the exception that a signal handler raises.
+            # While DuckDB waits, it drops the exception of a signal handler, so raise the interrupt here.
             if str(error) == "Query interrupted":
                 raise KeyboardInterrupt from None
             raise
@@ -160,8 +159,8 @@ class QueryTables(Closing):
             table.check_interruption()
             if table.error is not None:
                 return table.error
-        # Raise an interrupt again as such: a signal handler may have raised it in a table's Python code, and DuckDB
-        # keeps only an error's text.
+        # A signal handler may have raised an interrupt in a table's Python code. DuckDB keeps only the error's text, so
+        # raise the interrupt again.
         for kind in (Interrupted, KeyboardInterrupt):
             if f"\n{_name_of(kind)}" in str(error):
                 raise kind
@@ -184,7 +183,9 @@ class QueryTables(Closing):
         return ConfigError(f"the query: {excerpt(first, 500)}{excerpt(hint, 300)}")
 
     def _field_of_value(self, name: str) -> str:
-        """Return a hint how to read ``name`` as a field of the JSON values; empty if a column was probably meant."""
+        """Return a hint how to read ``name`` as a field of the JSON values. Return an empty text if the user probably
+        meant a column.
+        """
         if difflib.get_close_matches(name, TOPIC_COLUMNS, n=1, cutoff=0.75):
             return ""
         key = name if _PLAIN_NAME.fullmatch(name) else f'"{name}"'
@@ -202,12 +203,13 @@ class QueryTables(Closing):
     def interrupt(self) -> None:
         """Interrupt the running query; any thread, and a signal's handler, may call it.
 
-        DuckDB notices an exception of a signal's handler by itself, but then it may wait for its threads, which go on.
+        DuckDB notices an exception of a signal handler by itself, but then may wait for its threads, which continue to
+        run.
         """
         self._connection.interrupt()
 
     def drop_failed(self) -> None:
-        """After a query, forget the tables whose reading failed: the next query that names them reads anew."""
+        """After a query, forget the tables that could not be read, so that the next query opens them again."""
         tables: dict[str, Any]
         for tables in (self._tables, self._batch_tables):
             for name, table in list(tables.items()):
@@ -227,7 +229,7 @@ class QueryTables(Closing):
             table.close()
 
     def _quotes_missing(self) -> str:
-        # Take only these two categories of keywords: all others, such as "none", can name tables without quotes.
+        # Keywords of other categories, such as "none", can name tables without quotes.
         words = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
         taken = {word for (word,) in self._connection.execute(words).fetchall()}
         return quotes_missing(self._sql, self._topics(), taken)
@@ -262,7 +264,9 @@ class QueryTables(Closing):
             self._register(name, topic, content)
 
     def _check_ids(self) -> None:
-        """Raise ConfigError for the id of a topic that the query does not read: the name may be misspelt."""
+        """Raise ConfigError for the id of a topic that the query does not read, because the topic's name may be
+        misspelt.
+        """
         unread = next((topic for topic in self._options.topic_ids if topic not in self._tables), None)
         if unread is not None:
             named = f"{self._options.words.choose_topic_id} names {excerpt(unread, 249)!r}"
@@ -271,7 +275,8 @@ class QueryTables(Closing):
             )
 
     def _register(self, name: str, topic: str, content: Any) -> None:
-        # Refuse two names that differ only in case: DuckDB would use the table registered last for both.
+        # DuckDB ignores case and would use the table registered last for both names, so refuse names that differ only
+        # in case.
         check_distinct((self._registered.setdefault(name.lower(), topic), topic), "ask for one of them in a query")
         self._connection.register(name, content)
 
@@ -283,16 +288,16 @@ class QueryTables(Closing):
 
     def _names_in(self, sql: str) -> list[str]:
         if [one.type for one in self._connection.extract_statements(sql)] == [_DUCK.StatementType.MULTI]:
-            # Search the query's text: DuckDB returns no names for a PIVOT, for example, which first looks for its
-            # columns.
+            # DuckDB returns no names for some queries, such as a PIVOT, which first looks for its columns. So search
+            # the query's text.
             return tables_mentioned(sql, self._topics())
         try:
             names = set(self._connection.get_table_names(sql))
         except _DUCK.BinderException:
-            # DuckDB accepts columns of unknown tables, but ``value.*`` only of a known one.
+            # DuckDB accepts columns of unknown tables, but ``value.*`` only of a known table.
             names = set(self._parse_names(sql))
         else:
-            # Add topics that have the name of one of DuckDB's own views: DuckDB leaves such names out.
+            # DuckDB leaves out names of its own views, so add topics that have such a name.
             own = set(self._parse_names(sql)) - names
             names |= own & set(self._topics()) if own else own
         return sorted(names)

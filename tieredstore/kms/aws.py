@@ -46,11 +46,11 @@ class AwsKeySource(KeySource):
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
         """Use the ARN's region; for an id or an alias, use the region of the SDK's own settings."""
         region = _REGION.match(key)
-        # Turn off the SDK's retries, because the caller retries.
+        # The caller retries, so turn off the SDK's retries.
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"total_max_attempts": 1}
         )
-        # Use Any: with a type, the type checker would load the union of all of Amazon's clients.
+        # With another type than Any, the type checker would load the union of all of Amazon's clients.
         session: Any = boto3.session.Session()
         try:
             client: KMSClient = session.client(

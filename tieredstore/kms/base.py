@@ -9,9 +9,9 @@ from typing import Self
 class KeySource(ABC):
     """A key that never leaves a key management service, and that seals short secrets.
 
-    Each method makes one request without retries: the caller retries. Errors are KeyServiceDeniedError,
-    KeyServiceUnavailableError for transient faults, KeyRingError for secrets that another key sealed, and
-    KeyServiceError.
+    Each method makes one request without retries, because the caller retries. It raises KeyServiceDeniedError,
+    KeyServiceUnavailableError for a transient fault, KeyRingError for a secret that another key sealed, or
+    KeyServiceError for any other fault.
     """
 
     @classmethod

@@ -13,7 +13,7 @@ from tieredstore.process.thread_pool import ThreadPool
 
 CONNECT_TIMEOUT_S: Final = 5.0
 READ_TIMEOUT_S: Final = 10.0
-"""The SDKs' timeout between two bytes; ``POLICY`` bounds the whole call."""
+"""Timeout of the SDKs between two bytes; ``POLICY`` limits the whole call."""
 
 POLICY: Final = RetryPolicy(attempts=4, base_delay_s=0.25, max_delay_s=4.0, timeout_s=60.0, attempt_timeout_s=20.0)
 
@@ -30,8 +30,8 @@ def ask_service(what: str, request: Callable[[], _Result], policy: RetryPolicy |
 
 
 def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
-    # Wait on another thread: the SDKs do not bound an answer that arrives byte by byte. Abandon a request that does not
-    # return.
+    # The SDKs do not limit the time of an answer that arrives byte by byte. So the request runs on another thread, and
+    # is abandoned at the deadline.
     pool = ThreadPool(1, "tieredstore-kms")
     try:
         future = pool.submit(request)
@@ -42,8 +42,8 @@ def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
         except TieredStoreError:
             raise
         except Exception as error:
-            # Translate any error: an invalid answer, such as a proxy's page or an empty body, makes the SDKs raise
-            # errors of any kind.
+            # An invalid answer, such as a proxy's page or an empty body, makes the SDKs raise errors of any class. So
+            # translate every error.
             raise KeyServiceError(f"the service's answer cannot be used ({type(error).__name__})") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -78,7 +78,7 @@ class GcpKeySource(KeySource):
             raise KeyServiceDeniedError(
                 f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}"
             ) from error
-        # Change the SDK's own objects, which are not public (seen in google-cloud-kms 3 and google-auth 2).
+        # These objects of the SDK are not public (seen in google-cloud-kms 3 and google-auth 2).
         _staying(getattr(transport, "_session"))._auth_request = _request(login)  # noqa: B009
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 
@@ -119,7 +119,9 @@ def _request(session: requests.Session) -> Any:
 
 
 def _staying(session: Any) -> Any:
-    """Return the session with redirections refused: they would send the key to be sealed, or a token, elsewhere."""
+    """Return the session with redirections refused, because a redirection would send the secret or a token to another
+    server.
+    """
     session.get_redirect_target = _nowhere
     return session
 
@@ -134,7 +136,7 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
         return KeyServiceUnavailableError(f"Google Cloud KMS cannot use {key} now: {why}")
     if isinstance(error, _DENIED):
         return KeyServiceDeniedError(f"Google Cloud KMS does not allow to use {key}: {why}")
-    # Google answers with these errors if another key made the ciphertext.
+    # Google returns these errors if another key made the ciphertext.
     if isinstance(error, exceptions.InvalidArgument | exceptions.BadRequest):
         return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
     return KeyServiceError(f"Google Cloud KMS refuses to use {key}: {why}")

@@ -1,9 +1,9 @@
 """A sealed private key: a JSON text that replaces its PEM text.
 
-A new key encrypts the private key (PKCS#8, DER) by AES-256-GCM (NIST SP 800-38D), and the service encrypts the new key.
-The names of service and key pair are authenticated, so that the text of another pair cannot replace it. The text does
-not say where the service and its key are: only the settings do. Otherwise an attacker who replaces the text could
-redirect the credentials.
+A new AES key encrypts the private key (PKCS#8, DER) by AES-256-GCM (NIST SP 800-38D), and the service encrypts the AES
+key. The names of service and key pair are authenticated, so that the text of another pair cannot replace this text.
+Only the settings give the addresses of the service and its key. If the text gave them, an attacker who replaces the
+text could redirect the credentials.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> b
 
 
 def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeySource) -> bytes:
-    """Return the private key in ``text``; messages call the text ``name``.
+    """Return the private key in ``text``. Error messages name the text by ``name``.
 
-    Raise KeyRingError if it is not a sealed key, is damaged, or belongs to another pair or service key. Raise
+    Raise KeyRingError if the text is not a sealed key, is damaged, or belongs to another pair or service key. Raise
     KeyServiceError if the service fails.
     """
     fields = _parse(text, name)
@@ -91,7 +91,7 @@ def _parse(text: bytes, name: str) -> dict[str, str]:
 
 
 def _context(service: str, pair: str) -> bytes:
-    # Use a JSON list: different names then always give different bytes. The number is the format's version.
+    # In a JSON list, different names always give different bytes. The number is the format's version.
     return json.dumps([_FORMAT, 1, service, pair]).encode()
 
 

@@ -66,7 +66,7 @@ class VaultKeySource(KeySource):
         address = endpoint_url or os.environ.get("VAULT_ADDR")
         if not address:
             raise ConfigError("where Vault is is not known: set VAULT_ADDR, or private.key.kms.endpoint.url")
-        # Follow no redirection: it would send the token to another server.
+        # A redirection would send the token to another server, so follow none.
         client: Any = hvac.Client(
             url=address,
             namespace=os.environ.get("VAULT_NAMESPACE"),
@@ -76,7 +76,7 @@ class VaultKeySource(KeySource):
         return cls(key, cast("_Transit", client.secrets.transit))
 
     def seal(self, secret: bytes) -> bytes:
-        """Seal by one ``encrypt``; return Vault's own text, which names the version of the key."""
+        """Seal by one ``encrypt`` request. Return Vault's text, which names the version of the key."""
         plaintext = base64.b64encode(secret).decode()
         try:
             answer = self._transit.encrypt_data(self._key, plaintext, mount_point=self._mount)
@@ -94,7 +94,8 @@ class VaultKeySource(KeySource):
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> TieredStoreError:
-        # Remove long texts: a server, or a proxy before it, may echo its input, which is a key in base64, or the token.
+        # A server or a proxy may repeat its input, which contains the token or a key in base64. So remove long words
+        # from its message.
         key, why = f"{self._mount}/{self._key}", excerpt(_ECHO.sub("…", redacted(error)))
         if isinstance(error, _LATER):
             return KeyServiceUnavailableError(f"Vault cannot use {key} now: {why}")

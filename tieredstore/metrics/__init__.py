@@ -1,8 +1,8 @@
-"""Metrics of this process: requests to stores; segments copied, read and deleted.
+"""Metrics of this process: requests to stores, and segments that were copied, read and deleted.
 
-Counting needs no library and costs two to three microseconds per store call. The registry ``REGISTRY`` imports
-Prometheus's client on first use; :func:`serve_metrics` serves it, or pass it to your own exporter. A forked child
-counts from zero, except for readers and caches of its parent, and does not serve its parent's metrics.
+Counting needs no library and costs two to three microseconds per store call. The first use of the registry ``REGISTRY``
+imports Prometheus's client. Call :func:`serve_metrics` to serve the registry, or pass it to your own exporter. A forked
+child counts from zero, except for readers and caches of its parent, and does not serve its parent's metrics.
 docs/reference/metrics.md lists the names, next to those of the plugin.
 """
 
@@ -51,7 +51,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import Prometheus's client on first use: it imports an HTTP server, forty milliseconds of each start."""
+    """Import Prometheus's client on first use, because it imports an HTTP server, which takes forty milliseconds."""
     if name not in {"REGISTRY", "serve_metrics"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tieredstore.metrics import exposition  # noqa: PLC0415  see above

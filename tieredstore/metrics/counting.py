@@ -49,7 +49,7 @@ class Distribution:
 
 
 class Counter:
-    """A total for each combination of labels; without labels there is one, from the start."""
+    """A total for each combination of labels. A counter without labels has its one total from the start."""
 
     def __init__(self, name: str, meaning: str, labels: Labels = ()) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
@@ -57,7 +57,7 @@ class Counter:
         COUNTERS.append(self)
 
     def begin_again(self) -> None:
-        """Reset to zero: for a forked child, where another thread of the parent may have held the lock."""
+        """Reset to zero in a forked child. Also replace the lock, which another thread of the parent may have held."""
         self._lock = threading.Lock()
         self._totals: dict[Labels, Total] = {} if self.labels else {(): Total()}
 
@@ -85,7 +85,7 @@ class Counter:
 
 
 class Histogram:
-    """The number of durations between the bounds, for each combination of labels."""
+    """Counts of durations by bucket, for each combination of labels."""
 
     def __init__(self, name: str, meaning: str, labels: Labels = ()) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
@@ -122,8 +122,8 @@ Snapshot: TypeAlias = Callable[[], Mapping[str, float]]
 class Snapshots:
     """Sums the snapshots of all living sources of one kind; counts of a closed source stay in the totals.
 
-    ``levels`` are current values, which may fall. Of levels whose names end with ``_max``, the greatest counts, not the
-    sum. All snapshots in ``among`` are exported together.
+    ``levels`` names current values, which may fall. For a level with a name that ends with ``_max``, the total is the
+    maximum of all sources, not their sum. All snapshots in ``among`` are exported together.
     """
 
     def __init__(
@@ -138,7 +138,9 @@ class Snapshots:
         among.append(self)
 
     def begin_again(self) -> None:
-        """Replace the lock: for a forked child, where another thread may have held it. Sources and totals stay."""
+        """Replace the lock in a forked child, because another thread of the parent may have held it. Keep sources and
+        totals.
+        """
         self._lock = threading.Lock()
 
     def add(self, source: Snapshot) -> Callable[[], None]:
@@ -192,7 +194,7 @@ FETCH: Final = Snapshots("tieredstore_fetch")
 CHUNK_CACHE: Final = Snapshots("tieredstore_chunk_cache")
 """Counts of chunk caches: each cache is a source of these metrics."""
 
-# List subclasses first: a throttled store is also an unavailable one.
+# Subclasses come first, because a throttled store's error is also the error of an unavailable store.
 _KINDS: Final = (
     (StoreThrottledError, "throttled"),
     (StoreUnavailableError, "transient"),
@@ -210,7 +212,7 @@ def kind_of(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class StoreCall:
-    """One running call of a store; ``elsewhere_s`` are the seconds of it spent outside the store."""
+    """One running call of a store. ``elsewhere_s`` counts the seconds of the call that were spent outside the store."""
 
     elsewhere_s: float = 0.0
 
@@ -219,13 +221,13 @@ class StoreCall:
 def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
     """Time the block as one call of a store, and count its error.
 
-    A generator closed before its end is no error.
+    Closing a generator before its end is not an error.
     """
     call = StoreCall()
     start = perf_counter()
     try:
         yield call
-    # Count no error: a reader that stops early has not failed.
+    # A reader that stops early has not failed, so count no error.
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -248,7 +250,7 @@ def count_objects(store: str, how: str, objects: int, byte_count: int = 0) -> No
 
 
 def _begin_again() -> None:
-    """Reset the counts in a forked child: otherwise parent and child would both export the parent's counts."""
+    """Reset the counts in a forked child, because parent and child would otherwise both export the parent's counts."""
     everything: list[Counter | Histogram | Snapshots] = [*COUNTERS, *HISTOGRAMS, *SNAPSHOTS]
     for each in everything:
         each.begin_again()

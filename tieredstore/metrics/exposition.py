@@ -1,6 +1,6 @@
-"""The counters for Prometheus: a registry of their own, and its server.
+"""Export of the counters to Prometheus: a separate registry, and its HTTP server.
 
-Separate from ``counting``, because it imports Prometheus's client, and with it an HTTP server.
+Separate from ``counting``, because this module imports Prometheus's client, and with it an HTTP server.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class HistogramCollector(Collector):
 
 
 class SnapshotsCollector(Collector):
-    """Exports the sums of several snapshots; ``every`` is called at each scrape for the snapshots to sum."""
+    """Exports the sums of several snapshots. Each scrape calls ``every``, which returns the snapshots to sum."""
 
     def __init__(self, every: Iterable[Snapshots]) -> None:
         self._every = every
@@ -91,8 +91,8 @@ _servers: Final[set[WSGIServer]] = set()
 def serve_metrics(port: int, host: str = "127.0.0.1") -> Callable[[], None]:
     """Serve ``REGISTRY`` by HTTP for Prometheus; the returned function stops it.
 
-    Only this machine is served unless ``host`` is set. Raise OSError if the port is taken. A forked child neither
-    serves nor blocks the port.
+    By default only this machine can connect; set ``host`` to serve others. Raise OSError if the port is taken. A forked
+    child neither serves nor blocks the port.
     """
     server, thread = start_http_server(port, host, REGISTRY)
     _servers.add(server)
