@@ -1,4 +1,4 @@
-"""Facts about the uploader's broker, read from the uploader's settings or else from the broker's properties file."""
+"""Facts about the uploader's broker, from the uploader's settings, else from the broker's properties file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class ZooKeeperTls:
     """PEM files for TLS to ZooKeeper. ``identity`` has the client's key and certificate; None means no client
     certificate.
 
-    ``authorities`` has the certificates that sign the servers'; None means the system's.
+    ``authorities`` has the certificates of the authorities that sign the servers' certificates; None means the system's
+    authorities.
     """
 
     identity: Path | None = None
@@ -170,7 +171,7 @@ def tls_of(broker: Mapping[str, str]) -> ZooKeeperTls | None:
                 f"uploader.leadership=zookeeper does not support the broker's {_TLS}{name}: remove it from the file "
                 f"that the uploader reads, or {_OTHERWISE}"
             )
-    # As in Kafka, an empty algorithm turns the check of host names off.
+    # As in Kafka, an empty algorithm turns off the check of host names.
     algorithm = broker.get(f"{_TLS}endpoint.identification.algorithm", "HTTPS").strip()
     return ZooKeeperTls(
         _pem(broker, "keystore"),

@@ -29,7 +29,9 @@ _NO_ID: Final = Uuid(bytes(16))
 
 
 def checks(named: NamedStore) -> Iterator[Check]:
-    """Check what the settings ``uploader.*`` name; yield nothing without any. It takes no lock and writes nothing."""
+    """Check the broker and the folders that the settings ``uploader.*`` name. Yield nothing without such settings. Take
+    no lock and write nothing.
+    """
     own = named.load_uploader()
     if not own.kafka and own.model_fields_set <= {"kafka"}:
         return
@@ -49,7 +51,7 @@ def _of_broker(environment: BrokerEnvironment) -> tuple[Check, str | None]:
     try:
         with BrokerState(environment.client, timeout_s=_TIMEOUT_S) as state:
             members = state.members()
-            # Any one topic tells: brokers before 2.8 return a zero id.
+            # One topic is enough: brokers before 2.8 return a zero id for every topic.
             ids = state.topic_ids(sorted({topic for topic, _ in state.leaders()})[:1])
     except TieredStoreError as error:
         return Check("broker", Verdict.BAD, str(error), exit_code=error.exit_code), None
@@ -109,12 +111,12 @@ def _of_hold_dir(text: str, own: UploaderSettings, log_dirs: Sequence[Path]) -> 
     if not covered:
         yield Check("hold_dir", Verdict.WARN, f"{folder} is on the file system of no log directory: it is not used")
         return
-    # The kernel refuses hard links to files of another user that this one cannot write (fs.protected_hardlinks).
+    # The kernel refuses hard links to another user's files unless this user can write them (fs.protected_hardlinks).
     log = next((log for log_dir in covered for log in log_dir.glob("*/*.log")), None)
     if log is not None and os.geteuid() not in (0, log.stat().st_uid) and not os.access(log, os.W_OK):
         raise ConfigError(f"only the owner of {log} can link it into {folder}: {_OWNER}")
     free, least = free_percent(folder), own.hold_min_free_percent
-    # Warn while there is still time: below the limit itself, segments are lost already.
+    # Warn before the limit is reached, because below the limit segments are lost.
     if free < 2 * least:
         sentence = f"the disk of {folder} has only {free:.0f} % free: below {least} % segments that Kafka has deleted"
         sentence += " are let go, and lost (uploader.hold.min.free.percent); bring the store back, or free the disk"

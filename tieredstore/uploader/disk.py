@@ -1,7 +1,7 @@
 """The partitions in the broker's log directories, found by repeated checks.
 
-Each check lists only the folders that have changed. Events of the file system make the next check come earlier; nothing
-depends on them.
+Each check lists only the folders that have changed. Events of the file system only make the next check come earlier, so
+a lost event does no harm.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_LISTINGS: Final = 3
 class _Folder:
     """A folder's partition, and its modification time at the last check.
 
-    While ``is_settled``, the folder is checked again only if that time changes.
+    While ``is_settled``, the folder is listed again only if its modification time changes.
     """
 
     where: TopicIdPartition | None = None
@@ -72,7 +72,8 @@ class Disk:
     """The partitions in the log directories. One thread calls ``sweep``; the other methods are thread-safe.
 
     A partition is identified by topic id and number; its folder may change. While a broker moves a partition to another
-    log directory, both directories have a folder of it. The partition stays in the first folder until that is deleted.
+    log directory, both directories have a folder of the partition. The uploader reads the first folder until the broker
+    deletes it.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Disk:
             try:
                 mtime_ns = path.stat().st_mtime_ns
             except OSError:
-                # Leave a folder that was deleted or moved to the next complete sweep.
+                # A folder that was deleted or moved is left to the next complete sweep.
                 self.touch(path)
             else:
                 self._look(path, folder, mtime_ns)
@@ -191,7 +192,7 @@ class Disk:
                 for entry in entries:
                     name = entry.name
                     path = paths[name] = known.paths[name] if name in known.paths else self._find_wanted(log_dir, name)
-                    # Read only the folder's modification time: unchanged folders are not listed.
+                    # An unchanged folder is not listed, so read only its modification time.
                     with contextlib.suppress(FileNotFoundError):
                         if path is not None and entry.is_dir():
                             folders.append((path, entry.stat().st_mtime_ns))
@@ -237,7 +238,7 @@ class Disk:
             if partition.folder == path:
                 self._list(partition, path)
         except (TieredStoreError, OSError) as error:
-            # Warn only if the folder stays incomplete: the broker creates it file by file.
+            # The broker creates a folder file by file, so warn only if it stays incomplete.
             folder.is_settled = False
             self._warn(folder, f"cannot ship {path} now: {error}")
             return
@@ -258,8 +259,8 @@ class Disk:
         try:
             topic_id = parse_partition_metadata((folder / PARTITION_METADATA).read_bytes())
         except FileNotFoundError:
-            # Derive a missing topic id in Pinterest's raw layout, which needs none: brokers before Kafka 2.8 write
-            # none.
+            # Brokers before Kafka 2.8 write no topic id. Pinterest's raw layout needs none, so derive an id from the
+            # topic's name.
             if self._made_id is None:
                 raise
             topic_id = self._made_id(topic)
@@ -270,8 +271,8 @@ class Disk:
             self._list_alone(partition, folder)
 
     def _list_alone(self, partition: Partition, folder: Path) -> None:
-        """List the folder; the caller holds ``listing``. Otherwise an older listing that ends later could undo a
-        newer one.
+        """List the folder. The caller holds ``listing``, so that an older listing that ends later cannot undo a newer
+        listing.
         """
         if partition.folder != folder:
             return
@@ -286,9 +287,9 @@ class Disk:
         if self._identify(folder) != partition.where:
             return
         epochs = parse_leader_epochs(checkpoint)
-        # If the checkpoint's first epoch is new to us, do not restore earlier epochs. A broker that was away takes up
-        # the log at its leader's start, so epochs may have begun long before that. Readers can complete a truncated
-        # history from other brokers' uploads; a wrong history would hide those.
+        # If the checkpoint's first epoch is new to us, do not restore earlier epochs. A broker that was down continues
+        # its log at the leader's first offset, and an epoch may have begun long before that offset. Readers can
+        # complete a truncated history from other brokers' uploads, but a wrong history would hide these uploads.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
         partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
 

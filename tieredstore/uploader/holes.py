@@ -1,7 +1,7 @@
 """Fills holes: offsets that a partition's upload watermark records as not uploaded.
 
-This broker uploads its own copy if it has the same offsets from the same leader epochs, even if another broker leads.
-This is a separate module because holes are filled in any role and outside the schedule.
+If this broker has the missing offsets, from the same leader epochs, it uploads its own copy, even if another broker
+leads. This is a separate module because holes are filled in any role and outside the schedule.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _MOST_FAILED: Final = 10_000
 class Filler:
     """Fills holes; called by one thread at a time.
 
-    ``failed`` are segments that this broker cannot upload either, for example because they are damaged. The filler does
-    not read them again.
+    ``failed`` has segments that this broker cannot upload, for example because they are damaged. The filler does not
+    read these segments again.
     """
 
     uploads: Uploads
@@ -109,7 +109,7 @@ class _Filling:
     def _before_the_first(self) -> Iterator[Hole]:
         """Yield the offsets before the first stored segment as a hole.
 
-        The leader's uploader began there because its disk had no earlier offsets.
+        The leader's uploader began at the first stored segment because its disk had no earlier offsets.
         """
         first = self.target.watermarks.first(self.partition.where)
         if first is not None and first.start_offset > 0 and first.segment_leader_epochs:
@@ -117,7 +117,7 @@ class _Filling:
             yield Hole(0, first.start_offset - 1, "the leader's disk did not have it", 0, leader_epochs=epochs)
 
     def _release(self, watermark: Watermark, gaps: Sequence[Hole]) -> None:
-        """Drop the open files and links (pins) of segments that are stored, and of those that cannot fill a hole."""
+        """Drop the open files and links (pins) of segments that are stored, and of segments that cannot fill a hole."""
         extents = [(gap.first_offset, gap.last_offset) for gap in gaps]
         for segment in self.partition.pending():
             if segment.next_offset > watermark.next_offset or segment.may_fill(extents):
@@ -211,9 +211,10 @@ def _size(first: int, last: int) -> int:
 def agrees(described: LogSegment, hole: Hole, epochs: LeaderEpochs, watermark: Watermark) -> bool:
     """Return True if the segment has the missing records, written by the same leaders.
 
-    ``epochs`` are the local log's. Two replicas with the same epoch at an offset have the same records up to it, so the
-    first epoch recorded in the hole decides for offsets before its start. Without recorded epochs, compare the last
-    local epoch with the upload watermark's: the local log matches if it is at least as new.
+    ``epochs`` are the local log's leader epochs. Two replicas with the same epoch at an offset have the same records up
+    to that offset, so the first epoch recorded in the hole also decides about earlier offsets. If the hole has no
+    epochs, compare the local log's last epoch with the upload watermark's epoch: the log matches if its epoch is at
+    least as late.
     """
     known = hole.leader_epochs
     if not known:

@@ -1,6 +1,6 @@
 """The cluster's hourly snapshot, which all uploaders of the cluster try to write and one writes.
 
-Separate from ``uploader``, because it asks the brokers by a client of its own and its failures never stop an upload.
+Separate from ``uploader``, because it has a separate client for the brokers, and its failures never stop an upload.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class HourlySnapshots(Closing):
-    """Writes the present hour's snapshot if nobody has, and deletes those past ``uploader.snapshots.retention.ms``.
+    """Writes the present hour's snapshot unless another uploader has written it. Deletes snapshots older than
+    ``uploader.snapshots.retention.ms``.
 
-    ``client`` has the properties of the Kafka client; ``manager`` returns that of the present store.
+    ``client`` has the properties of the Kafka client. ``manager`` returns the present store's manager.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class HourlySnapshots(Closing):
         self._has_failed = False
 
     def write(self) -> None:
-        """Write and expire. Count a failure, and log the first of several."""
+        """Write the snapshot and delete old snapshots. Count each failure, but log only the first of consecutive
+        failures.
+        """
         try:
             snapshots = Snapshots.of(self._manager())
             if write_hourly(snapshots, self._cluster, self._registry):

@@ -36,13 +36,16 @@ class Leadership(ABC):
 
     @abstractmethod
     def led(self) -> Collection[TopicPartition] | None:
-        """Return the partitions led now, or None if all local ones are. Called every second.
+        """Return the partitions that this broker leads now, or None if it leads all local partitions. Called every
+        second.
 
         Raise a TieredStoreError if leadership is unknown: the caller uses the last answer for 30 seconds.
         """
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  who asks for all has no use for it
-        """Note the local partitions: ``led`` needs to answer for no others. Called after each check of the folders."""
+        """Note the local partitions, the only partitions that ``led`` must know. Called after each check of the
+        folders.
+        """
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
         """Return the topics' present ids in the cluster; None if there is no source to ask.
@@ -115,7 +118,7 @@ class LeadershipView:
         return led is None or where in led
 
     def count(self) -> int | None:
-        """Return the number of led partitions; None if all local ones are led."""
+        """Return the number of led partitions; None if this broker leads all local partitions."""
         led = self._led
         return None if led is None else len(led)
 
@@ -149,7 +152,7 @@ _AGAIN_S: Final = 60.0
 class ZooKeeperLeadership(Leadership):
     """Leadership from ``/brokers/topics/<topic>/partitions/<partition>/state`` in ZooKeeper.
 
-    A state is read again after ZooKeeper reports a change of it. Only the states of local partitions are read (see
+    A partition's state is read again after ZooKeeper reports a change. Only states of local partitions are read (see
     :meth:`watch`). Without a connection, leadership is unknown.
     """
 
@@ -260,7 +263,7 @@ class ZooKeeperLeadership(Leadership):
             try:
                 raw, _ = answer.get(timeout=max(0.01, end - time.monotonic()))
             except self._errors.NoNodeError:
-                # Read the topic's leaders again in the next round: the topic is being created or deleted.
+                # The topic is being created or deleted, so read its leaders again in the next round.
                 self._note(where, _NOBODY, is_stale=True)
                 continue
             except (self._errors.NoAuthError, self._errors.AuthFailedError) as error:
@@ -304,7 +307,9 @@ def _leader_of(raw: bytes, where: TopicPartition) -> int:
 
 
 def _topic_id_of(raw: bytes) -> Uuid:
-    """Parse the topic's id. Return zero before Kafka 2.8, and if it is unreadable, because the topic still exists."""
+    """Parse the topic's id. Return a zero id for a topic from before Kafka 2.8, and for unreadable data, because the
+    topic exists all the same.
+    """
     try:
         return Uuid.parse(json.loads(raw)["topic_id"])
     except (ValueError, TypeError, KeyError, RecursionError, ConfigError):

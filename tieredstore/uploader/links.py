@@ -68,7 +68,9 @@ class Link:
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """The partition's epochs when the links were made; empty if unreadable (then the batches' epochs count)."""
+        """The partition's leader epochs when the links were made. Empty if unreadable; the uploader then takes the
+        epochs in the record batches.
+        """
         try:
             return parse_leader_epochs((self.folder / LEADER_EPOCH_CHECKPOINT).read_bytes())
         except (OSError, TieredStoreError):
@@ -80,20 +82,20 @@ class Link:
         return (self.folder / _REPLICATED).exists()
 
     def mark_replicated(self) -> None:
-        """Record that the segment is replicated. A full disk prevents that, without an error."""
+        """Record that the segment is replicated. On a full disk, do nothing."""
         with contextlib.suppress(OSError):
             (self.folder / _REPLICATED).touch()
 
     def remove(self) -> None:
-        """Remove the links. Rename the folder first, so that a half-empty folder never counts as a segment."""
+        """Remove the links. First rename the folder, so that a half-empty folder never counts as a segment."""
         if self.is_read_only:
             return
         gone = self.folder.with_name(self.folder.name + _GONE)
         try:
             self.folder.rename(gone)
         except OSError:
-            # Remove the links one by one if a full disk has no space for a new name, and the log first: a folder
-            # without it is no segment.
+            # A full disk may have no space for the new name. In this case remove the links one by one, the log first,
+            # because a folder without a log does not count as a segment.
             gone = self.folder
             with contextlib.suppress(OSError):
                 self.log.unlink()
@@ -139,7 +141,8 @@ class Links:
 
     def make(self, where: TopicIdPartition, segment: OpenSegment, epochs: LeaderEpochs) -> Link | None:
         """Link the open files of a segment; return None if that fails. The first failure is logged."""
-        # Use the place where the files were opened: the partition may have moved to another disk since.
+        # The partition may have moved to another disk since its files were opened, so use the folder where they were
+        # opened.
         device = self._devices.get(segment.place.directory.parent)
         if not self.is_on or device is None:
             return None
@@ -214,9 +217,9 @@ def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:
         descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for file in segment.files:
-                # Link by the descriptor, because the broker may rename the file at any moment. Python follows the
-                # symbolic link in /proc only if a folder's descriptor is given too; for an absolute path it has no
-                # other effect.
+                # The broker may rename the file at any moment, so link by the descriptor. Python follows the symbolic
+                # link in /proc only if a folder's descriptor is given too. That descriptor has no other effect, because
+                # the path is absolute.
                 os.link(
                     _DESCRIPTORS / str(file.descriptor),
                     part / file.path.name.removesuffix(DELETED),
@@ -228,8 +231,8 @@ def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:
         (part / LEADER_EPOCH_CHECKPOINT).write_bytes(format_leader_epochs(epochs))
         part.rename(link.folder)
     except OSError:
-        # Remove the incomplete folder, which would keep the log's bytes: on a full disk, links succeed but the
-        # checkpoint file fails.
+        # On a full disk, the links succeed but the checkpoint file fails. Remove the incomplete folder, because its
+        # links would keep the log's bytes on disk.
         shutil.rmtree(part, ignore_errors=True)
         raise
 

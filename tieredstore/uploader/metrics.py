@@ -1,6 +1,7 @@
 """The uploader's counters and gauges for Prometheus, and its lag by partition.
 
-Metrics are sums over partitions, whose number is unbounded; only ``uploader.metrics.topics`` adds a bounded label.
+Metrics are sums over all partitions, because the number of partitions is unbounded. Only ``uploader.metrics.topics``
+adds a label, with a bounded number of values.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ GAUGES: Final[Mapping[str, str]] = {
 
 
 OTHER_TOPICS: Final = "(other)"
-"""Label of the sum over topics without a label of their own; no topic can have this name."""
+"""Label of the sum over all topics without a separate label. No topic can have this name."""
 
 _MOST_TOPICS: Final = 100
 
@@ -189,7 +190,7 @@ def levels_of(uploader: Uploader, now_s: float) -> Mapping[str, float]:
 def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, float]]:
     """Return the values of ``LAG`` by topic, for the first 100 topics by name that ``uploader.metrics.topics`` selects.
 
-    All others are summed as ``(other)``. Return nothing if the setting is empty.
+    All other topics are summed as ``(other)``. Return nothing if the setting is empty.
     """
     patterns = uploader.own.metrics_topics
     if not patterns:
@@ -211,8 +212,8 @@ def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, 
 def lag_by_partition(uploader: Uploader, now_s: float) -> Mapping[str, Any]:
     """Return the answer of ``/lag``, for JSON: the led partitions in order, each with its lag.
 
-    While the watermark of a partition is not read, its ``lag_segments``, ``lag_bytes`` and
-    ``oldest_segment_age_seconds`` are None. ``reason`` is the last error, or what the next segment waits for.
+    Until a partition's watermark is read, its ``lag_segments``, ``lag_bytes`` and ``oldest_segment_age_seconds`` are
+    None. ``reason`` is the last error, or the condition that the next segment waits for.
     """
     led = sorted(_led(uploader), key=lambda partition: partition.name)
     return {

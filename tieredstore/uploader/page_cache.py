@@ -1,4 +1,6 @@
-"""Reading without displacing the system's page cache, from which a broker serves its consumers."""
+"""Reading of files without displacing pages in the system's page cache, because a broker serves its consumers from this
+cache.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
     """Yield the uncached ranges (start, length) of a file, in blocks of 1 MiB; none if the system cannot tell."""
     size = os.fstat(descriptor).st_size
     if size <= _BLOCK:
-        # Check only if the first byte of a small file is cached: uploads read small files whole.
+        # Uploads read small files whole, so it is enough to check if the first byte is cached.
         yield from _small(descriptor, size)
         return
     start: int | None = None

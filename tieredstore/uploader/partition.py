@@ -136,8 +136,8 @@ class Progress:
 class Turn:
     """A partition's state in the schedule. While ``is_busy``, a worker is making a step of it.
 
-    No step begins before ``not_before_s``: after a failure, or while the partition waits for what ``waits_for``
-    describes. ``failures`` counts consecutive failures; ``error`` is the last one.
+    No step begins before ``not_before_s``, which is set after a failure, or while the partition waits for the condition
+    in ``waits_for``. ``failures`` counts consecutive failures; ``error`` is the last error.
     """
 
     is_busy: bool = False
@@ -149,7 +149,7 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """A partition of a topic id. ``folder`` is its present place, or None if no log directory has it.
+    """A partition of a topic id. ``folder`` is its present folder, or None if no log directory has the partition.
 
     Hold ``listing`` to list the folder. Hold ``lock`` to use ``segments``, which are in offset order, and their pins.
     One worker at a time uploads (see ``turn``); it reads by its own descriptors, so segments can be unpinned meanwhile.
@@ -179,7 +179,7 @@ class Partition:
     @property
     def first(self) -> Segment | None:
         """The first segment to upload."""
-        # Skip the lock: most of thousands of partitions have no segments, and workers ask several times a second.
+        # Most of thousands of partitions have no segments, and workers ask several times a second, so avoid the lock.
         if not self.segments:
             return None
         with self.lock:
@@ -213,8 +213,8 @@ class Partition:
         """
         live = [place.base_offset for place in listed if not place.is_deleted]
         if not live:
-            # Do nothing yet without an active segment: every log has one, so this folder is still being created, or is
-            # being moved away.
+            # Every log has an active segment. Without one, the folder is still being created or is being moved away, so
+            # do nothing yet.
             return
         with self.lock:
             has_changed, self.epochs = epochs != self.epochs, epochs
@@ -244,11 +244,10 @@ class Partition:
         base, end = segment.base_offset, segment.next_offset
         if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
             return False
-        # Compare the ends of segments that are not deleted: a deleted one's end is unknown, because the segments after
-        # it may be gone.
+        # Do not compare the end of a deleted segment: it is unknown, because the segments after it may be gone.
         if named is not None and (named.is_deleted or named.next_base_offset == end):
-            # Suspect a truncation only in a follower's log, or under a new epoch, as a leader has that was a follower
-            # meanwhile.
+            # Suspect a truncation only in a follower's log, or if the leader epoch is new. A new epoch means that this
+            # leader may have been a follower in between.
             may_be_other = not named.is_deleted and (self.role is Role.FOLLOWED or has_changed)
             if may_be_other and segment.was_replaced(named):
                 return False
@@ -265,8 +264,8 @@ class Partition:
             return True
         if named is not None and segment.is_log(named.path("log")):
             return False  # The log was truncated within this segment.
-        # Keep a pinned segment beyond the end: if the broker is filling the log again from the start, its offsets may
-        # still come.
+        # Keep a pinned segment beyond the log's end, because a broker that refills the log from the start may still
+        # reach its offsets.
         return segment.is_pinned and end > active
 
     def adopt(self, links: Iterable[Link], now_s: float) -> None:
@@ -287,7 +286,7 @@ class Partition:
     def release(self, next_offset: int) -> None:
         """Drop segments that end at or before ``next_offset``."""
         with self.lock:
-            # Segments are in offset order, so stop at the first that stays: thousands may wait.
+            # Segments are in offset order and there may be thousands, so stop at the first segment that stays.
             while (segment := self.first) is not None and segment.base_offset < next_offset:
                 if segment.next_offset > next_offset:
                     break
@@ -330,7 +329,7 @@ class Partition:
             for segment in self.segments.values():
                 if segment.next_offset > high_watermark:
                     break
-                # Mark each segment once; mark again if a full disk prevented the mark in its link.
+                # Mark each segment once. If a full disk prevented the mark in the segment's link, mark again.
                 if not segment.is_replicated or (segment.link is not None and not segment.link.is_replicated):
                     segment.mark_replicated()
 

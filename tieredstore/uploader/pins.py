@@ -71,7 +71,7 @@ class Pins:
             if segment.is_pinned or _is_wanted(partition, segment)
         ]
         files = sum(len(segment.held.files) for _, segment in entries if segment.held is not None)
-        # Sort only segments without open files, because most of thousands are open already.
+        # Most of thousands of segments are open already, so sort only segments without open files.
         new = sorted((entry for entry in entries if _may_be_held(entry)), key=_turn)
         room: Iterator[_Entry] | None = None
         for partition, segment in new:
@@ -216,7 +216,9 @@ def _raise_limit(max_files: int) -> int:
 _FIRST_PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 960.0
 _AT_ONCE: Final = 50
-"""The maximum number of upload watermarks to read in one round: thousands of new partitions must not ask at once."""
+"""Maximum number of upload watermarks to read in one round, so that thousands of new partitions do not cause thousands
+of requests at once.
+"""
 
 
 @dataclass(slots=True)
@@ -237,8 +239,8 @@ class FollowedPartitions:
         self._asked: dict[Partition, _Asked] = {}
 
     def release(self, target: Target, partitions: Iterable[Partition]) -> None:
-        """Read each upload watermark once a minute, less often while it does not move; only for partitions with closed
-        segments.
+        """Read the upload watermark of each partition with closed segments, once a minute at first, and less often
+        while it does not move.
 
         Raise StoreError if the store fails; then nothing is unpinned.
         """
@@ -258,7 +260,7 @@ class FollowedPartitions:
         try:
             watermark = target.watermarks.peek(partition.where)
         except (CorruptDataError, ConfigError) as error:
-            # Leave a damaged upload watermark to the leader's uploader, which repairs it or reports the remedy.
+            # The leader's uploader repairs a damaged upload watermark, or reports the remedy.
             _logger.info("%s", error)
             watermark, passed = None, before or 0
         else:

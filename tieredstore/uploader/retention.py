@@ -98,8 +98,8 @@ class RemoteRetention:
         for before in self._bounds(where.topic, listed):
             left = [objects for objects in listed if objects not in gone]
             store, prefix, rules = target.store, target.settings.key_prefix, target.manager.manifest_rules
-            # Use Removal only to plan, and delete in order here. Removal would delete in parallel: a failure between
-            # two successes would leave a gap in the log.
+            # Use Removal only to plan, because it would delete in parallel. A failure between two successes would then
+            # leave a gap in the log, so delete in order here.
             for step in Removal(store, prefix, rules=rules, parallel=_READERS).run(left, before):
                 if step.outcome is Outcome.DELETED and not self.dry_run:
                     try:

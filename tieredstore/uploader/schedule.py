@@ -19,7 +19,7 @@ from tieredstore.uploader.partition import Partition
 _logger: Final = logging.getLogger(__name__)
 
 WAIT_S: Final = 0.25
-"""The pause of a partition whose next segment may not be uploaded yet."""
+"""Pause of a partition while its next segment may not be uploaded yet."""
 
 _FIRST_DELAY_S: Final = 1.0
 _LONGEST_DELAY_S: Final = 60.0
@@ -28,8 +28,8 @@ _LONGEST_DELAY_S: Final = 60.0
 class Schedule:
     """The queue of partitions with something to upload. Thread-safe. ``may_ship`` decides if a partition enters it.
 
-    :meth:`ring` makes the queue check all partitions again. Between calls of it, ready partitions are in one heap and
-    delayed ones in another, so thousands of partitions without work cost nothing.
+    :meth:`ring` makes the queue check all partitions again. Between two such calls, ready partitions are in one heap
+    and delayed partitions in another, so thousands of partitions without work cost nothing.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Schedule:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Replace the lock in a forked child, where no thread would release the parent's."""
+        """Replace the lock in a forked child, because no thread there would release a lock that the parent held."""
         self._something = threading.Condition()
 
     def ring(self) -> None:
@@ -118,7 +118,8 @@ class Schedule:
             partition.turn.not_before_s = self._monotonic() + delay_s * (0.5 + random.random() / 2)  # noqa: S311
             said, partition.turn.error = partition.turn.error, error.with_traceback(None)
             self._give_back(partition)
-        # A store that is unavailable or denies access is the same for all partitions: health logs it once.
+        # If the store is unavailable or denies access, all partitions fail with the same error, and the health check
+        # logs it once.
         if str(said) != str(error) and not isinstance(error, StoreUnavailableError | AccessDeniedError):
             _logger.warning("%s: %s; retrying until it succeeds", partition.where, error)
 
@@ -169,7 +170,7 @@ def _urgency(partition: Partition) -> tuple[int, float]:
         return 2, 0.0
     if first.is_gone or first.place.is_deleted:
         return 0, first.noticed_s
-    # Take partitions of unknown progress before others, so that the lag is soon known even with a long backlog.
+    # Partitions of unknown progress come first, so that the lag is soon known even with a long backlog.
     return 1 if partition.shipped is None else 2, first.noticed_s
 
 

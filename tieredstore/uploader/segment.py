@@ -148,8 +148,8 @@ class Segment:
         return 0
 
     def age_s(self, now_s: float) -> float:
-        """Return the seconds since the segment was closed, when its snapshot was written. Without a pin, count from
-        when it was noticed.
+        """Return the seconds since the segment was closed, by the time of its producer snapshot. Without a pin, return
+        the seconds since the uploader noticed the segment.
         """
         held, link = self.held, self.link
         with contextlib.suppress(OSError):

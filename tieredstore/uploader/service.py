@@ -51,7 +51,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
         {
             "notice": threads.notice,
             "leadership": lambda stop: threads.again("leadership", stop, threads.lead, _LEADERSHIP_S),
-            # Use two threads, so that partitions whose leaders answer do not wait for the silent ones.
+            # With two threads, partitions with leaders that answer do not wait for partitions with silent leaders.
             "settled": threads.asking("settled", is_silent=False),
             "silent": threads.asking("silent", is_silent=True),
             "topics": threads.advise,
@@ -71,7 +71,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
 
 
 class _Threads:
-    """One method for the loop of each thread; each loop runs until ``stop``."""
+    """Loops of the service's threads, one method for each. Each loop runs until ``stop``."""
 
     def __init__(self, uploader: Uploader) -> None:
         self._uploader = uploader

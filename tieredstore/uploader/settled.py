@@ -44,7 +44,8 @@ class Settled:
     def obstacle(self, end_offset: int, epochs: LeaderEpochs, *, is_deleted: bool) -> str | None:
         """Return why the segment that ends at ``end_offset`` (inclusive) must wait; None if it may be uploaded.
 
-        A segment that the broker is about to delete does not wait for transactions, because retention does not either.
+        A segment that the broker is about to delete does not wait for transactions, because retention does not wait for
+        them.
         """
         if end_offset >= self.high_watermark:
             return f"the high watermark is {self.high_watermark}"
@@ -57,7 +58,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The condition under which a step may upload: how far the partition is settled, None if unknown.
+    """Condition under which a step may upload. ``settled`` is how far the partition is settled, None if unknown.
 
     With ``only_deleted``, leadership is unknown, and only segments that the broker is deleting may be uploaded.
     """
@@ -83,7 +84,7 @@ class BrokerSettling:
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
         """Send two requests to each broker that leads one of the partitions."""
         names = [partition.name for partition in partitions]
-        # Read the last stable offset first: it is then too low at worst, never too high.
+        # Read the last stable offset first, so that it may be too low for the high watermark, but never too high.
         stable = self._broker.ends(names, stable=True)
         highs = self._broker.ends(names, stable=False)
         return {
@@ -206,7 +207,8 @@ class Inquiries:
         self._answers = Answers(monotonic=monotonic)
 
     def ask(self, *, is_silent: bool) -> bool:
-        """Ask about silent partitions, or about all others. Return True if a waiting partition was among them.
+        """Ask about silent partitions, or about all other partitions. Return True if one of these partitions was
+        waiting for an answer.
 
         Silent partitions are asked separately, because a dead broker delays all answers of a request until its timeout.
         """

@@ -106,7 +106,7 @@ class Uploads:
         try:
             self._send(target, described, segment_id)
         finally:
-            # Note a change even after a failed upload: the manifest may be written although the answer was lost.
+            # Even after a failed upload the manifest may be written, if only the response was lost. So note a change.
             target.committed.changed(identity)
         return segment_id, True
 
@@ -237,10 +237,10 @@ class _Work:
         if progress.attempt is not None:
             known, wanted = progress.attempt
             if known.is_in(loaded):
-                # Trust this process's own progress: nobody else has changed the watermark object since.
+                # No other process has changed the watermark object, so this process's own progress is right.
                 loaded, is_remade = known, True
             elif loaded.value == wanted:
-                # Drop the attempt: our write succeeded, and only the answer was lost.
+                # Our write succeeded and only its response was lost, so the attempt is over.
                 progress.attempt = None
         value = loaded.value
         if value is not None:
@@ -249,18 +249,18 @@ class _Work:
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
             if value.next_offset < (partition.shipped or 0):
-                # Take up again the segments that were dropped as uploaded: another uploader has moved the upload
-                # watermark back.
+                # Another uploader has moved the upload watermark back. So find the segments again that were dropped as
+                # uploaded.
                 partition.shipped = value.next_offset
                 self.shipper.relist(partition)
         else:
-            # List again, because the upload watermark will begin with the first listed segment, and one listing may
-            # miss a file that is being renamed.
+            # The upload watermark will begin with the first listed segment. One listing may miss a file that is being
+            # renamed, so list again.
             partition.shipped = None
             self.shipper.relist(partition)
         progress.load(loaded)
         if is_remade:
-            # Save the value soon if the object is missing or damaged, or lags behind this process's uploads.
+            # If the object is missing or damaged, or lags behind this process's uploads, save the value soon.
             progress.fall_behind(self.shipper.monotonic())
 
     def _begin(self) -> int | None:
@@ -314,7 +314,7 @@ class _Work:
         """Advance over stored segments after a save of unknown outcome: their local files may be gone already."""
         progress, before = self.partition.progress, value
         if progress.unsaved_since_s is None:
-            # Read progress from the stored segments: another uploader has changed the object, or it is gone.
+            # Another uploader has changed or deleted the object, so read the progress from the stored segments.
             until = MAX_INT64 if progress.attempt is None else progress.attempt[1].next_offset
             value = self.target.watermarks.advance(value, self.partition.epochs, until)
         if progress.unsaved_since_s is not None or value.next_offset > before.next_offset:
@@ -330,8 +330,8 @@ class _Work:
             self.target.reach(value)
             progress.save(self.target.watermarks.move(progress.stored, value))
         except TieredStoreError:
-            # Note the doubt: the write may have succeeded, or another uploader came first. The next step reads the
-            # object.
+            # The write may have succeeded, or another uploader may have written first. The next step reads the object
+            # to find out.
             progress.doubt(value)
             raise
 
@@ -359,7 +359,8 @@ class _Work:
 
     def _ship(self, segment: Segment) -> Step:
         partition, held = self.partition, None
-        # Take the epoch before reading. If a later epoch appears during the read, the next step checks where it began.
+        # Take the epoch before reading. If a later epoch appears during the read, the next step checks where that epoch
+        # began.
         epoch = partition.epochs[-1][0] if partition.epochs else None
         try:
             held = self._open(segment)
@@ -368,7 +369,7 @@ class _Work:
                 described = describe_open(
                     held, partition.where.topic_id, segment.epochs, check_crcs=self.shipper.check_crcs
                 )
-                # Keep the description only while the files stay open: files opened later may be others.
+                # Files opened later may be other files, so keep the description only while these files stay open.
                 segment.described = None if segment.held is None else described
             described = with_files(described, held)
             segment_id, is_new = self.shipper.uploads.store(self.target, described)

@@ -94,7 +94,7 @@ class TopicAdvice:
         self._asked: set[str] = set()
         self._in_vain: Counter[str] = Counter()
         self.refused: dict[str, str] = {}
-        """The reason for each topic that is not uploaded."""
+        """For each topic that is not uploaded, the reason."""
         self.advice: dict[str, tuple[str, ...]] = {}
         """The warnings of each topic. Every topic with known settings has an entry."""
         self.has_news: bool = False
@@ -135,7 +135,7 @@ class TopicAdvice:
             _logger.warning("%s", sentence)
 
     def sentences(self, topics: Iterable[str] | None = None) -> list[str]:
-        """Return the warnings about these topics (by default all), each once with its topics."""
+        """Return the distinct warnings about these topics (by default all), each with the topics that it concerns."""
         named = sorted(self.advice if topics is None else topics)
         concerned = _topics_of((sentence, topic) for topic in named for sentence in self.advice.get(topic, ()))
         return [f"{_name(names)}: {sentence}" for sentence, names in concerned.items()]

@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 _LOOK_S: Final = 0.5
 
 GRACE_S: Final = 120.0
-"""The time that an expired attempt has to return. A request's own timeouts are shorter."""
+"""Time for an expired attempt to return. The timeouts of a single request are shorter."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,8 @@ Watch: TypeAlias = Callable[[str, int], AbstractContextManager[object]]
 class WatchedStore(DelegatingStore):
     """Forwards every call within ``watch``. A listing is watched object by object.
 
-    A body in pieces is not watched here, because the sender of the segment watches the whole upload.
+    A body that is an iterator is not watched here, because the caller that uploads the segment watches the whole
+    upload.
     """
 
     def __init__(self, inner: ObjectStore, watch: Watch) -> None:

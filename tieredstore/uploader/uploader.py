@@ -80,8 +80,8 @@ class Uploader(Closing):
         settling: Settling | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set up from ``source``, which names the store and has the settings ``uploader.*``, or take those from
-        ``own``.
+        """Set up from ``source``, which names the store and has the settings ``uploader.*``. If ``own`` is given, take
+        the settings ``uploader.*`` from it.
 
         ``store`` replaces the store of the settings; the caller closes it. ``settling`` replaces the broker as the
         source of high watermarks. Makes no request yet. Raise ConfigError for invalid settings.
@@ -187,7 +187,7 @@ class Uploader(Closing):
             self.ask_leaders(is_silent=is_silent)
 
     def ask_leaders(self, *, is_silent: bool) -> None:
-        """Ask about partitions that gave no answer the last time, or about the others."""
+        """Ask about partitions that gave no answer the last time, or about all other partitions."""
         if self.inquiries.ask(is_silent=is_silent):
             self.schedule.ring()
 
@@ -205,7 +205,9 @@ class Uploader(Closing):
             self.schedule.ring()
 
     def fill_holes(self) -> None:
-        """Fill holes of all local partitions in any role. Note which of its own holes other uploaders have filled."""
+        """Fill holes (offsets not uploaded) of all local partitions in any role. Also note the partitions without
+        remaining holes, which this or another uploader has filled.
+        """
         before = set(self.counts.unfilled)
         try:
             left = self._filler.fill(self.target, self._known_partitions().values())
@@ -227,7 +229,7 @@ class Uploader(Closing):
         """Delete stored segments of led partitions beyond the limits of uploader.retention; yield each partition's
         result.
 
-        Skip topics forced by uploader.force.topics: the broker may tier them, with a retention of its own.
+        Skip topics that uploader.force.topics selects, because the broker may tier these topics with another retention.
         """
         others = self.own.force_topics
         led = (where for where, partition in self._known_partitions().items() if partition.role is Role.LED)
@@ -251,7 +253,8 @@ class Uploader(Closing):
         try:
             while True:
                 target = self.target
-                # Make the manager's calls on this thread. Like a separate thread, it is watched and can be abandoned.
+                # The manager runs its calls on this thread, which is watched and can be abandoned like a separate
+                # thread.
                 with self._watch(target, partition), target.manager.on_this_thread():
                     step = self._shipper.step(target, partition, self.inquiries.standing(partition))
                 if not goes_on or step not in MOVED_ON or self._monotonic() > end_s:
@@ -348,7 +351,7 @@ class Uploader(Closing):
 
     def _begin(self) -> None:
         """Check disks, leadership and topics once. Raise errors of these requests."""
-        # Find the local partitions first, because leadership is asked only for local ones.
+        # Leadership is asked only for local partitions, so find these first.
         self.disk.sweep()
         self.leadership.source.watch({partition.name for partition in self.disk.partitions})
         self.leadership.refresh()

@@ -39,7 +39,7 @@ _MOST_KNOWN: Final = 20_000  # about 1 KB each
 class StoredWatermark:
     """An upload watermark (None if nothing was uploaded yet), and its object's etag (None without an object).
 
-    ``written`` is set if this process created the object: then the etag is unknown, and is read when needed.
+    ``written`` is set if this process created the object. The etag is then unknown, and is read when needed.
     ``is_remade`` is true for a watermark rebuilt from stored segments.
     """
 
@@ -75,8 +75,8 @@ class WatermarkStore:
         self._store, self._prefix, self._pool, self._rules = store, prefix, pool, rules
         self._committed, self._made_id = committed, made_id
         self._is_layout_known = False
-        # Cache the metadata, because a segment's manifest never changes. With an unreliable store, each attempt then
-        # needs fewer requests, and never hundreds of successful ones in a row.
+        # A segment's manifest never changes, so cache its metadata. With an unreliable store, a new attempt then
+        # repeats only failed requests, instead of needing hundreds of successes in a row.
         self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
 
     def load(
@@ -95,7 +95,8 @@ class WatermarkStore:
         key = watermark_key(self._prefix, where)
         etag: str | None = None
         try:
-            # Read the etag first: if the object is replaced in between, the etag is too old and the move is refused.
+            # Read the etag first. If another uploader replaces the object before the read, the store refuses the move
+            # because of the old etag.
             etag = self._store.head(key).etag
             raw = self._store.get_small(key, MAX_BYTES)
             return StoredWatermark(Watermark.parse(raw, where, self._made_id_of(where)), etag)

@@ -42,8 +42,9 @@ def uploader(
 ) -> None:
     """Continuously upload the closed segments of the local broker, in order and without loss.
 
-    Its settings are those of the store and uploader.* in the same file (docs/how-to/uploader.md). SIGTERM finishes the
-    segments in progress, SIGHUP reads the settings again. Without --once or --dry-run it runs until it is stopped.
+    The settings file has the store's settings and uploader.* (docs/how-to/uploader.md). On SIGTERM, the uploader
+    finishes the segments in progress; on SIGHUP, it reads the settings again. Without --once or --dry-run it runs until
+    it is stopped.
 
     Example: tieredstore uploader -c uploader.properties --dry-run
     """
