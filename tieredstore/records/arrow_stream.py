@@ -1,7 +1,8 @@
-"""Record batches as an Arrow stream that keeps the class and the sentence of this project's errors.
+"""Record batches as an Arrow stream that keeps the class and the message of this project's errors.
 
 A consumer of Arrow's C stream interface (https://arrow.apache.org/docs/format/CStreamInterface.html) gets no exception,
-only a text: pyarrow takes the sentence and the traceback. So errors of this project are raised here without traceback.
+only a text, which pyarrow makes from the error's message and its traceback. So this module raises errors of this
+project without a traceback.
 """
 
 from __future__ import annotations
@@ -61,9 +62,11 @@ def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch
 
 
 def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
-    """Raise ``error`` from C, so that no Python frame gets into the traceback: a future's ``result`` does that."""
+    """Return an iterator that raises ``error`` from C code (the ``result`` of a future), so that the traceback contains
+    no Python frame.
+    """
     failed: asyncio.Future[pa.RecordBatch] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", _NoLoop()))
-    # Raise a copy, which has neither the traceback nor the cause.
+    # The future raises a copy of the error, which has neither the traceback nor the cause.
     failed.set_exception(copy(error))
     return iter(failed.result, None)
 
@@ -75,4 +78,4 @@ class _NoLoop:
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Ignore the call for a future that nobody awaited: the stream was not read to its end."""
+        """Ignore the report of a future whose error nobody took: the stream was not read to its end."""

@@ -1,4 +1,4 @@
-"""Reads one partition's records from the bucket: runs of segments without a gap, and the gaps between them."""
+"""Reads one partition's records from the bucket, in runs: sequences of segments without a gap."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PartitionRead(ArrowStream, Closing):
             return batch
         if self._is_over:
             raise StopIteration
-        # Do not raise StopIteration: the caller would take it for the end of the records.
+        # Not StopIteration, which the caller would take for the end of the records.
         raise AlreadyClosedError(
             f"this read of {self.partition} was closed, or failed, before its end; start another read"
         )
@@ -106,8 +106,8 @@ class RunRead:
         self._report = report
         self._committed = reader.settings.isolation == "read_committed"
         self._transactions = Transactions(reader.source, spans, start)
-        # Read transaction outcomes only after the first transaction was found, so that other topics do not pay for
-        # them.
+        # Outcomes of transactions are read only when a transaction is found, so that topics without transactions do not
+        # pay for them.
         self._watching = self._committed
 
     def read(self) -> Generator[pa.RecordBatch, None, None]:
@@ -136,7 +136,7 @@ class RunRead:
                 if kept.num_rows < records.num_rows:
                     break
             else:
-                # Check the last segment's end: only the log shows where its records end.
+                # Only the log shows where the records of the last segment end, so compare that with the manifest.
                 if number == len(self._spans) - 1:
                     lost = self._reader.check_reached(section, decoder)
             self._note_skipped(decoder, span.segment)
@@ -154,7 +154,8 @@ class RunRead:
 
     def _meet_transaction(self, number: int, span: Span, decoder: RecordDecoder) -> None:
         self._transactions.skip_to(number)
-        # Read the transaction indexes first: they may prove that every transaction in the read has an outcome.
+        # Read the transaction indexes before the next step: they may already prove that every transaction in the read
+        # has an outcome.
         decoder.leave_out(self._aborted(number, span))
         self._settle()
 
@@ -182,8 +183,7 @@ class RunRead:
         self._watching = False
         undecided = self._transactions.first_undecided(self._stop)
         if undecided is not None:
-            # End the read before the open transaction. If that transaction began before the read, the read becomes
-            # empty.
+            # End the read before the open transaction. If the transaction began before the read did, the read is empty.
             self._stop = max(undecided.first_offset, self._start)
             self._report.undecided = undecided
             _logger.warning("%s", undecided)
@@ -197,8 +197,8 @@ class RunRead:
 class _TransactionWatch:
     """Scans the bytes of a log on their way to the decoder, for the first transaction.
 
-    ``act`` is called once: for a transactional batch that begins before offset ``stop``, or for bytes that are not
-    batches. The call comes before the decoder gets the buffer. The first buffer must begin with a batch.
+    ``act`` is called once, for a transactional batch that begins before offset ``stop``, or for bytes that are not a
+    batch. It is called before the decoder gets the buffer. The first buffer must begin with a batch.
     """
 
     def __init__(self, stop: int, act: Callable[[], None]) -> None:
@@ -240,15 +240,16 @@ class _TransactionWatch:
 
 
 def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:
-    """Yield runs of segments without a gap that hold any of the offsets.
+    """Yield the runs (segments without a gap) that contain any of the offsets.
 
-    A run begins with the segment that holds the first of them. It extends to the next gap, even beyond ``stop``.
+    A run begins with the segment that contains its first offset of the window. It extends to the next gap, even beyond
+    ``stop``.
     """
     runs: list[list[Span]] = []
     for span in lineage.spans:
         if span.stop <= start:
             continue
-        # Begin another run after a gap. A transaction that is open before the gap has no outcome for this read.
+        # A gap ends a run. If a transaction is open before the gap, its outcome stays unknown.
         if not runs or runs[-1][-1].stop < span.start:
             runs.append([])
         runs[-1].append(span)
@@ -256,7 +257,8 @@ def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span
 
 
 def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
-    """Return the lost offsets and log them. If there are any, raise DataLossError unless ``settings`` report losses.
+    """Return the lost offsets and log them. If offsets are lost, raise DataLossError unless ``settings`` say to report
+    losses.
 
     Unreadable segments in or next to the window count as losses too: see :func:`unreadable_segments`.
     """
@@ -272,8 +274,8 @@ def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettin
 def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Problem, ...]:
     """Return the unreadable segments that may have records of these offsets, or are next to them.
 
-    A segment next to an offset that the user named is no loss. Callers with such an offset first remove that segment
-    from ``lineage.problems``, as ``RecordReader.read`` does.
+    If the user named an offset as an end of the window, an unreadable segment next to it is no loss. Callers then
+    remove that segment from ``lineage.problems`` first, as ``RecordReader.read`` does.
     """
     return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 

@@ -22,7 +22,7 @@ LostOffsets: TypeAlias = Gap
 class Undecided:
     """A transaction whose outcome (commit or abort) is not in the segments. It begins at ``first_offset``.
 
-    The segments from ``first_offset`` on end, or have a gap, at ``segments_end``.
+    ``segments_end`` is the offset at which the segments after ``first_offset`` end or have a gap.
     """
 
     partition: TopicIdPartition
@@ -57,9 +57,10 @@ class ReadReport:
     """The results of a read. They are complete once the read is exhausted.
 
     A following read starts at ``next_offset``: every earlier record was returned or deliberately left out.
-    ``unreadable`` are segments that cannot be read and may hold records. ``unreadable`` and ``lost`` are known before
-    the first record; only offsets that the last segment claims but its log does not have join ``lost`` later.
-    ``aborted`` are the transactions whose records were left out, including some that follow in the current segment.
+    ``unreadable`` are segments that cannot be read and may contain records. ``unreadable`` and ``lost`` are known
+    before the first record, with one exception: if the log of the last segment ends before its manifest says, the
+    missing offsets are added to ``lost`` later. ``aborted`` are the transactions whose records were left out; it may
+    include later transactions of the current segment.
     """
 
     next_offset: int
@@ -72,8 +73,8 @@ class ReadReport:
 
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
     """Yield the offsets that no segment has although later ones exist: before the log's first offset, and in gaps."""
-    # Report offsets before the log as lost: retention deleted them, or they were never copied. A Kafka consumer would
-    # be out of range.
+    # Offsets before the log's first offset count as lost: retention deleted them, or they were never copied. A Kafka
+    # consumer would get "offset out of range".
     if start < min(stop, lineage.earliest_offset):
         yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
     yield from lineage.gaps_between(start, stop)

@@ -1,8 +1,9 @@
-"""Sections (byte ranges) of a segment's log: where they may begin and end, and a read that proves its completeness.
+"""Sections (byte ranges) of a segment's log: the positions where they may begin and end, and a read of a section that
+proves its completeness.
 
-An entry of the offset index has the **last** offset of one append, and a position. It proves two things: a batch begins
-exactly at that position, and the log before the next entry reaches that offset at least. No index says where the batch
-of a given offset begins. If index entries are far apart, batch headers are read instead.
+An entry of the offset index has the **last** offset of one append, and the position of that append. It proves two
+things: a batch begins exactly at that position, and the log before the next entry's position contains that offset. No
+index says where the batch of a given offset begins. If index entries are far apart, batch headers are read instead.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _logger: Final = logging.getLogger(__name__)
 
 _READ_SIZE: Final = 64 * 1024
 _SPACING: Final = 4096
-"""A broker writes an index entry about every 4096 bytes. Ends of sections that are closer together only cost memory."""
+"""A broker writes an index entry about every 4096 bytes. Section ends that are closer together would only cost memory.
+"""
 
 Look: TypeAlias = Callable[[Iterable[memoryview]], Iterator[memoryview]]
 """Observes the bytes of a log on their way to the decoder."""
@@ -59,7 +61,7 @@ class IndexedEnds:
         self._first = start_of(segment)
         low = index[-1].offset + 1 if len(index) else segment.start_offset
         self._last = SectionEnd(segment.segment_size_in_bytes, low, segment.end_offset + 1)
-        # Skip an entry at the log's first byte: it coincides with the log's start.
+        # Skip an index entry at the log's first byte, because the log's start is a section end already.
         self._skipped = int(len(index) > 0 and index[0].position == 0)
 
     def __len__(self) -> int:
@@ -77,25 +79,25 @@ class IndexedEnds:
 
 
 def start_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
-    """Return the log's start as a section end. Compaction may have removed the first batches, so its offset may be
-    higher.
+    """Return the log's start as a section end. Compaction may have removed the first batches, so the log's first offset
+    may be higher than the segment's.
     """
     return SectionEnd(0, segment.start_offset, segment.end_offset)
 
 
 def end_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
-    """Return the log's end as a section end. Compaction may have removed the last batches, so any offset may come
-    before.
+    """Return the log's end as a section end. Compaction may have removed the last batches, so the log's last offset may
+    be lower than the segment's.
     """
     return SectionEnd(segment.segment_size_in_bytes, segment.start_offset, segment.end_offset + 1)
 
 
 def around(ends: SectionEnds, start: int, stop: int) -> Ends:
     """Return the two closest section ends that enclose all records with offsets from ``start`` up to ``stop``."""
-    # Begin reading one batch before the batch that may hold `start`: only the preceding batch proves where the next
-    # one's offsets begin.
+    # Begin one batch before the batch that may contain `start`: only the preceding batch proves where the offsets of
+    # the next batch begin.
     first = bisect_left(ends, start, lo=1, key=lambda end: end.high) - 1
-    # Begin the search after the first end: the last end must come later, even if the window lies within one batch.
+    # Search only after the first end: the last end must come after it, even if the window lies within one batch.
     last = bisect_left(ends, stop, lo=first + 1, hi=len(ends) - 1, key=lambda end: end.low)
     return ends[first], ends[last]
 
@@ -105,7 +107,7 @@ def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_by
     at = begin
     while at.position < end.position:
         following = _last_upto(ends, at.position + max_bytes)
-        # Yield the pair of this end and the next one: no further end is within max_bytes.
+        # No end after this one is within max_bytes, so this end and the next one are too far apart.
         if following.position <= at.position:
             following = _first_after(ends, at.position)
             yield at, following
@@ -115,8 +117,8 @@ def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_by
 def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int, chunk_bytes: int) -> Iterator[Ends]:
     """Yield sections from ``begin`` to ``end`` of nearly equal sizes, at most ``max_bytes`` where batches allow it.
 
-    A section begins at the start of a chunk of ``chunk_bytes``, if its size then differs from an equal part by less
-    than half. A chunk that two sections share is decompressed twice.
+    If two sections share a chunk of ``chunk_bytes``, it is decompressed twice. So a section begins in the first bytes
+    of a chunk, if its size then differs from an equal part by less than half.
     """
     at = begin
     # Divide into equal parts, without a small rest, so that tasks take about the same time.
@@ -134,7 +136,7 @@ def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int
 
 
 def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chunk_bytes: int) -> SectionEnd | None:
-    """Return the first section end in one of the two chunks next to an equal part's end, or None.
+    """Return the first section end in one of the two chunks next to the end of an equal part; None if there is none.
 
     Prefer the nearer chunk if the section's size allows it.
     """
@@ -150,8 +152,8 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
 def _nearest(ends: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
     """Return the section end nearest to ``even``, the position where an equal part would end.
 
-    Prefer the first end at or after ``even``, if it is at most ``limit``. Otherwise return the last end before ``even``
-    that is after ``position``, or else the first after ``limit``.
+    This is the first end at or after ``even``, if it is at most ``limit``. Otherwise it is the last end between
+    ``position`` and ``even`` or, if there is none, the first end after ``limit``.
     """
     after = _first_after(ends, even - 1)
     if after.position <= limit:
@@ -170,21 +172,22 @@ def _last_upto(ends: SectionEnds, position: int) -> SectionEnd:
 
 
 def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_corrupt: OnCorrupt) -> SectionEnds:
-    """Load section ends that are at most ``max_bytes`` apart, as far as batches allow it, around the span's offsets.
+    """Load section ends around the span's offsets. They are at most ``max_bytes`` apart, unless a batch is larger.
 
-    Costs at most two requests for the index. If two index entries are further apart, the chunks with the batch headers
-    between them are read too. Raise IndexesCorruptError if index and log contradict each other, and BatchCorruptError
-    for invalid headers. If ``on_corrupt`` skips damage, invalid headers instead mean that the log is not divided there.
+    This costs at most two requests for the index. If two index entries are more than ``max_bytes`` apart, the chunks
+    with the batch headers between them are read too. Raise IndexesCorruptError if index and log contradict each other,
+    and BatchCorruptError for invalid headers. If ``on_corrupt`` says to skip damage, invalid headers raise no error,
+    and the log is not divided there.
     """
     ends = IndexedEnds(span.segment, offset_index_of(source, span.segment))
     walked: dict[int, SectionEnd] = {}
     for run in _runs(find_oversized(ends, *around(ends, span.start, span.stop), max_bytes)):
         for place in _walk(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
-            # Combine the limits of two adjacent sections on the offset at the end that they share.
+            # Two adjacent sections share an end, and each limits the offset there. Both limits hold.
             known = walked.get(place.position, place)
             low, high = max(known.low, place.low), min(known.high, place.high)
             walked[place.position] = SectionEnd(place.position, low, high)
-    # Stop here in the usual case: the offset index alone gave the position.
+    # In the usual case the offset index was enough, and no headers were read.
     if not walked:
         return ends
     of_index = (ends[number] for number in range(len(ends)))
@@ -193,7 +196,7 @@ def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_c
 
 
 def _runs(sections: Iterable[Ends]) -> Iterator[list[Ends]]:
-    """Yield adjacent sections as one list, so that each chunk is requested once."""
+    """Group adjacent sections into lists, so that each chunk is requested only once."""
     run: list[Ends] = []
     for section in sections:
         if run and run[-1][1] != section[0]:
@@ -234,8 +237,8 @@ def _between(
     for header in headers:
         if header.position == begin.position:
             _expect(segment, begin, header.base_offset)
-        # Make an end only every ``spacing`` bytes or so. A batch without an end belongs to the section before it, which
-        # stays below twice the spacing.
+        # Make an end only about every ``spacing`` bytes. A batch at which no end is made belongs to the section before
+        # it, so a section stays below twice the spacing.
         if header.position == begin.position or header.position - kept + header.size_in_bytes >= 2 * spacing:
             yield SectionEnd(header.position, next_offset, header.base_offset)
             kept = header.position
@@ -281,10 +284,11 @@ class SectionReader:
     settings: ReadSettings
 
     def section_of(self, span: Span) -> LogSection:
-        """Return the section with all records of the span, and few others: index entries are about 4 KiB apart.
+        """Return the section with all records of the span, and few other records, because index entries are about 4 KiB
+        apart.
 
-        Costs at most two requests, and none for a whole segment. Raise IndexesCorruptError if the offset index does not
-        match the log.
+        This costs at most two requests, and none for a whole segment. Raise IndexesCorruptError if the offset index
+        does not match the log.
         """
         segment = span.segment
         if span.start <= segment.start_offset and span.stop > segment.end_offset:
@@ -314,8 +318,8 @@ class SectionReader:
             records = decoder.decode(
                 look(buffers),
                 start_offset=section.start_offset,
-                # Do not drop a record because of the offset at the section's end, which only the index claims; check it
-                # below.
+                # Do not stop at the offset that the index claims for the section's end: a wrong index would drop
+                # records. The offset is checked below.
                 stop_offset=None if section.is_read_to_its_end else section.stop_offset,
                 end_offset=section.segment.end_offset + 1,
                 aborted=aborted,
@@ -325,23 +329,23 @@ class SectionReader:
                 yield from records
             except BatchCorruptError as error:
                 raise BatchCorruptError(f"{section.segment}: {error}") from error
-            # Tell the check if a damaged batch was skipped: it may have been the last one, and then the end proves
-            # nothing.
+            # If a damaged batch was skipped, it may have been the last one. The end of the section then proves nothing,
+            # so tell the check.
             if len(section.byte_range):
                 buffers.check_end(decoder, is_whole=not decoder.skipped)
 
     def check_reached(self, section: LogSection, decoder: RecordDecoder) -> LostOffsets | None:
-        """Return the wanted offsets that the segment claims but that come after its last record.
+        """Return the requested offsets that come after the segment's last record, although its manifest includes them.
 
-        Log the lost offsets or raise DataLossError, by the settings. If another segment follows, return None, because
-        compaction removed the records. In the last segment only the manifest claims that the offsets exist, and a
-        reader that continued after them would skip new records.
+        Log the lost offsets or raise DataLossError, as the settings say. If another segment follows, return None,
+        because compaction has removed the records. For the last segment only the manifest claims that the offsets
+        exist: if it is wrong, a reader that continued after them would skip new records.
         """
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None
         reached = max(decoder.offset_reached, section.start_offset)
-        # Claim no loss: a damaged batch that was skipped may have been the last one, and a log without bytes may be
-        # fully compacted.
+        # In these cases no loss is certain: a damaged batch that was skipped may have been the last one, and a log
+        # without bytes may be fully compacted.
         if goes_on or decoder.skipped or not len(section.byte_range) or reached >= section.stop_offset:
             return None
         lost = LostOffsets(segment.topic_id_partition, reached, section.stop_offset)

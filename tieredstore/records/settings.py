@@ -14,7 +14,7 @@ from tieredstore.kafka.records import COLUMNS, RecordDecoder
 from tieredstore.model import DEFAULT_ISOLATION, Isolation
 
 OnDataLoss: TypeAlias = Literal["fail", "report"]
-"""The policy for offsets that no segment has: an error before the first record, or an entry in the report."""
+"""The policy for offsets that no segment has: raise an error before the first record, or add them to the report."""
 
 _MIB: Final = 1024 * 1024
 
@@ -23,13 +23,14 @@ _MIB: Final = 1024 * 1024
 class ReadSettings:
     """Settings of a read. ``columns`` are some of ``kafka.records.COLUMNS``, in the wanted order.
 
-    A damaged batch is an error, or skipped and reported (``on_corrupt``). The log is decoded in pieces of at most
-    ``piece_bytes`` into record batches of about ``target_bytes``. ``max_batch_bytes`` limits a single Kafka batch,
-    stored and decompressed.
+    ``on_corrupt`` decides if a damaged batch is an error, or is skipped and reported. The log is decoded in pieces of
+    at most ``piece_bytes`` into record batches of about ``target_bytes``. ``max_batch_bytes`` limits a single Kafka
+    batch, stored and decompressed.
 
     With ``decode_ahead``, the manager's threads decrypt and decompress chunks ahead of the reader. Without it, the
     reader's own thread does so; that saves processor time and memory if there are as many parallel readers as
-    processors. An error about lost data ends with the advice ``accept_loss``. Raise ConfigError for invalid values.
+    processors. An error about lost data ends with the text ``accept_loss``, which tells the user how to accept the
+    loss. Raise ConfigError for invalid values.
     """
 
     columns: Sequence[str] = COLUMNS

@@ -38,9 +38,9 @@ _LEAST_BATCH: Final = 64
 class SplitSection(LogSection):
     """The records of a section with offsets in ``[start_offset, stop_offset)``.
 
-    Adjacent sections of a log share no record, although their offsets may seem to overlap: index entries are far apart,
-    and only reading shows which batch is at an end. ``aborted`` are the transactions whose records are left out.
-    ``is_followed`` is true if another segment begins where this one ends.
+    Adjacent sections of a log share no record, although the offsets given here may overlap: an index entry limits the
+    offset at a section's end only roughly. ``aborted`` are the transactions whose records are left out. ``is_followed``
+    is true if another segment begins where this one ends.
     """
 
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -73,13 +73,13 @@ class RecordSplit:
 def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """Yield the records of a split. No record batch is empty.
 
-    Each section costs one request for the manifest and those for its chunks, and none beyond the split or for an index.
-    Only columns and decoding of ``settings`` apply; the plan has decided the isolation. Raise the errors of damaged
-    batches; a damaged batch that is skipped is logged. Raise IndexesCorruptError if the log contradicts the plan at a
-    section's ends.
+    A section costs one request for the manifest, and the requests for its chunks. No index and no chunk outside of the
+    split is requested. Of ``settings`` only columns and decoding apply, because the plan has already applied the
+    isolation. Raise the errors of damaged batches; a damaged batch that is skipped is logged. Raise IndexesCorruptError
+    if the log contradicts the plan at a section's ends.
     """
     reader = SectionReader(source, settings)
-    # Read the next section's segment ahead before this section ends.
+    # Before this section ends, read ahead into the segment of the next section.
     followers = (*split.sections[1:], None)
     for section, following in zip(split.sections, followers, strict=True):
         decoder = settings.decoder()
@@ -101,9 +101,9 @@ def _to_read_ahead(section: SplitSection | None) -> RemoteLogSegmentMetadata | N
 class SplitPlan:
     """Splits that read the offsets from ``start`` up to ``stop`` (exclusive) of ``partition``.
 
-    A following read starts at ``stop``: the requested end, or the log's end if that comes first. Under read_committed,
-    it is at most the first offset of ``undecided``, a transaction without an outcome. ``lost`` are offsets that no
-    segment has; if they extend beyond ``stop``, the following read reports the rest.
+    The next read starts at ``stop``, which is the requested end, or the log's end if that comes first. Under
+    read_committed, ``stop`` is at most the first offset of ``undecided``, a transaction without an outcome. ``lost``
+    are offsets that no segment has; if they extend beyond ``stop``, the next read reports the rest.
     """
 
     partition: TopicIdPartition
@@ -126,17 +126,18 @@ def plan_splits(
     since_ms: int | None = None,
     readers: int = READERS,
 ) -> SplitPlan:
-    """Plan splits that return each record once, of at most ``max_split_bytes`` of the log where batches allow it.
+    """Plan splits that together return each record once. A split has at most ``max_split_bytes`` of the log, unless a
+    batch is larger.
 
-    No split covers more than ``max_split_records`` offsets. With ``since_ms``, leave out segments and parts that
-    greatest timestamps and time indexes prove to be earlier; some returned records may still be earlier. Logs are
+    No split covers more than ``max_split_records`` offsets. With ``since_ms``, leave out segments and parts that have
+    only earlier records by their greatest timestamp or time index. Some returned records may still be earlier. Logs are
     divided at entries of their offset index. If entries are more than ``max_split_bytes`` apart, they are divided at
     batch headers.
 
-    A segment that one split reads whole costs no request, and any other segment two for its indexes, ``readers`` at
-    once. read_committed costs two more for each segment with aborted transactions and for the last segment. Raise
-    ConfigError for an invalid window, and for limits that would make more than a million splits; DataLossError by the
-    settings.
+    A segment that one split reads whole costs no request. Any other segment costs two requests for its indexes, with
+    ``readers`` requests in parallel. read_committed costs two more requests for each segment with aborted transactions,
+    and for the last segment. Raise ConfigError for an invalid window, and for limits that would make more than a
+    million splits. Raise DataLossError as the settings say.
     """
     if not 0 <= start <= stop:
         raise ConfigError(f"there are no offsets from {start} up to {stop} of {lineage.partition}")
@@ -164,7 +165,8 @@ def plan_splits(
 def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
     """Return where a read_committed read of the window ends: at ``stop``, or before a transaction without an outcome.
 
-    Never before ``start``. Each run of segments without a gap costs two requests for its last producer snapshot.
+    The result is never before ``start``. Each sequence of segments without a gap costs two requests for its last
+    producer snapshot.
     """
     undecided = _first_undecided(source, lineage, start, stop)
     return stop if undecided is None else max(start, undecided.first_offset)
@@ -180,7 +182,7 @@ class _Bounds:
     on_corrupt: OnCorrupt
 
     def checked(self, spans: Sequence[Span]) -> Iterable[Span]:
-        """Return the spans that may have wanted records. Raise ConfigError if they would make too many splits."""
+        """Return the spans that may have requested records. Raise ConfigError if they would make too many splits."""
         spans_read = [span for span in spans if span.segment.segment_size_in_bytes and not self._is_earlier(span)]
         splits = sum(self.windows(span) for span in spans_read)
         splits += sum(span.segment.segment_size_in_bytes // max(self.size, _LEAST_BATCH) for span in spans_read)
@@ -192,7 +194,7 @@ class _Bounds:
         return spans_read
 
     def windows(self, span: Span) -> int:
-        """Return into how many ranges of offsets the span is divided."""
+        """Return the number of ranges of offsets into which the span is divided."""
         return 1 if self.records is None else -(-(span.stop - span.start) // self.records)
 
     def take_whole(self, span: Span) -> bool:
@@ -209,7 +211,7 @@ class _Bounds:
 
 
 def _first_undecided(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> Undecided | None:
-    """Return the first transaction without an outcome that begins before ``stop`` and hides part of the window."""
+    """Return the first transaction without an outcome that begins before ``stop`` and so ends the read early."""
     for spans in runs_of_spans(lineage, start, stop) if start < stop else ():
         undecided = Transactions(source, spans, start).first_undecided(stop)
         if undecided is not None:
@@ -244,7 +246,7 @@ class _Planner:
 
     def _divide(self, span: Span) -> Iterator[tuple[SectionEnd, SectionEnd, int, int]]:
         ends = load_section_ends(self.source, span, self.bounds.size, on_corrupt=self.bounds.on_corrupt)
-        # Fetch the manifest from memory: reading the index has read it, so this costs no request.
+        # Reading the index has already cached the manifest, so this costs no request.
         chunk_bytes = self.source.fetch_manifest(span.segment).chunk_index.original_chunk_size
         count, offsets = self.bounds.windows(span), span.stop - span.start
         for number in range(count):
@@ -259,7 +261,7 @@ class _Planner:
         first, last = sections[0].start_offset, sections[-1].stop_offset
         decided: list[SplitSection] = []
         for spans in runs_of_spans(self.lineage, start, stop):
-            # Request all indexes together: otherwise each would wait for the one before it.
+            # Request all indexes in parallel. One by one, each request would wait for the one before it.
             transactions = Transactions(self.source, spans, start)
             read = [span for span in spans if span.start < last and span.stop > first]
             transactions.know(aborted_in_each(self.source, read, pool, at_once=2 * READERS))
@@ -276,7 +278,7 @@ class _Planner:
         size = 0
         for section in sections:
             size += len(section.byte_range)
-            # Make a section that alone exceeds the limits a split by itself: it cannot be divided further.
+            # A section cannot be divided further. If it exceeds the limits, it becomes a split of its own.
             if taken and not self.bounds.hold(size, section.stop_offset - taken[0].start_offset):
                 yield RecordSplit(self.lineage.partition, tuple(taken))
                 taken, size = [], len(section.byte_range)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordReader:
-    """Reads topics of a catalog. Several threads may use it; it holds nothing open."""
+    """Reads topics of a catalog. Thread-safe. It keeps nothing open, so it need not be closed."""
 
     source: SegmentSource
     catalog: Catalog
@@ -40,31 +40,32 @@ class RecordReader:
     ) -> PartitionRead:
         """Read the records of one partition from ``start`` up to ``stop`` (exclusive).
 
-        None means the first record, or the end. Times are looked up before this returns, everything else while records
-        are read. An offset before the first is data loss; offsets after the end do not exist yet, so nothing is read.
+        None means the first record or the end of the log. Times are looked up before this returns; everything else is
+        requested while records are read. Offsets before the log's first offset are data loss. Offsets after the end do
+        not exist yet, so no record is returned for them.
 
         Raise ResourceNotFoundError for a topic or partition without segments. Raise ConfigError for an invalid window,
-        and for a re-created topic unless ``topic_id`` is given. Raise DataLossError by the settings. Unreadable
-        segments in the window are a loss too, and so are those next to an end of the window that was not named as an
-        offset.
+        and for a re-created topic unless ``topic_id`` is given. Raise DataLossError as the settings say. An unreadable
+        segment in the window is a loss too. So is an unreadable segment next to an end of the window, unless that end
+        was named as an offset.
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)
-        # Leave out segments next to a named offset: its caller knows what is there. Times, beginning and end are looked
-        # up among readable segments, so an unreadable segment there would go unnoticed.
+        # An unreadable segment next to an offset that the caller named is no problem: missing offsets show. But times,
+        # beginning and end are looked up among readable segments, so an unreadable segment there would go unnoticed.
         problems = lineage.unreadable_between(
             first, last, starts_there=isinstance(start, int), stops_there=isinstance(stop, int)
         )
         return PartitionRead(self.source, replace(lineage, problems=problems), first, last, self.settings)
 
     def window(self, lineage: Lineage, start: int | AtTime | None, stop: int | AtTime | None) -> tuple[int, int]:
-        """Return the offsets of two places (the end is exclusive). The window is empty if the second comes first."""
+        """Return the offsets of start and stop (exclusive). The window is empty if ``stop`` comes before ``start``."""
         if isinstance(start, int) and isinstance(stop, int) and start > stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
         first = lineage.earliest_offset if start is None else self._offset(lineage, start)
         last = lineage.end_offset if stop is None else self._offset(lineage, stop)
-        # End no earlier than the start: timestamps need not ascend with offsets, so a later time may map to an earlier
-        # offset.
+        # Timestamps need not ascend with offsets, so the offset of a later time may be lower. The end must not precede
+        # the start.
         return first, max(first, last)
 
     def _offset(self, lineage: Lineage, place: int | AtTime) -> int:

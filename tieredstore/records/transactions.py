@@ -1,14 +1,16 @@
 """Transactions for read_committed: the aborted ones, and those without an outcome in the segments.
 
 As in Kafka, the ``.txnindex`` of a segment has an entry for each transaction whose abort marker is in the segment. The
-entry also has the last stable offset at that moment: every transaction that began before it had an outcome. A committed
-transaction has no entry, so only the producer snapshot at the end of a segment shows which transactions are open there.
+entry also has the last stable offset at the time of the marker: every transaction that began before that offset had an
+outcome. A committed transaction has no entry, so only the producer snapshot at the end of a segment shows which
+transactions are open there.
 
-A broker writes both from its own view. If retention deleted the first part of a transaction from a replica, the
-replica's log begins in the middle of it. Then its index lacks the abort marker or has a start that is too late, and its
-producer snapshots lack the open transaction. Earlier segments, uploaded by another broker, have the first part, and
-their last producer snapshot has the transaction. So each marker is matched with the transactions that earlier segments
-leave open. An index is trusted only where its broker has seen the whole transaction.
+A broker makes index and snapshot from its own copy of the log. If retention deleted the first part of a transaction
+from a replica, the replica's log begins in the middle of the transaction. Then its transaction index lacks the
+transaction or begins it too late, and its producer snapshots lack the open transaction. Earlier segments, which another
+broker uploaded, have the first part, and their last producer snapshot has the transaction. So each marker is matched
+with the transactions that are open at the end of earlier segments. An index is trusted only for transactions that its
+broker has seen from the beginning.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ class Transactions:
         self._looked_into = 0
         self._stable = -1
         self._aborted: list[AbortedTransaction] = []
-        # Without stored indexes, they are built from the logs in order, and so include open transactions of earlier
-        # segments.
+        # If the layout stores no indexes, they are built from the logs in order. Such indexes include the open
+        # transactions of earlier segments, so nothing is pending.
         self._pending = PendingTransactions(source, spans, start) if source.layout.tells_transactions else None
 
     def know(self, entries: Mapping[Span, Sequence[AbortedTransaction]]) -> None:
@@ -62,23 +64,24 @@ class Transactions:
     def aborted(self, number: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
         """Return the aborted transactions with records in the offsets ``start`` up to ``stop`` of span ``number``.
 
-        Call it with ascending ``number`` and ``start``. Costs two requests for each segment with a transaction index,
-        from this span on until the last stable offset passes ``stop``; for other segments only those of
-        `PendingTransactions`.
+        Call it with ascending ``number`` and ``start``. This costs two requests for each segment with a transaction
+        index, from this span on until an index shows a last stable offset beyond ``stop``. Other segments cost only the
+        requests of `PendingTransactions`.
         """
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._looked_into)
             self._looked_into += 1
-        # Forget transactions that ended before: calls ascend, so they are not needed again.
+        # Forget transactions that ended before ``start``: calls come with ascending offsets, so they are not needed
+        # again.
         self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
         return [entry for entry in self._aborted if entry.first_offset < stop]
 
     def reach_over(self, start: int) -> bool:
         """Return True if a transaction that began before ``start`` is open at the end of the first span.
 
-        Such a transaction may have no record after ``start`` and still lack an outcome. Also return True if the span
-        ends before its segment, because the segment's snapshot describes a later point. Costs two requests for the
-        producer snapshot, or none if the offset index was read before.
+        Such a transaction may have no record after ``start``, and still have no outcome. Return True also if the span
+        ends before its segment does, because the segment's snapshot then describes a later offset. This costs two
+        requests for the producer snapshot, or none if the offset index was read before.
         """
         first = self._spans[0]
         is_cut = first.stop <= first.segment.end_offset
@@ -87,23 +90,24 @@ class Transactions:
     def first_undecided(self, stop: int) -> Undecided | None:
         """Return the first transaction that is open at the end of the spans, if it begins before ``stop``.
 
-        Costs two requests for the indexes of the last segment, and those of `PendingTransactions`. Costs none if an
-        index has shown already that every transaction in the read has an outcome.
+        This costs two requests for the indexes of the last segment, and the requests of `PendingTransactions`. It costs
+        none if an index has already shown that every transaction in the read has an outcome.
         """
         if self._pending is None:
-            # Visit all spans: snapshots built from the logs know earlier open transactions only if the earlier logs
-            # were read.
+            # Visit all spans: a snapshot built from the logs includes an earlier open transaction only if the earlier
+            # logs were read.
             while self._looked_into < len(self._spans):
                 self._look_into(self._looked_into)
                 self._looked_into += 1
-        # Stop here: every transaction that began before the last stable offset has an outcome, so all of this read have
-        # one.
+        # Every transaction that began before the last stable offset has an outcome, so all transactions of this read
+        # have one.
         if self._stable >= stop:
             return None
         last = self._spans[-1]
         pending = self._pending
         if pending is None and last.stop <= last.segment.end_offset:
-            # Read the batches of a last segment that is used only in part: its snapshot describes its end.
+            # The last segment is used only in part, but its snapshot describes the end of the segment. So its batches
+            # must be read.
             pending = PendingTransactions(self._source, self._spans, self._start)
         opened = opened_at_end(self._source, last.segment) if pending is None else pending.opened_at_end()
         offset, producer = min(((first, producer) for producer, first in opened.items()), default=(stop, -1))
@@ -115,7 +119,8 @@ class Transactions:
         span = self._spans[number]
         entries = self._known[span] if span in self._known else aborted_in(self._source, span)
         ended: Sequence[AbortedTransaction] = ()
-        # Trust a last stable offset up to the span's end, and up to the first transaction still pending there.
+        # The index's last stable offset is valid only up to the span's end, and up to the first transaction that is
+        # still pending there.
         limit = span.stop
         if self._pending is not None:
             ended = self._pending.ended_in(number)
@@ -128,14 +133,14 @@ class Transactions:
 
 
 class PendingTransactions:
-    """Finds transactions that are open where segments of another broker begin.
+    """Finds transactions that are open at the offset where the segments of another broker begin.
 
-    Visits ``spans`` without a gap, for a read that begins at offset ``start``.
+    Visits ``spans``, which have no gap, for a read that begins at offset ``start``.
 
-    Segments that one broker uploaded in one leader epoch cost no request. Where another broker's segments begin, it
-    reads the indexes of their first segment. It reads the indexes of the segment before too, unless the new broker's
-    log reaches back to ``start``. If the new broker does not know a transaction that was open there, it reads the log
-    up to the transaction's end marker.
+    Segments that one broker uploaded in one leader epoch cost no request. At the first segment of another broker, the
+    indexes of that segment are read. The indexes of the segment before it are read too, unless the new broker's log
+    reaches back to ``start``. If the new broker does not know a transaction that was open there, the log is read up to
+    the transaction's end marker.
     """
 
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
@@ -146,17 +151,17 @@ class PendingTransactions:
         self._ended: dict[int, list[AbortedTransaction]] = {}
         self._pending_from: dict[int, int] = {}
         self.pending: dict[int, int] = {}
-        """First offsets of transactions that are open at the end of the visited spans and unknown to the last span's
-        broker, by producer id.
+        """The first offset, by producer id, of each transaction that is open at the end of the visited spans and
+        unknown to the last span's broker.
         """
 
     def skip_to(self, number: int) -> None:
-        """Skip to span ``number``. Transactions open before it have no relevant records."""
+        """Skip to span ``number``. Transactions that are open before it have no record in the read's offsets."""
         self._next = max(self._next, number + 1)
 
     def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
-        """Return the transactions that end with an abort marker in span ``number``, but that its index may lack or
-        may have only from a later offset.
+        """Return the transactions that end with an abort marker in span ``number``, and that its index may lack, or may
+        begin at too late an offset.
         """
         while self._next <= number:
             if ended := list(self._go_through(self._next)):
@@ -173,7 +178,7 @@ class PendingTransactions:
     def opened_at_end(self) -> Mapping[int, int]:
         """Return the first offsets of transactions that are open at the end of all spans, by producer id."""
         last = len(self._spans) - 1
-        # Use only the last producer snapshot if its broker's log reaches back to the start of the read: it is then
+        # If the broker of the last segment had the log back to the start of the read, its producer snapshot is
         # complete.
         if self._knows_from(self._spans[last].segment) <= self._start:
             return self._opened_at(last)
@@ -196,8 +201,8 @@ class PendingTransactions:
             yield from self._markers_in(span)
 
     def _forget_known(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Drop transactions that the segment's indexes have: the segment's broker and later brokers know these
-        transactions.
+        """Drop pending transactions that the segment's indexes have, because the segment's broker and later brokers
+        know them.
         """
         known = opened_at_end(self._source, segment)
         known.update((entry.producer_id, entry.first_offset) for entry in read_aborted(self._source, segment))
@@ -211,18 +216,21 @@ class PendingTransactions:
                 return
             first = self.pending.pop(marker.producer_id)
             if marker.aborts:
-                # Claim the lowest possible last stable offset, because other transactions are unknown here.
+                # Give the lowest possible last stable offset, because other open transactions are unknown here.
                 yield AbortedTransaction(marker.producer_id, first, marker.offset, first)
             if not self.pending:
                 return
 
     def _opened_at(self, number: int) -> dict[int, int]:
-        """Return the transactions open at a span's end, as far as the brokers of its segments know them."""
+        """Return the transactions that are open at the end of span ``number``, as far as the brokers of the segments
+        know them.
+        """
         first = number
         while first and _is_cut(self._spans[first]):
             first -= 1
         span = self._spans[first]
-        # Read the batches of a segment that is used only in part: its snapshot does not describe the span's end.
+        # If a segment is used only in part, its snapshot does not describe the end of the span, so its batches are
+        # read.
         opened = {} if _is_cut(span) else opened_at_end(self._source, span.segment)
         for later in self._spans[first + (not _is_cut(span)) : number + 1]:
             least = later.start if later is not self._spans[0] else 0
@@ -231,7 +239,7 @@ class PendingTransactions:
         return opened
 
     def _knows_from(self, segment: RemoteLogSegmentMetadata) -> int:
-        """Return an offset from which the segment's broker had the log; MAX_OFFSET if unknown.
+        """Return the offset from which on the segment's broker had the log; MAX_OFFSET if unknown.
 
         That offset is the start of the first leader epoch, because a broker truncates its epochs at its log's start.
         """
@@ -249,8 +257,8 @@ def aborted_in_each(
 ) -> dict[Span, Sequence[AbortedTransaction]]:
     """Return the result of :func:`aborted_in` for each span, in parallel.
 
-    Indexes built from the logs are read in order instead, because each needs the open transactions of the previous
-    span.
+    Indexes that are built from the logs are read one after the other, because each needs the open transactions of the
+    previous span.
     """
     look = partial(aborted_in, source)
     if source.layout.tells_transactions:
@@ -260,7 +268,7 @@ def aborted_in_each(
 
 def aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
     """Return the aborted transactions whose markers are in the span, in order: see :func:`read_aborted`."""
-    # Leave out a marker outside the span: it belongs to another span, or to a leader epoch that was truncated.
+    # A marker outside of the span belongs to another span, or to a leader epoch that was truncated.
     return [entry for entry in read_aborted(source, span.segment) if span.start <= entry.last_offset < span.stop]
 
 
