@@ -1,8 +1,8 @@
-"""The position of each chunk of a segment, before and after its transformation.
+"""The position of each chunk of a segment, in the log and in the stored object.
 
-A segment's log is cut every ``original_chunk_size`` bytes; the last chunk holds the rest. Each chunk is transformed on
-its own, and the stored chunks follow each other without gaps. Without compression every stored chunk but the last has
-the same size (a ``fixed`` index); with compression each has its own size (``variable``).
+A segment's log is cut every ``original_chunk_size`` bytes; the last chunk holds the rest. Each chunk is transformed
+(compressed, encrypted) on its own, and the stored chunks follow each other without gaps. Without compression every
+stored chunk but the last has the same size (a ``fixed`` index); with compression each has its own size (``variable``).
 
 A variable index holds the sizes in a binary form with big-endian integers. A list of ``m`` sizes, each 0 to 2^31-1::
 
@@ -10,9 +10,9 @@ A variable index holds the sizes in a binary form with big-endian integers. A li
     m = 1    int32 1 | int32 size
     m >= 2   int32 m | int32 base | int8 w | (m - 1) x uint of w bytes: size - base | int32 last size
 
-``base`` is the smallest of all sizes except the last; ``w`` (1 to 4) is the fewest bytes that hold every difference.
-The last chunk usually differs most, so its size is written in full. The manifest contains this list as base64 text of
-one zstd frame that declares its content size.
+``base`` is the smallest of all sizes except the last. ``w`` (1 to 4) is the smallest number of bytes in which every
+difference fits. The last chunk usually differs most, so its size is written in full. The manifest contains this list as
+base64 text of one zstd frame that declares its content size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tieredstore.limits import MAX_INT32
 from tieredstore.model import ByteRange
 
 MAX_BINARY_SIZE: Final = 10 * 1024 * 1024
-"""Maximum length of the chunk index's binary form: the plugin neither writes nor reads a longer one."""
+"""Maximum length of the chunk index's binary form. The plugin neither writes nor reads a longer form."""
 
 _INT: Final = Struct(">i")
 _ONE: Final = Struct(">ii")
@@ -102,12 +102,12 @@ class ChunkSizes(LazyNumbers):
 
     def sum_of(self, start: int, stop: int) -> int:
         """Return the sum of the sizes ``start`` up to ``stop``, both within the list."""
-        most = max(start, min(stop, self.length - 1))  # the last size is stored separately, not as a difference
+        most = max(start, min(stop, self.length - 1))  # the last size is not among the differences, but stored in full
         total = sum(self._differences(start, most)) + (most - start) * self.base
         return total + self.last if start < stop == self.length else total
 
     def bounds_of_most(self) -> tuple[int, int] | None:
-        """Return the smallest and the greatest size of all but the last; None if there is only one."""
+        """Return the smallest and the greatest of all sizes except the last; None if there is only one size."""
         extremes = [(min(block), max(block)) for block in self._blocks()]
         if not extremes:
             return None
@@ -116,13 +116,14 @@ class ChunkSizes(LazyNumbers):
     def are_most_within(self, least: int, most: int) -> bool:
         """Return True if all sizes except the last lie within ``least..most``.
 
-        Slow only if a size comes near ``most``, or the list was not written as the plugin writes it.
+        This is slow only if a size is near ``most``, or if the list was not written in the way of the plugin.
         """
         if self.length < 2:
             return True
         shift = 8 * (self.width - 1)
         if self.base >= least and self.base <= most:
-            # Compare the highest byte of each difference; most differences are small enough by that byte alone.
+            # Look only at the highest byte of each difference: usually that alone shows that all differences are small
+            # enough.
             small = _BYTES[: (most - self.base) >> shift]
             if not self.differences[:: self.width].translate(None, small):
                 return True
@@ -139,7 +140,7 @@ class ChunkSizes(LazyNumbers):
 
 
 class _OfThread(threading.local):
-    """One decompressor and its memory per thread: allocating the memory takes longer than decompressing a list."""
+    """A decompressor for each thread, with its memory: allocating the memory takes longer than decompressing a list."""
 
     def __init__(self) -> None:
         self.zstd = zstandard.ZstdDecompressor()
@@ -149,18 +150,18 @@ _OWN: Final = _OfThread()
 
 
 def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
-    """Return the binary form of ``sizes``. Raise SegmentTooLargeError if one of them is not within 0..2^31-1."""
+    """Return the binary form of ``sizes``. Raise SegmentTooLargeError if a size is not within 0..2^31-1."""
     if sizes and not 0 <= min(sizes) <= max(sizes) <= MAX_INT32:
         raise SegmentTooLargeError(f"stored chunk sizes {min(sizes)} to {max(sizes)} are not within 0..{MAX_INT32}")
     if not sizes:
         return _INT.pack(0)
     if len(sizes) == 1:
         return _ONE.pack(1, sizes[0])
-    # Leave out the last chunk: it holds the rest of the file, so its size could be far below the others and widen all
-    # differences.
+    # The last chunk is not included: it has the rest of the file, so its size could be far below the others, and all
+    # differences would need more bytes.
     most = sizes[:-1]
     base = min(most)
-    # At least one byte, even if all sizes are equal: the format has no width 0.
+    # The format has no width 0, so a difference takes at least one byte, even if all sizes are equal.
     width = max(1, ((max(most) - base).bit_length() + 7) // 8)
     differences = _narrow(array("I", [size - base for size in most]), width)
     return b"".join((_HEAD.pack(len(sizes), base, width), differences, _INT.pack(sizes[-1])))
@@ -189,11 +190,12 @@ def pack_chunk_sizes(sizes: Sequence[int]) -> bytes:
 
 
 def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
-    """Return the sizes in one zstd frame, allocating at most 10 MiB whatever the frame claims. Raise
-    ManifestCorruptError for a damaged frame.
+    """Return the sizes in one zstd frame. Raise ManifestCorruptError for a damaged frame. Allocate at most 10 MiB, even
+    if the frame claims more.
     """
     try:
-        # Read the content size from the header alone. A frame without it could expand without end, so it is refused.
+        # Only the frame's header is read here. A frame that declares no content size could expand without end, so it is
+        # refused.
         claimed = zstandard.frame_content_size(frame)
         if not 0 <= claimed <= MAX_BINARY_SIZE:
             raise _corrupt_list(f"does not declare a size up to {MAX_BINARY_SIZE} bytes")
@@ -214,10 +216,10 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     if base < 0 or not 1 <= width <= 4:
         raise _corrupt_list(f"claims {count} sizes from {base} in {width} bytes each")
     stop = _HEAD.size + (count - 1) * width
-    # `count` comes from the bytes: check it against their length before anything is allocated.
+    # `count` is not trusted: compare it with the length of the bytes before memory is allocated for it.
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
-    # Check each size only if a number of this width can be out of bounds.
+    # The sizes need a check only if a difference of this width can lead out of bounds.
     if base + (1 << 8 * width) - 1 > MAX_INT32 and not sizes.are_most_within(base, MAX_INT32):
         raise _corrupt_list(f"holds a size above {MAX_INT32}")
     return sizes
@@ -233,7 +235,9 @@ def _narrow(values: array[int], width: int) -> bytes:
 
 
 def _widen(raw: bytes | bytearray | memoryview, width: int) -> array[int]:
-    """Invert ``_narrow``. Moving whole byte columns is twenty times faster than moving one value at a time."""
+    """Do the opposite of ``_narrow``: return 32-bit values. Copying the n-th byte of all values at once is twenty times
+    faster than copying value by value.
+    """
     whole = bytearray(len(raw) // width * 4)
     for byte in range(width):
         whole[4 - width + byte :: 4] = raw[byte::width]
@@ -279,13 +283,13 @@ class ChunkIndex(ABC):
     def positions(self) -> Sequence[int]:
         """``chunk_count + 1`` stored positions: chunk ``i`` is stored at ``[p[i], p[i + 1])``.
 
-        A ``variable`` index unpacks its list at each call, so keep the result while working on a segment. The result
-        computes each position on access.
+        A ``variable`` index unpacks its list at each call, so callers should keep the result. The result computes each
+        position on access.
         """
 
     @property
     def chunk_count(self) -> int:
-        """How many chunks there are: 0 only for an empty file."""
+        """The number of chunks, 0 only for an empty file."""
         return -(-self.original_file_size // self.original_chunk_size)
 
     @property
@@ -310,13 +314,13 @@ class ChunkIndex(ABC):
         """
         if not 0 <= position < self.original_file_size:
             raise InvalidRangeError(f"position {position} is outside of a segment of {self.original_file_size} bytes")
-        # Divide instead of searching: all original chunks but the last have one size, with compression too.
+        # A division is enough: before compression, all chunks except the last have the same size.
         return position // self.original_chunk_size
 
     def chunks_of(self, byte_range: ByteRange) -> range:
-        """Return the chunks that overlap a range of the original (none for an empty one).
+        """Return the chunks that overlap a range of the original file; none for an empty range.
 
-        InvalidRangeError if the range ends past the file.
+        Raise InvalidRangeError if the range ends after the end of the file.
         """
         if byte_range.stop > self.original_file_size:
             raise InvalidRangeError(
@@ -345,14 +349,14 @@ class FixedChunkIndex(ChunkIndex):
 
     def __post_init__(self) -> None:
         self._check_original()
-        # Refuse other sizes, although the plugin accepts any: encryption adds a fixed size and no encryption adds none,
-        # so any other size is damaged, and would shift every chunk after the first.
+        # Encryption adds a fixed number of bytes, and nothing else adds any. So any other size is damaged, and would
+        # shift every chunk after the first. (The plugin accepts any size.)
         if self.overhead not in {0, ENCRYPTION_OVERHEAD}:
             raise ManifestCorruptError(
                 f"transformedChunkSize is {self.transformed_chunk_size}: originalChunkSize {self.original_chunk_size} "
                 f"or {ENCRYPTION_OVERHEAD} more is possible"
             )
-        # The fourth number follows from the other three: compare it with them.
+        # The fourth number can be computed from the other three, so it must agree with them.
         final = self._last_original_size() + self.overhead if self.chunk_count else 0
         if self.final_transformed_chunk_size != final:
             raise ManifestCorruptError(
@@ -361,7 +365,7 @@ class FixedChunkIndex(ChunkIndex):
 
     @property
     def overhead(self) -> int:
-        """The bytes that a stored chunk has more than its original."""
+        """The number of bytes that encryption adds to each chunk."""
         return self.transformed_chunk_size - self.original_chunk_size
 
     def positions(self) -> Sequence[int]:
@@ -373,7 +377,7 @@ class FixedChunkIndex(ChunkIndex):
 class VariableChunkIndex(ChunkIndex):
     """The index of a compressed segment: each stored chunk has its own size.
 
-    Thousands of indexes stay in memory, so this one keeps the list packed as in the manifest: about 3 KB for 2,000
+    Thousands of indexes stay in memory, so the list stays packed, as it is in the manifest: about 3 KB for 2,000
     chunks.
     """
 
@@ -386,8 +390,8 @@ class VariableChunkIndex(ChunkIndex):
     def __post_init__(self) -> None:
         self._check_original()
         sizes = unpack_chunk_sizes(self.packed_sizes)
-        # Keep the two computed sizes: every reader of a manifest needs them more than once, and a catalog reads
-        # thousands of manifests.
+        # Keep two sizes instead of computing them again: every reader of a manifest needs them more than once, and a
+        # catalog reads thousands of manifests.
         object.__setattr__(self, "last_size", sizes.last)
         object.__setattr__(self, "base_size", sizes.base)
         count = self.chunk_count
@@ -399,12 +403,12 @@ class VariableChunkIndex(ChunkIndex):
         if not sizes.are_most_within(1, _most_stored(self.original_chunk_size)):
             for size in sizes.bounds_of_most() or ():
                 _check_stored_size(size, self.original_chunk_size)
-        # Check the last size by itself: that chunk may be shorter than the others.
+        # The last chunk may be shorter than the others, so its size is checked separately.
         _check_stored_size(sizes.last, self.original_file_size - (count - 1) * self.original_chunk_size)
 
     @classmethod
     def from_sizes(cls, original_chunk_size: int, original_file_size: int, sizes: Sequence[int]) -> VariableChunkIndex:
-        """Return the index of chunks with these stored sizes. Raise SegmentTooLargeError if one is out of range."""
+        """Return the index of chunks with these stored sizes. Raise SegmentTooLargeError if a size is out of range."""
         return cls(original_chunk_size, original_file_size, pack_chunk_sizes(sizes))
 
     @classmethod
@@ -443,7 +447,7 @@ class _VariablePositions(LazyNumbers):
 
     def __init__(self, sizes: ChunkSizes) -> None:
         self._sizes = sizes
-        # 64 bits: the sum may pass 2^31, where the plugin's own arithmetic overflows.
+        # 64 bits, because a sum may exceed 2^31 - 1. (The plugin's own arithmetic overflows there.)
         self._starts = array("q", [0])
 
     def __len__(self) -> int:
@@ -460,7 +464,7 @@ class _VariablePositions(LazyNumbers):
     def _start_of(self, block: int) -> int:
         starts = self._starts
         if block >= len(starts):
-            # Extend a copy that no other thread uses. There is no lock: at worst two threads do the same work.
+            # There is no lock, so extend a copy that no other thread uses. At worst two threads do the same work.
             starts = array("q", starts)
             for number in range(len(starts), min(max(block + 1, 2 * len(starts)), -(-len(self) // _POSITIONS))):
                 starts.append(starts[-1] + self._sizes.sum_of((number - 1) * _POSITIONS, number * _POSITIONS))
@@ -470,7 +474,7 @@ class _VariablePositions(LazyNumbers):
 
 @dataclass(frozen=True, slots=True)
 class _FixedPositions(LazyNumbers):
-    """The stored positions of chunks of ``size`` bytes, the last one of ``final_size``."""
+    """The stored positions of chunks that have ``size`` bytes, except the last, which has ``final_size``."""
 
     noun = "position"
 
@@ -490,7 +494,7 @@ class _FixedPositions(LazyNumbers):
 
 def _check_stored_size(stored: int, original: int) -> None:
     """Refuse a size that no chunk can have, before a reader allocates it."""
-    # Bound the sizes: a list of a few bytes can claim 2 GiB per chunk, which a reader would allocate.
+    # Limit each size: a damaged list of a few bytes can claim 2 GiB per chunk, and a reader would allocate that memory.
     limit = _most_stored(original)
     if not 1 <= stored <= limit:
         raise ManifestCorruptError(
@@ -501,6 +505,7 @@ def _check_stored_size(stored: int, original: int) -> None:
 def _most_stored(original: int) -> int:
     """Return an upper bound of a chunk's stored size.
 
-    zstd adds at most 1/256 and 64 bytes to incompressible data; twice the original leaves room for any writer.
+    zstd adds at most 1/256 and 64 bytes to incompressible data. The bound is twice the original size, which no writer
+    exceeds.
     """
     return 2 * original + 1024

@@ -1,4 +1,6 @@
-"""The contents of a cluster snapshot: all that a cluster needs beside its segments. Plain values, written as JSON."""
+"""The contents of a cluster snapshot: what restoring a cluster needs besides the segments. Plain values, written as
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ _Moment: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT64)]
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic's partition count and the settings that the topic itself sets; defaults of cluster and Kafka are not
-    among them. ``withheld`` names set settings whose values the brokers keep secret.
+    """A topic's number of partitions, and the settings of the topic itself, without defaults of cluster and Kafka.
+    ``withheld`` has the names of settings that are set, but that the brokers keep secret.
     """
 
     topic: str
@@ -47,7 +49,9 @@ class AclEntry:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """The offset of the next record that a group reads in a partition, and the text it committed along with it."""
+    """The offset of the next record that a group reads in a partition, and the text (metadata) that it committed with
+    the offset.
+    """
 
     topic: str
     partition: _Number
@@ -68,7 +72,9 @@ class GroupOffsets:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class SchemaReference:
-    """A schema that another one refers to, by ``name``: a version of a subject."""
+    """A reference from a schema to another schema: the name in the text, and the subject and version that it stands
+    for.
+    """
 
     name: str
     subject: str
@@ -78,7 +84,9 @@ class SchemaReference:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """A version of a subject in the schema registry. ``id`` is in messages; ``is_deleted`` means soft deletion."""
+    """A version of a subject in the schema registry. ``id`` is the number in messages; ``is_deleted`` means soft
+    deletion.
+    """
 
     subject: str
     version: _Number
@@ -92,7 +100,7 @@ class SchemaVersion:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class RegistrySchemas:
-    """The schemas of a registry, its compatibility level, and those of subjects that set their own."""
+    """The schemas of a registry, its compatibility level, and the levels of subjects that set their own."""
 
     compatibility: str
     subject_compatibility: dict[str, str]
@@ -102,8 +110,8 @@ class RegistrySchemas:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class NotHeld:
-    """Something that a snapshot does not hold, and why. ``acls``, ``groups`` and ``schemas`` are all or some of them,
-    without names.
+    """Something that a snapshot lacks, and the reason. ``acls``, ``groups`` and ``schemas`` mean that all or some of
+    them are missing, without naming them.
     """
 
     kind: Literal["acls", "group", "groups", "schema", "schemas", "topic"]
@@ -116,8 +124,8 @@ class NotHeld:
 class ClusterSnapshot:
     """Settings of a cluster's topics, its ACLs, groups' offsets and schemas, as of ``taken_ms`` by the store's clock.
 
-    ``acls`` is None if they were not read, ``schemas`` if no registry was named or read. Offsets of different groups
-    are of slightly different times.
+    ``acls`` is None if the ACLs were not read, ``schemas`` is None if no registry was named or read. The groups'
+    offsets are read one after the other, so they are of slightly different times.
     """
 
     cluster_id: str
@@ -134,7 +142,7 @@ class ClusterSnapshot:
 
     @classmethod
     def from_json(cls, raw: bytes, where: str) -> ClusterSnapshot:
-        """Parse a snapshot; raise CorruptDataError, which names a field, for invalid JSON."""
+        """Parse a snapshot; raise CorruptDataError for invalid JSON. The error names a field."""
         try:
             return _SNAPSHOT.validate_json(raw, strict=True)
         except ValidationError as error:

@@ -1,6 +1,7 @@
-"""Custom metadata: the bytes that the broker keeps for us with each segment, in Kafka's metadata topic.
+"""Custom metadata: bytes that the broker keeps with each segment in Kafka's metadata topic, and gives back to the
+plugin.
 
-They consist of Kafka's "tagged fields" alone; integers are unsigned LEB128::
+The bytes are a list of Kafka's "tagged fields". A uvarint is an integer in unsigned LEB128::
 
     uvarint number of fields
     for each, in ascending order of tags:
@@ -49,7 +50,7 @@ class CustomMetadata:
     def from_bytes(cls, raw: bytes | bytearray | memoryview) -> CustomMetadata:
         """Read the fields, in any order; empty ``raw`` means no fields. Raise CorruptDataError for malformed bytes."""
         values = _read_tagged(_Reader(bytes(raw))) if len(raw) else {}
-        # A later version wrote the tags that remain in `values`: keep them unchanged.
+        # Tags that remain in `values` are unknown, because a later version wrote them: keep them unchanged.
         size, prefix, key = (values.pop(field.value, None) for field in CustomMetadataField)
         return cls(
             remote_size=None if size is None else _read_varlong(size),
@@ -59,7 +60,7 @@ class CustomMetadata:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the bytes for the broker. If no field is set, do not pass them: give the broker no custom metadata."""
+        """Return the bytes for the broker. If no field is set, give the broker no custom metadata instead."""
         values = dict(self.unknown)
         if self.remote_size is not None:
             values[CustomMetadataField.REMOTE_SIZE.value] = _varlong(self.remote_size)
@@ -80,7 +81,7 @@ class CustomMetadata:
 
 
 class _Reader:
-    """Takes bytes off the front; raises CorruptDataError if too few are left."""
+    """A reader of bytes from the front, which raises CorruptDataError if too few bytes are left."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -105,7 +106,7 @@ class _Reader:
                 break
         else:
             raise CorruptDataError(f"custom metadata holds a number of more than {max_bytes} bytes")
-        # Check the maximum: the last byte of a full-length number may carry bits beyond its type.
+        # The last byte of a number of full length may have bits beyond the number's type, so check the maximum.
         if value > maximum:
             raise CorruptDataError(f"custom metadata holds the number {value}, above {maximum}")
         return value
@@ -119,7 +120,7 @@ class _Reader:
 
 
 def _read_tagged(reader: _Reader) -> dict[int, bytes]:
-    # Refuse only a repeated tag. Kafka also refuses tags in descending order, but the order has no meaning.
+    # Only a repeated tag is refused. Kafka also refuses tags that do not ascend, but their order has no meaning.
     values: dict[int, bytes] = {}
     for _ in range(reader.uvarint()):  # a damaged count that is too large ends in an error when the bytes run out
         tag = reader.uvarint()

@@ -12,7 +12,7 @@ from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 
 _ANY: Final = "any"
-"""Placeholder for the key pair's id, so that two manifests compare equal although their key pairs differ."""
+"""Text in place of the key pair's id, so that two manifests compare equal although their key pairs differ."""
 
 
 def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules = DEFAULT_RULES) -> bytes:
@@ -21,7 +21,7 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
     if manifest.encryption is None:
         raise ManifestCorruptError("the manifest has no encryption, and so no data key that could be wrapped anew")
     rewrapped = WrappedDataKey(key_id, wrapped, manifest.encryption.aad)
-    # Bytes that are not UTF-8 can only follow the object; surrogates carry them through the text unchanged.
+    # Bytes that are not UTF-8 can only follow the JSON object. ``surrogateescape`` keeps them unchanged.
     text = raw.decode("utf-8", "surrogateescape")
     encryption, _ = _value_of(text, len(text) - len(text.lstrip(" \t\r\n")), "encryption")
     start, stop = _value_of(text, encryption, "dataKey")
@@ -33,9 +33,9 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
 
 
 def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
-    """Return True if two manifests differ at most in the wrapping of their data key, as after a rotation.
+    """Return True if two manifests are equal, or differ only in the wrapped data key, as after a key rotation.
 
-    Return False if the texts differ and either is not a valid manifest.
+    Return False if the texts differ and one of them is not a valid manifest.
     """
     try:
         return raw == other or with_data_key(raw, _ANY, b"any") == with_data_key(other, _ANY, b"any")
@@ -44,9 +44,7 @@ def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
 
 
 def _value_of(text: str, start: int, name: str) -> tuple[int, int]:
-    """Return the bounds of a field's value in the object at ``start``; if the name occurs twice, the last one
-    counts.
-    """
+    """Return the bounds of a field's value in the object at ``start``. Of two equal names, the last counts."""
     spans = [span for member, span in _members(text, start) if member == name]
     if not spans:
         raise ManifestCorruptError(f"the manifest has no field {name!r} that could be changed")

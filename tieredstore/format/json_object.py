@@ -1,8 +1,8 @@
-"""A JSON object, read as leniently as the plugin's reader (Jackson) reads it, but no more.
+"""A JSON object, read as leniently as the plugin's reader (Jackson) reads it, but not more leniently.
 
 Accepted are: fields in any order; the last of two equal names; whole numbers as text or with a fraction (cut off);
 ``null`` as 0 or false where the caller allows it; true and false as text or as 1 and 0; anything after the object.
-Unknown fields are accepted too, unless one looks like a damaged known one.
+Unknown fields are accepted too, unless the name looks like a damaged name of a known field.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tieredstore.limits import MAX_INT32
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 """A JSON value."""
 
-_MAX_DIGITS: Final = 1000  # no field has more than 19; this bounds the time for a number of an unknown field
+_MAX_DIGITS: Final = 1000  # no known field has more than 19; this limits the time to parse a number in an unknown field
 _LONG_NUMBER: Final = b"0" * (_MAX_DIGITS + 1)
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
-# Maximum number of values. A manifest has fifty, and one for each leader epoch; 5 million empty lists would take 400
-# MiB.
+# Maximum number of JSON values. A manifest has fifty values, and one for each leader epoch. The limit protects memory:
+# 5 million empty lists would take 400 MiB.
 _MAX_VALUES: Final = 100_000
-# Maximum size in bytes of a manifest with a character outside ASCII: a single one makes every character of the text
-# wider in memory. Long texts in a manifest are base64.
+# Maximum size in bytes of a manifest with a character outside of ASCII. A single such character makes Python use more
+# bytes for every character of the text. Real long texts in a manifest are base64, which is ASCII.
 _MAX_WIDE: Final = 1 << 20
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
@@ -38,7 +38,9 @@ _TRUTH: Final = {"true": True, "True": True, "TRUE": True, "false": False, "Fals
 
 
 class JsonObject:
-    """One JSON object and its path. Every reading method raises ManifestCorruptError, naming the field."""
+    """A JSON object and its path in the document. Every reading method raises ManifestCorruptError with the field's
+    name.
+    """
 
     __slots__ = ("_values", "_where")
 
@@ -58,14 +60,14 @@ class JsonObject:
         return cls(document, "")
 
     def refuse_damaged_names(self, known: AbstractSet[str]) -> None:
-        """Refuse an unknown field whose name differs in one character from an absent known one.
+        """Refuse an unknown field if its name differs in one character from that of a known field that is missing.
 
         Unknown fields are accepted, so without this check one flipped bit could hide an optional field.
         """
         if self._values.keys() <= known:
             return
-        # Compare only names of equal length: one that is a letter longer or shorter is no flipped bit, but may be a
-        # field of a later version.
+        # Compare only names of equal length: a flipped bit does not change the length, and a name of another length may
+        # be a field of a later version.
         absent = known - self._values.keys()
         for name in self._values.keys() - known:
             for meant in absent:
@@ -106,11 +108,11 @@ class JsonObject:
         value = self.raw(name)
         if value is None and null_is_zero:
             return 0
-        # Jackson coerces texts into numbers, so the plugin reads such a manifest.
+        # Jackson converts texts to numbers, so the plugin accepts such a manifest.
         if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
             value = int(value)
-        # bool is an int in Python. The lower bound is -1, exclusive: Java's cast truncates a fraction such as -0.5 to
-        # 0.
+        # bool is an int in Python. The lower bound is -1 (exclusive), because Java's cast truncates a number such as
+        # -0.5 to 0.
         if isinstance(value, bool) or not isinstance(value, int | float) or not -1 < value <= MAX_INT32:
             raise self._wrong(name, value, f"a number within 0..{MAX_INT32}")
         return int(value)
@@ -134,12 +136,12 @@ class JsonObject:
 
 
 def has_lone_surrogates(text: str) -> bool:
-    """Return True if a JSON escape put half of a surrogate pair into ``text``, which then has no UTF-8 bytes."""
+    """Return True if ``text`` has half of a surrogate pair, from a JSON escape, and so cannot be encoded in UTF-8."""
     return not text.isascii() and _SURROGATE.search(text) is not None
 
 
 def json_value_at(text: str, place: int) -> tuple[Json, int]:
-    """Return the JSON value that begins at ``place``, and its end; raise ValueError if none does."""
+    """Return the JSON value that begins at ``place``, and its end; raise ValueError if no value begins there."""
     value: tuple[Json, int] = _DECODER.raw_decode(text, place)
     return value
 
@@ -162,7 +164,7 @@ def _decode(raw: bytes) -> Json:
             pass
         else:
             return quickly
-    # Only the object must be UTF-8: other bytes become lone surrogates until its end is known.
+    # Only the object must be UTF-8. Until its end is known, bytes that are not UTF-8 become lone surrogates.
     text = raw.decode("utf-8", "surrogateescape").lstrip(" \t\r\n")
     try:
         document, stop = json_value_at(text, 0)
@@ -173,11 +175,11 @@ def _decode(raw: bytes) -> Json:
 
 
 def _check_cost(raw: bytes) -> None:
-    """Refuse a text that would take many times its own size in memory, before it is parsed."""
+    """Before parsing, refuse a text that would take many times its own size in memory."""
     if len(raw) <= _MAX_VALUES:
         return
-    # One of these characters precedes each value. Such characters in texts, or after the object, count too: no real
-    # manifest comes near the limit.
+    # One of these characters comes before each value. The count includes such characters in texts and after the object;
+    # that does no harm, because no real manifest comes near the limit.
     values = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
     if values > _MAX_VALUES:
         raise ManifestCorruptError(

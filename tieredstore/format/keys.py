@@ -6,7 +6,7 @@ A segment has three objects, distinguished by their suffixes::
                     22 chars   decimal     20 digits       22 chars
 
 The prefix is used unchanged, so a prefix that is a folder ends in ``/``. The part between prefix and suffix is the main
-path. Topics and ids may contain ``-`` themselves, so the parts are cut by their widths, never at a ``-``.
+path. Topics and ids may contain ``-``, so the parts are separated by their widths, never at a ``-``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 
 _OFFSET_DIGITS: Final = 20
-_MAX_OFFSET_DIGITS: Final = 40  # offsets have at most 19 digits; this bounds the argument of int()
+_MAX_OFFSET_DIGITS: Final = 40  # real offsets have at most 19 digits; this limits the text that int() parses
 _UUID_LENGTH: Final = 22
 _MASK: Final = "<prefix>/"
 
@@ -83,13 +83,12 @@ def parse_key(prefix: str, key: str) -> ObjectKey | None:
     """
     if not key.startswith(prefix):
         return None
-    # Split at the last dot: the suffix comes last. Before it only the topic may contain a dot, and slashes follow the
-    # topic.
+    # The suffix comes after the last dot. Other dots can only be in the topic, which is before the last slashes.
     path, _, ending = key[len(prefix) :].rpartition(".")
     folder, _, name = path.rpartition("/")
     if (suffix := _SUFFIXES.get(ending)) is None or (where := partition_of_folder(folder)) is None:
         return None
-    # Skip a key of another form: a bucket may hold any object, so the key belongs to another program and is no error.
+    # A key of another form is no error: a bucket may contain objects of other programs.
     digits, segment_id = _cut_uuid(name)
     start_offset = _parse_offset(digits)
     if segment_id is None or start_offset is None:
@@ -100,11 +99,11 @@ def parse_key(prefix: str, key: str) -> ObjectKey | None:
 def listing_prefix(
     prefix: str, topic: str | None = None, topic_id: Uuid | None = None, partition: int | None = None
 ) -> str:
-    """Return the longest prefix that all keys of the topic have in common; or of the topic id, or of the partition, if
-    given.
+    """Return the longest prefix that all keys of the topic have in common. If a topic id or a partition is given,
+    return the common prefix of its keys.
 
-    Keys of other topics may start with it too (topic ``a`` without its id also lists topic ``a-b``), so parse and
-    compare the listed keys. A partition requires a topic id.
+    Keys of other topics may start with the same prefix (topic ``a`` without its id also lists topic ``a-b``), so the
+    caller must parse and compare the listed keys. A partition requires a topic id.
     """
     if topic is None:
         return prefix
@@ -118,7 +117,7 @@ def listing_prefix(
 def displayed_key(key: str, prefix: str, masked: bool) -> str:
     """Return ``key`` as logs and messages may show it; if ``masked``, ``<prefix>/`` replaces the prefix.
 
-    A key under another prefix (an older one, from custom metadata) is shown as its last component only.
+    Of a key under another prefix (an older prefix, from custom metadata), only the last component is shown.
     """
     if not masked:
         return key
@@ -134,7 +133,7 @@ def partition_of(path: str) -> TopicIdPartition | None:
     return partition_of_folder(f"{folder}/{number}") if slash and second_slash else None
 
 
-@lru_cache(maxsize=256)  # a partition can have a hundred thousand segments, all with this same value
+@lru_cache(maxsize=256)  # a partition can have a hundred thousand segments, all in the same folder
 def partition_of_folder(folder: str) -> TopicIdPartition | None:
     """Return the partition that a path's folders name; None if they are not a partition's two folders."""
     named, slash, number = folder.partition("/")
@@ -146,23 +145,24 @@ def partition_of_folder(folder: str) -> TopicIdPartition | None:
 
 
 def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
-    """Split ``-<uuid>`` off the end of ``text``; the uuid is None if there is none."""
+    """Split ``-<uuid>`` off the end of ``text``; the UUID is None if the text does not end in one."""
     head, dash, tail = text[: -_UUID_LENGTH - 1], text[-_UUID_LENGTH - 1 : -_UUID_LENGTH], text[-_UUID_LENGTH:]
     if dash != "-":
         return head, None
-    # Accept only Kafka's own spelling of an id: no other spelling occurs in the keys we make.
+    # Only Kafka's own spelling of an id is accepted, because keys that are made here have no other spelling.
     return head, Uuid.spelled(tail)
 
 
 def _parse_partition(text: str) -> int | None:
-    # Accept one spelling per number: with leading zeros, two keys could name the same partition.
+    # Each number has only one accepted spelling: with leading zeros, two keys could name the same partition.
     if not (text.isascii() and text.isdecimal() and len(text) <= 10) or (text[0] == "0" and text != "0"):
         return None
     return partition if (partition := int(text)) <= MAX_INT32 else None
 
 
 def _parse_offset(digits: str) -> int | None:
-    # isdecimal, not isascii: the plugin writes the digits of its JVM's locale, and int() reads them all.
+    # Digits outside of ASCII are accepted (isdecimal): the plugin writes the digits of its JVM's locale, and int()
+    # reads all of them.
     if not digits.isdecimal() or not _OFFSET_DIGITS <= len(digits) <= _MAX_OFFSET_DIGITS:
         return None
     return offset if (offset := int(digits)) <= MAX_INT64 else None

@@ -13,11 +13,11 @@ transaction index; ``encryption`` and ``remoteLogSegmentMetadata`` are left out 
      "encryption":{"dataKey":"<key id>:<base64>","aad":"<base64>"},
      "remoteLogSegmentMetadata":{...}}
 
-The reader accepts more forms of JSON than that (see ``json_object``), but refuses a manifest that contradicts itself. A
-manifest has no checksum, so contradictions among its numbers are the only sign of damage.
+The reader accepts more forms of JSON than these (see ``json_object``), but refuses a manifest that contradicts itself.
+A manifest has no checksum, so contradictions between its numbers are the only sign of damage.
 
-The plugin writes ``remoteLogSegmentMetadata`` and never reads it; nothing in it locates or transforms data. It does
-show that a manifest was copied over another segment's.
+The plugin writes ``remoteLogSegmentMetadata`` and never reads it, because reading a segment does not need it. Here it
+serves to detect a manifest that was copied over the manifest of another segment.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 MAX_MANIFEST_SIZE: Final = 16 * 1024 * 1024
-"""The longest manifest that is read, in bytes: the longest list of chunk sizes as base64 takes 13.4 MiB."""
+"""Size in bytes of the longest manifest that is read. The longest list of chunk sizes takes 13.4 MiB as base64."""
 
 _FIELDS: Final = frozenset(
     {"version", "chunkIndex", "segmentIndexes", "compression", "encryption", "remoteLogSegmentMetadata"}
@@ -74,8 +74,8 @@ class IndexEntry:
 class SegmentIndexes:
     """The positions of a segment's indexes, which follow each other from position 0, in this order.
 
-    ``transaction`` is None for a segment copied without a transaction index; an empty index has size 0. Raises
-    ManifestCorruptError for a gap or an overlap.
+    ``transaction`` is None for a segment copied without a transaction index; an empty index has size 0. The constructor
+    raises ManifestCorruptError for a gap or an overlap.
     """
 
     offset: IndexEntry
@@ -85,8 +85,8 @@ class SegmentIndexes:
     transaction: IndexEntry | None
 
     def __post_init__(self) -> None:
-        # Check that each index begins where the one before it ends: the plugin never leaves a gap, so a damaged size or
-        # position shows.
+        # Each index must begin where the index before it ends. The plugin never leaves a gap, so a gap shows a damaged
+        # size or position.
         end = 0
         for entry in (self.offset, self.timestamp, self.producer_snapshot, self.leader_epoch, self.transaction):
             if entry is not None:
@@ -121,14 +121,16 @@ class SegmentIndexes:
 
 @dataclass(frozen=True, slots=True)
 class WrappedDataKey:
-    """A manifest's ``encryption``: the data key, wrapped by the key pair ``key_id``, and the data's AAD."""
+    """A manifest's field ``encryption``: the data key, wrapped by the key pair ``key_id``, and the AAD (additional
+    authenticated data) of the segment's encryption.
+    """
 
     key_id: str
     wrapped: bytes
     aad: bytes
 
     def __post_init__(self) -> None:
-        # Refuse a colon in the id: a colon joins id and key in the text, so they could not be separated again.
+        # In the manifest a colon separates id and key, so an id with a colon could not be told from the key.
         if not self.key_id.strip() or ":" in self.key_id:
             raise ManifestCorruptError(
                 f"encryption.dataKey names the key {self.key_id[:60]!r}: blank, or with a colon in it"
@@ -148,7 +150,7 @@ class SegmentManifest:
 
     ``compression`` and ``encryption`` describe the chunks of the ``.log`` object. Indexes are encrypted too, but never
     compressed. ``metadata`` is informational: None if it is absent or damaged. The segment's size in ``metadata`` is
-    the file size of the chunk index. Raises ManifestCorruptError if the parts contradict each other.
+    the file size of the chunk index. The constructor raises ManifestCorruptError if the parts contradict each other.
     """
 
     chunk_index: ChunkIndex
@@ -183,7 +185,7 @@ class SegmentManifest:
             )
         fields = JsonObject.parse(raw)
         fields.refuse_damaged_names(_FIELDS)
-        # Accept the number 1 too, as Jackson does. In Python True equals 1, but it is no version.
+        # The number 1 is accepted too, as by Jackson. In Python True equals 1, but True is no version.
         if (version := fields.raw("version")) != "1" and (version != 1 or type(version) is not int):
             raise ManifestCorruptError("the manifest's version is not 1, the only one that this reader knows")
         metadata = fields.optional("remoteLogSegmentMetadata")
@@ -224,7 +226,7 @@ class SegmentManifest:
             raise ManifestCorruptError(
                 "compression is true, but a compressed segment's chunkIndex has the type variable"
             )
-        # Compare the sizes with the field ``encryption``, both of which show if chunks are encrypted: if the field is
+        # Both the sizes and the field ``encryption`` show if chunks are encrypted, so they must agree. If the field was
         # lost, ciphertext must not be read as data.
         if index.overhead != self._overhead:
             raise ManifestCorruptError(
@@ -233,7 +235,8 @@ class SegmentManifest:
             )
 
     def _check_variable(self, index: VariableChunkIndex) -> None:
-        # Check a list of an uncompressed segment too: each stored size then follows from the original size.
+        # An uncompressed segment may have a list too. Each stored size then follows from the original size, so check
+        # the list.
         if self.encryption is not None and min(index.base_size, index.last_size) <= self._overhead:
             least = min(index.last_size, *(index.bounds_of_most or ()), MAX_INT32)
             if least <= self._overhead:
@@ -249,8 +252,8 @@ class SegmentManifest:
 
     def _check_encrypted_indexes(self) -> None:
         for kind, entry in self.segment_indexes.recorded():
-            # Refuse an index that is no longer than its IV and tag: only an empty index is, which is stored as no bytes
-            # at all.
+            # An encrypted index has an IV and a tag, and at least one byte of content: an empty index is stored as no
+            # bytes at all.
             if 0 < entry.size <= ENCRYPTION_OVERHEAD:
                 raise ManifestCorruptError(
                     f"segmentIndexes.{_INDEX_NAMES[kind]} has {entry.size} bytes, too few to be encrypted"
@@ -380,7 +383,7 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
         ("segment id", segment_id.get("id"), str(known.segment_id.id)),
         ("startOffset", recorded.get("startOffset"), known.start_offset),
     ):
-        # Treat a value of another type, which no known writer writes, as not recorded.
+        # No known writer writes a value of another type. Such a value counts as not recorded.
         if type(value) is type(expected) and value != expected:
             raise SegmentCorruptError(
                 f"it is the manifest of another segment: it records the {name} {quoted(value)}, and its key says "
@@ -388,9 +391,10 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
             )
 
 
-# Private: no caller needs the reason, and catching ValueError would hide mistakes of this module.
+# A class of its own, because catching ValueError would hide mistakes of this module. It is private: no caller needs the
+# reason.
 class _UnusableError(Exception):
-    """A field is absent or invalid. The data are informational, so no message says which field it was."""
+    """Raised for an absent or invalid field. The fields are only informational, so no message names the field."""
 
 
 def _read_described(fields: Mapping[str, Json], size: int, known: KnownSegment | None) -> RemoteLogSegmentMetadata:
@@ -398,7 +402,7 @@ def _read_described(fields: Mapping[str, Json], size: int, known: KnownSegment |
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=_segment_id(_object(fields.get("remoteLogSegmentId")), known),
         start_offset=start_offset,
-        # Refuse the largest offset: the one after the last record must also fit Java's long.
+        # The largest offset is refused, because the offset after the last record must also fit into Java's long.
         end_offset=_integer(fields.get("endOffset"), at_least=start_offset, at_most=MAX_INT64 - 1),
         segment_size_in_bytes=size,
         max_timestamp_ms=_integer(fields.get("maxTimestampMs"), at_least=-1),
@@ -424,7 +428,7 @@ def _epochs(fields: Mapping[str, Json]) -> tuple[tuple[int, int], ...]:
 
 
 def _epoch(name: str) -> int:
-    # JSON names are texts: if leading zeros were accepted, one epoch could appear twice.
+    # An epoch is a JSON name, so a text. With leading zeros, the same epoch could appear twice.
     if not (name.isascii() and name.isdecimal() and len(name) <= 10) or str(int(name)) != name:
         raise _UnusableError
     return _integer(int(name), at_most=MAX_INT32)
@@ -454,7 +458,8 @@ def _uuid(text: str) -> Uuid:
 
 
 def _integer(value: Json, *, at_least: int = 0, at_most: int = MAX_INT64) -> int:
-    # Stricter than for other numbers: neither the plugin nor tieredstore writes a text or a fraction here.
+    # This is stricter than for other numbers, because neither the plugin nor tieredstore writes a text or a fraction
+    # here.
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         raise _UnusableError
     return value

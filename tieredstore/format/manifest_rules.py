@@ -1,4 +1,4 @@
-"""The facts about a segment that are known before its manifest is read, and the rules that any manifest must obey."""
+"""Values of a segment that are known before its manifest is read, and rules for manifests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tieredstore.errors import ManifestCorruptError, SegmentCorruptError
 from tieredstore.model import RemoteLogSegmentId
 
 MIN_CHUNK_SIZE: Final = 1024
-"""The smallest ``chunk.size`` accepted in a log with many chunks, unless the settings change it. The plugin uses 4
-MiB.
+"""The smallest ``chunk.size`` that is accepted in a log with many chunks, unless the settings change this limit. The
+plugin's default is 4 MiB.
 """
 
 MAX_SMALL_CHUNKS: Final = 65_536
-"""A log may have this many chunks of any size: reading so few costs little."""
+"""The number of chunks up to which any chunk size is accepted: reading so few chunks costs little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class ManifestRules:
     encryption_required: bool = False
 
     def check_chunks(self, chunk_size: int, file_size: int, log_size: int | None) -> None:
-        """Raise ManifestCorruptError for more chunks than any writer makes, or than ``log_size`` bytes can hold.
+        """Raise ManifestCorruptError for more chunks than any writer makes, or than fit into ``log_size`` bytes.
 
-        Call it before examining any chunk: a manifest of a few bytes can declare millions.
+        Call this before any chunk is examined: a manifest of a few bytes can declare millions of chunks.
         """
         count = -(-file_size // max(chunk_size, 1))
-        if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # a size below 1 contradicts itself: another check refuses it
+        if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # another check refuses a size below 1
             return
         if log_size is not None and count > log_size:  # each chunk of the log stores at least one byte
             raise ManifestCorruptError(f"chunkIndex declares {count} chunks, and the .log object has {log_size} bytes")
@@ -52,7 +52,7 @@ DEFAULT_RULES: Final = ManifestRules()
 
 @dataclass(frozen=True, slots=True)
 class KnownSegment:
-    """The segment whose manifest is read, known from its key and, if it was listed, from the listing.
+    """A segment as known before its manifest is read, from the manifest's key and from the listing, if there was one.
 
     ``log_size`` is the listed size of the ``.log`` object; None without a listing.
     """
