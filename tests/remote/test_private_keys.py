@@ -118,7 +118,7 @@ def test_a_wrong_or_missing_passphrase_is_told_and_not_shown(protected: Path, mo
 
 def test_a_passphrase_for_a_plain_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PASSPHRASE", WORDS)
-    with pytest.raises(KeyRingError, match="is not protected by a passphrase, and the settings name one"):
+    with pytest.raises(KeyRingError, match="is not protected by a passphrase, but the settings name one"):
         opens(settings_of(file=str(KEYS / "key1.private.pem"), passphrase_env="PASSPHRASE"))
 
 

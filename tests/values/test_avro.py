@@ -91,11 +91,11 @@ def test_a_registry_tells_by_which_schema_a_message_was_written() -> None:
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        ("{", "no schema of Avro"),
-        ({"type": "nothing"}, "no schema of Avro"),
+        ("{", "not an Avro schema"),
+        ({"type": "nothing"}, "not an Avro schema"),
         (["int", "string"], "union of several types"),
         ({"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}, "a type within itself"),
-        ({"type": "array", "items": "null"}, "nothing bounds"),
+        ({"type": "array", "items": "null"}, "has no limit"),
     ],
     ids=str,
 )

@@ -117,7 +117,7 @@ def test_a_schema_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="no field"):
         Json(pa.schema([]))
     sentence = (
-        "^the schema of JSON has b as month_day_nano_interval, which pyarrow does not read from JSON: take a string"
+        "^the schema of JSON has b as month_day_nano_interval, which pyarrow does not read from JSON: use a string"
     )
     two: Any = [pa.field("a", pa.int64()), pa.field("b", pa.month_day_nano_interval())]
     with pytest.raises(ConfigError, match=sentence):

@@ -1,7 +1,8 @@
 """Compares a partition's log in the bucket with the broker's by leader epochs, and finds where they diverge. No I/O.
 
-Leader epoch and offset identify a record. After an unclean election, the bucket may hold records of a deposed leader
-that are no longer part of the log. At the broker, that leader's epoch then ends before the bucket's records do.
+Leader epoch and offset identify a record. After an unclean election, the bucket may have records of a former leader
+that are no longer part of the log. At the broker, the epoch of that leader then ends at a lower offset than in the
+bucket.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The offset ``at`` from which the bucket's records are no longer part of the log, because a later epoch replaced
-    them.
+    """The offset ``at`` from which on the bucket's records are no longer part of the log, because a later leader epoch
+    truncated them.
 
     ``left`` is the bucket's last leader epoch.
     """
@@ -38,15 +39,16 @@ class Cut:
         )
 
     def applied(self, lineage: Lineage) -> Lineage | None:
-        """Return the bucket's log up to this cut; unchanged if the bucket has a later epoch now, so that the cut no
-        longer applies.
+        """Return the bucket's log up to this cut. If the bucket has a later epoch now, the cut no longer applies:
+        return the log unchanged.
         """
         return lineage.until(self.at) if last_epoch(lineage) == self.left else lineage
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The result of a comparison of bucket and broker. It stays valid while its first three fields stay the same.
+    """The result of a comparison of the logs in bucket and broker. It is valid as long as its first three fields stay
+    the same.
 
     ``live_epoch`` is None if no broker was asked.
     """
@@ -65,7 +67,8 @@ def last_epoch(lineage: Lineage) -> int:
 def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
     """Return the offset where the two logs diverge; None if the broker's log has all of the bucket's records.
 
-    ``answer`` is the broker's greatest leader epoch up to the bucket's last one, and the end of that epoch.
+    ``answer`` has the greatest leader epoch at the broker that is not above the bucket's last epoch, and the end of
+    that epoch.
     """
     above = [start for epoch, start in lineage.epochs if epoch > answer.epoch]
     at = min([answer.end, *above])
@@ -73,7 +76,9 @@ def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
 
 
 def cut_by_watermark(lineage: Lineage, moves: Iterable[MoveBack]) -> Cut | None:
-    """Return the cut that an uploader recorded when it found a newer leader epoch below offsets already uploaded."""
+    """Return the cut that an uploader recorded when it found a newer leader epoch at an offset below those already
+    uploaded.
+    """
     left = last_epoch(lineage)
     at = min((move.to_offset for move in moves if move.leader_epoch > left), default=lineage.end_offset)
     return Cut(at, left, "watermark") if at < lineage.end_offset else None

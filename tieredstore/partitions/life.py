@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class Life(NamedTuple):
-    """The incarnation of a topic to read: ``stored`` is the one in the bucket. ``is_live`` if the broker has it too.
+    """The incarnation (topic id) of a topic to read. ``stored`` is that incarnation in the bucket; ``is_live`` is True
+    if the broker has it too.
 
-    ``others`` are topic ids in the bucket, if none of them is the broker's.
+    If the bucket does not have the broker's topic id, ``others`` are the topic ids that it has.
     """
 
     stored: Incarnation | None
@@ -28,9 +29,10 @@ def choose_life(
     """Find the incarnation that bucket and broker share. ``live`` is the broker's topic id, ``wanted`` the requested
     id.
 
-    Without a broker's id, or if it is not the wanted one, choose the only incarnation in the bucket, if any. Ids
-    contradict each other only if both are real: see ``KeyLayout.topic_id``. Raise ConfigError for several
-    incarnations without a wanted id, ResourceNotFoundError if the wanted id is not among them.
+    Without a broker's id, or if that is not the wanted id, choose the only incarnation in the bucket, if any. Ids
+    contradict each other only if neither of them was derived from the topic's name: see ``KeyLayout.topic_id``. Raise
+    ConfigError if there are several incarnations and no wanted id, ResourceNotFoundError if the bucket lacks the wanted
+    id.
     """
     if live is None or contradict(layout, topic, live, wanted):
         return Life(catalog.incarnation(topic, wanted) if topic in catalog.topics() else None, is_live=False)

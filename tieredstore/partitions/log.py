@@ -22,9 +22,10 @@ class PartitionLog:
     """One partition's offsets from ``earliest`` up to ``end`` (exclusive). All its transactions have an outcome.
 
     The bucket is read below the offset ``seam``, and the broker from there on. ``live_start`` is the broker's first
-    offset, or None if the broker was not asked or lacks the partition. ``topic_id`` is the broker's, or else the
-    bucket's; ``derived_id`` replaces it in a bucket without topic ids. ``live_epoch`` is the broker's leader epoch.
-    ``history`` is the comparison of both logs; ``lineage`` (the bucket's log) ends where they diverge.
+    offset, or None if the broker was not asked or lacks the partition. ``topic_id`` is the broker's topic id or,
+    without a broker, the bucket's. ``derived_id`` stands for it in a bucket that stores no topic ids. ``live_epoch`` is
+    the broker's leader epoch. ``history`` is the comparison of both logs; ``lineage`` (the bucket's log) ends where
+    they diverge.
     """
 
     topic: str
@@ -55,25 +56,25 @@ class PartitionLog:
         return TopicIdPartition(self.derived_id or self.topic_id, self.topic, self.partition)
 
     def is_of(self, topic_id: Uuid) -> bool:
-        """Return True if a read under ``topic_id`` may have been of this log."""
+        """Return True if records that were read under ``topic_id`` may come from this log."""
         read, own = TopicId.of(topic_id, self.derived_id), TopicId.of(self.topic_id, self.derived_id)
         return not read.contradicts(own)
 
     @property
     def cut(self) -> Cut | None:
-        """Where the broker's log diverges from the bucket's; None if it does not."""
+        """The offset at which the broker's log diverges from the bucket's; None if it does not diverge."""
         return None if self.history is None else self.history.cut
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return the leader epoch of the record before ``offset``. In the broker's part, return its leader's epoch,
-        which may be later.
+        """Return the leader epoch of the record before ``offset``. For an offset in the broker's part, return the
+        present leader's epoch, which may be later.
         """
         if self.lineage is not None and offset <= self.seam:
             return self.lineage.epoch_at(offset - 1)
         return self.live_epoch
 
     def position(self, offset: int) -> Position:
-        """Return the position of ``offset`` with its leader epoch, by which a later truncation is noticed."""
+        """Return the position of ``offset`` with its leader epoch, which later shows a truncation below it."""
         return Position(offset, self.live_epoch if (epoch := self.epoch_before(offset)) is None else epoch)
 
     @property
@@ -85,10 +86,10 @@ class PartitionLog:
         """Return the end of the readable records from ``start`` on; ``start`` if there are none yet.
 
         The end is the seam if the bucket's last records belong to a transaction without an outcome and the broker has
-        deleted them. Then they wait in the bucket for the segment with the outcome.
+        deleted them. They are readable once the bucket has the segment with the outcome.
         """
-        # Wait if the broker begins after the seam (where the bucket's part ends), but not after the bucket's end: no
-        # record is lost.
+        # The broker's log begins after the seam (the end of the bucket's part), but not after the bucket's last offset.
+        # So no record is lost, and the reader must wait.
         waits = self.lineage is not None and self.seam < (self.live_start or 0) <= self.lineage.end_offset
         return max(start, self.seam) if waits and start < (self.live_start or 0) else self.end
 
@@ -96,13 +97,14 @@ class PartitionLog:
         """Estimate the bytes of the log from ``start`` up to ``stop`` (exclusive)."""
         stored = 0.0
         for span in () if self.lineage is None else self.lineage.spans_between(start, min(stop, self.seam)):
-            # Assume that a segment's bytes are spread evenly over its offsets. Its index would cost a request.
+            # Assume that a segment's bytes are spread evenly over its offsets. The index would be exact, but costs a
+            # request.
             offsets = span.segment.end_offset - span.segment.start_offset + 1
             stored += span.segment.segment_size_in_bytes * (span.stop - span.start) / offsets
         return int(stored + self._bytes_per_offset() * max(0, stop - max(start, self.seam)))
 
     def _bytes_per_offset(self) -> float:
-        """Estimate the size of the broker's records by the bucket's latest segment."""
+        """Estimate the size of the broker's records from the bucket's latest segment."""
         if self.lineage is None:
             return _ASSUMED_RECORD_BYTES
         last = self.lineage.spans[-1].segment

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LogBounds(Protocol):
-    """The facts about a partition's log that decide about a position."""
+    """The values of a partition's log that decide if a position is still valid."""
 
     @property
     def topic_id(self) -> Uuid:
@@ -25,7 +25,7 @@ class LogBounds(Protocol):
 
     @property
     def derived_id(self) -> Uuid | None:
-        """The id that replaces the topic's in a bucket without topic ids."""
+        """The id that stands for the topic's id in a bucket that stores no topic ids."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class LogBounds(Protocol):
 
     @property
     def cut(self) -> Cut | None:
-        """Where the broker's log diverges from the bucket's; None if it does not."""
+        """The offset at which the broker's log diverges from the bucket's; None if it does not diverge."""
         ...
 
     @property
@@ -73,7 +73,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The relation of a position to the present log. Reading continues at offset ``at``.
+    """The result of comparing a position with the present log. Reading continues at offset ``at``.
 
     | kind | when | a loss |
     |---|---|---|
@@ -111,15 +111,15 @@ def is_stale(position: Position, log: LogBounds) -> bool:
 
 
 def needs_answer(position: Position, log: LogBounds) -> bool:
-    """Return True if the leader has a later epoch, so that the broker must say where the position's epoch ends."""
+    """Return True if the leader has a later epoch, so that the broker must be asked where the position's epoch ends."""
     return position.epoch is not None and log.live_epoch is not None and log.live_epoch > position.epoch
 
 
 def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -> int | None:
-    """Return the start of the first epoch after the position's, if the position is beyond that start."""
+    """Return the start of the epoch after the position's epoch, if the position is beyond that start; else None."""
     offset, epoch, cut = position.offset, position.epoch, log.cut
     begins: list[int] = []
-    # Prefer the broker's answer if it knows the position's epoch.
+    # If the broker knows the position's epoch, its answer counts, and not the cut.
     is_answered = answer is not None and answer.epoch == epoch
     if cut is not None and not is_answered and (epoch is None or epoch <= cut.left):
         begins.append(cut.at)

@@ -19,7 +19,8 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of topics whose whole name matches ``pattern`` (a regular expression for Python's ``re``).
+    """All partitions of the topics with names that match ``pattern`` as a whole (a regular expression for Python's
+    ``re``).
 
     Names that match ``without`` are excluded. An empty ``without`` excludes nothing.
     """
@@ -56,7 +57,7 @@ def named_topics(selection: Selection) -> list[str] | None:
 
 
 def selected_topics(selection: Selection, known: Iterable[str]) -> list[str]:
-    """Return those ``known`` topics that are selected or have a selected partition, sorted."""
+    """Return the ``known`` topics that are selected or have a selected partition, sorted."""
     match selection:
         case SubscribePattern():
             return sorted(filter(selection.has, set(known)))

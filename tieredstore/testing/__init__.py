@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["batches", "notification_queue_tests", "object_store_tests", "output_format_tests", "segments"]
 
 if "pytest" in sys.modules:
-    # Let pytest explain the assertions of the shipped tests like those of a test file.
+    # pytest then explains failed assertions of these modules as it does for test files.
     import pytest
 
     pytest.register_assert_rewrite(

@@ -1,6 +1,6 @@
 """Record batches of magic 2, made from records: for tests, examples and benchmarks.
 
-Separate from ``segments``, because tests of all packages build batches without a log directory.
+Separate from ``segments``, because tests of many packages build batches but need no log directory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _INT32: Final = struct.Struct(">i")
 _LOG_APPEND_TIME: Final = 8
 _TRANSACTIONAL: Final = 16
 
-# Frame header of 64 KiB independent blocks without checksums; its last byte is the header's own check byte.
+# LZ4 frame header for independent blocks of 64 KiB without checksums. Its last byte is the checksum of the header.
 _LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
 _LZ4_STORED: Final = 0x8000_0000
 _LZ4_BLOCK: Final = 64 * 1024
-# The stream header of snappy-java, versions 1 and 1.
+# The stream header of snappy-java: the magic, version 1, and compatible version 1.
 _SNAPPY_HEADER: Final = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK: Final = 32 * 1024
 
@@ -46,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The producer of a batch; by default not idempotent. ``sequence`` belongs to the first record."""
+    """The producer of a batch, by default without idempotence. ``sequence`` is that of the first record."""
 
     id: int = -1
     epoch: int = -1
@@ -132,7 +132,7 @@ def _with_size(data: bytes | None) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Encode a number by zig-zag, then by seven bits a byte, low ones first."""
+    """Encode a number by zig-zag, then with seven bits in each byte, the low bits first."""
     return _uvarint(number << 1 if number >= 0 else ~(number << 1))
 
 

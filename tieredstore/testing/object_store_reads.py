@@ -28,12 +28,12 @@ class StoreAccess:
     """The number of objects in a listing of several pages; must exceed two pages of the store."""
 
     race_rounds: ClassVar[int] = 10
-    """How often each race between writers is run."""
+    """The number of times that each race between writers is run."""
 
     racing_publishers: ClassVar[int] = 4
-    """How many threads publish different objects under one key at once.
+    """The number of threads that publish different objects under one key at once.
 
-    Set 1 for a service that cannot make publishing conditional, where the store only checks beforehand.
+    Set 1 if the service has no condition for publishing, so that the store only checks before it publishes.
     """
 
     @pytest.fixture
@@ -69,7 +69,7 @@ ODD_KEYS = (
     "a" * 255 + "/" + "b" * 255,
     "/".join("d" * 20),
 )
-"""Keys that every store must hold, although the layer below it may be tempted to change them."""
+"""Keys that every store must support. Libraries and services below a store often change or refuse such keys."""
 
 
 class ReadTests(StoreAccess):
@@ -92,7 +92,7 @@ class ReadTests(StoreAccess):
         source = random.Random(70)
         piece = source.randbytes(1 << 20)
         whole, rest = divmod(self.largest_object, len(piece))
-        # Make each MiB differ from the next, so that swapped parts are detected.
+        # Each MiB differs from the next, so that swapped parts are detected.
         data = b"".join(bytes([i % 256]) + piece[1:] for i in range(whole)) + piece[:rest]
         store.put("large", (data[at : at + 300_007] for at in range(0, len(data), 300_007)))
         assert store.head("large").size == len(data)
@@ -148,7 +148,7 @@ class ReadTests(StoreAccess):
             store.get("empty", 0, 1)
 
     def test_an_empty_range_makes_no_request(self, store: ObjectStore) -> None:
-        # Read an empty range, which makes no request: a request would have found that the object is absent.
+        # An empty range needs no request: a request would have raised an error, because the object is absent.
         assert store.get("absent", 0, 0) == b""
         assert store.get("absent", 7, 7) == b""
         store.get_into("absent", 7, bytearray())

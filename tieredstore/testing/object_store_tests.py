@@ -71,7 +71,8 @@ class RaceTests(StoreAccess):
             while True:
                 try:
                     etag = self.etag(store, "counter")
-                    # Read the etag first: if another writer comes before the content is read, the replacement fails.
+                    # Read the etag before the content: if another writer replaces the object in between, this
+                    # replacement fails.
                     store.replace("counter", b"%d" % (int(store.get("counter")) + 1), etag)
                 except PreconditionFailedError:
                     continue
@@ -179,7 +180,7 @@ def _outcomes(attempts: Sequence[Callable[[], object]]) -> list[BaseException | 
 
 
 def _winners(attempts: Sequence[Callable[[], object]]) -> list[int]:
-    """Return the indexes of the attempts that succeeded; all others must have failed by the condition."""
+    """Return the indexes of the attempts that succeeded; all others must have failed with PreconditionFailedError."""
     outcomes = _outcomes(attempts)
     for outcome in outcomes:
         if outcome is not None and not isinstance(outcome, PreconditionFailedError):

@@ -1,6 +1,6 @@
-"""The part of ``ObjectStoreTests`` that writes, deletes and prepares objects, and finds the remains of broken writes.
+"""The part of ``ObjectStoreTests`` that writes, deletes and prepares objects, and finds the bytes of broken writes.
 
-Separate from it, because the tests of some stores run only these against failing servers.
+Separate from ``object_store_tests``, because the tests of some stores run only this part against failing servers.
 """
 
 # ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret
@@ -66,7 +66,7 @@ class WriteTests(StoreAccess):
         def body() -> Iterator[bytearray]:
             buffer = bytearray()
             for number in range(3):
-                # Change the buffer's size, which fails if the store still holds it.
+                # Changing the buffer's size fails if the store still has a view of it.
                 buffer.clear()
                 buffer.extend(random.Random(number).randbytes(piece + number))
                 yield buffer
@@ -270,7 +270,7 @@ _NOTHINGS: Final[tuple[object, ...]] = (None, [], "text", {})
 
 
 class PreparedTests(StoreAccess):
-    """Prepared objects are invisible. Publishing is create-only, can be repeated, and recognizes its own work."""
+    """Prepared objects are invisible. Publishing never replaces another object, and may be repeated after a success."""
 
     def test_a_prepared_object_is_invisible_until_it_is_published(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
@@ -352,7 +352,7 @@ class PreparedTests(StoreAccess):
                 store.publish(prepared)
             assert list(store.list()) == []
         else:
-            # In some services only the service itself removes the bytes: then the write can still be published.
+            # Some services remove the bytes only by themselves, later. The write can then still be published.
             store.publish(prepared)
             assert store.get("folder/object") == b"the bytes"
 
@@ -439,8 +439,8 @@ _KILLED_PUT = """
 
 
 class AbandonedTests(StoreAccess):
-    """The remains of broken writes are invisible. Listed remains differ from objects, and can be discarded if the
-    service permits it.
+    """The bytes of broken writes are invisible. Abandoned writes are listed apart from objects, and can be discarded if
+    the service permits it.
     """
 
     def test_finished_writes_leave_nothing_behind(self, store: ObjectStore) -> None:
@@ -451,12 +451,12 @@ class AbandonedTests(StoreAccess):
             store.put("folder/broken", _breaking(12 << 20))
         left = [*self._find_abandoned(store, "folder/object"), *self._find_abandoned(store, "folder/large")]
         assert left == []
-        # Allow remains that only the service can remove, if they belong to no object.
+        # Bytes that only the service can remove may remain, if they belong to no object.
         assert [write for write in self._find_abandoned(store, "folder/broken") if write.removable] == []
 
     def test_a_killed_write_is_invisible_and_can_be_discarded(self, store: ObjectStore) -> None:
         if not self.picklable:
-            # These objects exist only in this process, so no other process can write them.
+            # The objects of this store exist only in this process, so another process cannot write them.
             return
         self._put_and_be_killed(store)
         assert list(store.list()) == []
@@ -485,7 +485,7 @@ class AbandonedTests(StoreAccess):
         after = admin_of(store).now_ms()
         assert after is not None
         assert written is not None
-        # Allow a second: services report whole seconds, truncated or rounded.
+        # A second of tolerance, because services report whole seconds, truncated or rounded.
         assert before - 1000 <= written <= after + 1000
         assert list(store.list()) == []
         assert isinstance(list(admin_of(store).kept_after_delete()), list)
@@ -497,7 +497,7 @@ class AbandonedTests(StoreAccess):
         assert list(find_abandoned_writes(store, "folder/object/below")) == []
 
     def _find_abandoned(self, store: ObjectStore, key: str) -> list[AbandonedWrite]:
-        """Return the abandoned writes of one key: some servers list only by key."""
+        """Return the abandoned writes of one key, because some servers list only by key."""
         return list(find_abandoned_writes(store, key))
 
     def _put_and_be_killed(self, store: ObjectStore) -> None:

@@ -83,7 +83,7 @@ class OutputFormatTests:
         assert [value or b"" for value in values] == [row["value"] or b"" for row in rows_of_all_kinds()]
 
     def test_the_same_records_give_the_same_bytes_in_any_batches(self, output: Format) -> None:
-        """The batches do not matter: otherwise a committed file could not be reproduced."""
+        """The division into batches must not change the bytes: otherwise a committed file could not be reproduced."""
         whole = self.written(output)
         assert self.written(output) == whole
         assert self.written(output, 1, 4, 17) == whole

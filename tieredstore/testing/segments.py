@@ -40,7 +40,8 @@ PARTITION: Final = TopicIdPartition(Uuid.parse("VGVzdFRvcGljSWRlbnRpZg"), "event
 """The default partition of the segments made here."""
 
 _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
-# Batches repeat after this many bytes, well beyond the 2 MiB in which zstd at its default level finds repetition.
+# Batches repeat after this many bytes. At its default level, zstd finds repetitions only within 2 MiB, so it does not
+# compress the repetition.
 _POOL_SIZE: Final = 8 * 1024 * 1024
 _WRITE_SIZE: Final = 1024 * 1024
 
@@ -66,10 +67,11 @@ def write_segment(
 ) -> LogSegment:
     """Write a closed segment of ``batches`` and the files beside it into ``log_dir/<topic>-<partition>``.
 
-    Batches are written as they arrive, so memory is bounded. Each must be of magic 2 and follow the previous one. The
-    partition's checkpoint is replaced, so pass the ``leader_epochs`` of the whole partition. A ``.txnindex`` is written
-    only if ``aborted`` is given. The segment ends with its last batch, or at a later ``end_offset`` (inclusive), as if
-    compaction had dropped the rest. Without any batch it covers at least its base offset.
+    Batches are written as they arrive, so memory is bounded. Each must be of magic 2, with offsets after those of the
+    previous batch. The partition's checkpoint is replaced, so pass the ``leader_epochs`` of the whole partition. A
+    ``.txnindex`` is written only if ``aborted`` is given. The segment ends with its last batch, or at a later
+    ``end_offset`` (inclusive), as if compaction had removed the last batches. A segment without batches covers at least
+    its base offset.
     """
     directory = log_dir / f"{partition.topic}-{partition.partition}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -162,7 +164,7 @@ def _build_pool(records: Iterator[Record], size: int, batch_size: int, compressi
 
 
 def _repeat_batches(pool: Sequence[bytes], target_size: int, base_offset: int) -> Iterator[bytearray]:
-    """Repeat the pool, with continuing offsets and timestamps."""
+    """Yield the batches of the pool again and again, with continuing offsets and timestamps."""
     first, last = (next(read_batch_headers(pool[i])) for i in (0, -1))
     span_ms = last.max_timestamp - first.base_timestamp + 1
     offset, written = base_offset, 0

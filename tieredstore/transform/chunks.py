@@ -23,7 +23,7 @@ DEFAULT_LEVEL: Final = 3
 
 
 class ReadsInto(Protocol):
-    """The part of zstandard's reader that has no types in its stubs."""
+    """The part of zstandard's reader that its type stubs lack."""
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Fill the buffer and return the number of bytes."""
@@ -54,7 +54,7 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
     """Decompress one frame into ``out``, which must be exactly as large as the content. Releases the GIL.
 
     Raise CorruptDataError unless ``frame`` is one whole frame that declares ``len(out)`` bytes of content. The header
-    is read before anything is decompressed, and its claims size no allocation.
+    is checked before anything is decompressed, and no memory is allocated by the size that it declares.
 
     If ``wanted`` is given, only that many bytes must be decompressed. The rest of the frame may stay unchecked, and the
     rest of ``out`` undefined.
@@ -66,8 +66,8 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
             raise CorruptDataError(
                 f"the zstd frame declares {_describe_size(declared)}, not the {len(out)} bytes expected"
             )
-        # Call readinto with room for the whole content: libzstd then decodes in one pass, straight into `out`. That is
-        # 1.7 times as fast as ZstdDecompressor.decompress, which allocates fresh memory.
+        # If the buffer has room for the whole content, libzstd decodes in one pass, straight into `out`. That is 1.7
+        # times as fast as ZstdDecompressor.decompress, which allocates fresh memory.
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:
             written = cast("ReadsInto", reader).readinto(out[:size]) if size else 0
     except zstandard.ZstdError as error:
@@ -90,9 +90,9 @@ _HUGE_PAGE: Final = 2 << 20
 def fresh_memory(size: int) -> memoryview:
     """Return ``size`` writable bytes of zeros.
 
-    Large buffers get their own pages, which return to the system once unreferenced. From malloc, freed buffers stayed
-    in the arenas of the threads, 20 MiB and more. With huge pages, the first touch of 2 MiB takes one fault instead of
-    512.
+    Large buffers get their own pages, which return to the system when nothing refers to them. malloc would keep freed
+    buffers, 20 MiB and more, in an arena for each thread. With huge pages, the first touch of 2 MiB takes one page
+    fault instead of 512.
     """
     if size < _PAGES:
         return memoryview(bytearray(size))
@@ -104,7 +104,7 @@ def fresh_memory(size: int) -> memoryview:
 
 
 class GrowingBuffer:
-    """A buffer for repeated use: a fresh 4 MiB buffer costs more in page faults than the decryption into it."""
+    """A buffer for repeated use: page faults in a fresh buffer of 4 MiB take longer than decrypting into it."""
 
     def __init__(self) -> None:
         self._memory = fresh_memory(0)
@@ -112,7 +112,8 @@ class GrowingBuffer:
     def first(self, size: int) -> memoryview:
         """Return ``size`` writable bytes with undefined content; valid until the next call."""
         if len(self._memory) < size:
-            # Round up: stored sizes of equal chunks differ, and each new maximum would need fresh memory.
+            # Round up: the stored sizes of equally large chunks differ, and without that each new maximum would need
+            # fresh memory.
             self._memory = fresh_memory(size if size < _PAGES else -(-size // _HUGE_PAGE) * _HUGE_PAGE)
         return self._memory[:size]
 
@@ -128,7 +129,7 @@ class ChunkEncoder:
     cipher: SegmentCipher | None = None
 
     def encode(self, original: memoryview, iv: bytes, buffer: GrowingBuffer) -> bytes | memoryview:
-        """Return the stored chunk. It may lie in ``original`` or in ``buffer``: use it before you reuse either."""
+        """Return the stored chunk. It may be a view of ``original`` or ``buffer``, so use it before you reuse them."""
         data = original if self.compression_level is None else compress(original, self.compression_level)
         if self.cipher is None:
             return data
@@ -159,7 +160,7 @@ class ChunkDecoder:
 
     @property
     def stops_early(self) -> bool:
-        """True if decoding the beginning of a chunk costs less than decoding all of it."""
+        """True if decoding only the beginning of a chunk takes less time than decoding all of it."""
         return self.compressed
 
     def decode_into(self, stored: memoryview, original: memoryview, wanted: int | None = None) -> None:
@@ -172,7 +173,8 @@ class ChunkDecoder:
             return
         frame = stored
         if self.cipher is not None:
-            # Do not decrypt into `original`: the frame of incompressible bytes is longer than its content.
+            # The zstd frame of incompressible bytes is longer than its content, so it may not fit into `original`:
+            # decrypt it elsewhere.
             frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
             self.cipher.open_into(stored, frame)
         decompress_into(frame, original, wanted)

@@ -44,12 +44,14 @@ class SegmentCipher:
         try:
             self._aead = AESGCM(data_key.key)
         except ValueError as error:
-            raise CorruptDataError(f"the data key has {len(data_key.key)} bytes, which is no AES key") from error
+            raise CorruptDataError(
+                f"the data key has {len(data_key.key)} bytes, which is not the size of an AES key"
+            ) from error
         self._aad = data_key.aad
 
     def seal_into(self, iv: bytes, plaintext: bytes | bytearray | memoryview, unit: memoryview) -> None:
         """Write IV, ciphertext and tag into ``unit``: exactly ENCRYPTION_OVERHEAD longer than ``plaintext``."""
-        # Let the library write ciphertext and tag straight into the unit, so that no second buffer of a chunk's size is
+        # The library writes ciphertext and tag straight into the unit, so that no second buffer of a chunk's size is
         # needed.
         unit[:IV_SIZE] = iv
         self._aead.encrypt_into(iv, plaintext, self._aad, unit[IV_SIZE:])
@@ -67,8 +69,8 @@ class SegmentCipher:
         if len(unit) != len(plaintext) + ENCRYPTION_OVERHEAD:
             raise CorruptDataError(f"an encrypted unit of {len(unit)} bytes cannot hold {len(plaintext)} bytes")
         try:
-            # Copy the 12 bytes of the IV, which the library requires as bytes. `plaintext` is not valid until the tag
-            # is checked.
+            # The library requires the IV as bytes, so copy it. `plaintext` may contain invalid data until the tag is
+            # checked.
             self._aead.decrypt_into(bytes(unit[:IV_SIZE]), unit[IV_SIZE:], self._aad, plaintext)
         except self._invalid_tag as error:
             raise CorruptDataError(
@@ -77,7 +79,7 @@ class SegmentCipher:
 
     def open(self, unit: bytes | memoryview) -> bytes:
         """Verify the tag and return the plaintext."""
-        # Use no negative size: open_into refuses a unit shorter than its own overhead.
+        # The size must not be negative here. open_into refuses a unit that is shorter than IV and tag.
         plaintext = bytearray(max(0, len(unit) - ENCRYPTION_OVERHEAD))
         self.open_into(memoryview(unit), memoryview(plaintext))
         return bytes(plaintext)

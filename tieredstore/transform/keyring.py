@@ -47,8 +47,7 @@ class KeyPair:
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
         """Pair two keys; raise KeyRingError with these names if they do not match or are too short."""
         pair = cls(public, private)
-        # Refuse a mismatched pair: data keys that it wraps can never be unwrapped, and nothing else would notice before
-        # the first read.
+        # Data keys that a mismatched pair wraps can never be unwrapped, and that would show only at the first read.
         if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
             raise KeyRingError(f"{public_name} is not the public key of {private_name}")
         if pair.public.size_in_bits() < MIN_MODULUS_BITS:
@@ -60,13 +59,15 @@ class KeyPair:
 
 
 class KeyRing:
-    """Key pairs by id: the active pair wraps, the pair named in a manifest unwraps. Safe from several threads."""
+    """Key pairs by id. The active pair wraps new data keys; the pair that a manifest names unwraps its data key. Safe
+    from several threads.
+    """
 
     def __init__(self, active_id: str, pairs: Mapping[str, KeyPair]) -> None:
         for key_id in pairs:
             if ":" in key_id or not key_id.strip():
-                # Refuse a colon, which separates id and wrapped key in a manifest: the plugin writes such segments and
-                # cannot read them.
+                # A colon separates id and wrapped key in a manifest. With a colon in the id, the plugin would write
+                # segments that it cannot read.
                 raise KeyRingError(
                     f"key pair id {excerpt(key_id)!r} cannot be used: ids must not be blank or contain ':'"
                 )
@@ -86,13 +87,14 @@ class KeyRing:
         return tuple(self._pairs)
 
     def wrap(self, data_key: bytes) -> bytes:
-        """Encrypt ``data_key`` with the active pair; the result is as long as its modulus."""
-        # Make a cipher for each call: pycryptodome's are not thread-safe, and making one costs little beside RSA.
+        """Encrypt ``data_key`` with the active pair; the result is as long as the modulus of the pair."""
+        # Make a cipher for each call: pycryptodome's ciphers are not thread-safe, and RSA takes much longer than making
+        # one.
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
-        """Decrypt a data key. Raise UnknownKeyError if the ring has no such pair, WrongKeyError if the pair does not
-        fit.
+        """Decrypt a data key. Raise UnknownKeyError if the ring lacks the pair, WrongKeyError if the pair cannot
+        decrypt the key.
         """
         pair, shown = self._pairs.get(key_id), excerpt(key_id)
         if pair is None:

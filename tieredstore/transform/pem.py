@@ -40,7 +40,7 @@ def read_public_key(path: Path) -> RsaKey:
     if key.has_private():
         raise KeyRingError(f"{path} holds a private key where the public key is expected")
     if key.export_key("DER") != der:
-        # Refuse PKCS#1 and certificates: pycryptodome accepts them too, but the broker would not.
+        # pycryptodome also accepts PKCS#1 and certificates, but the broker would not.
         raise KeyRingError(f"{path} is not a SubjectPublicKeyInfo ('BEGIN PUBLIC KEY') file; {_TO_SPKI}")
     return key
 
@@ -62,7 +62,7 @@ def private_key(der: bytes, name: str) -> RsaKey:
         oid = PKCS8.unwrap(der)[0]
     except ValueError as error:
         raise KeyRingError(f"{name} is not an unencrypted PKCS#8 ('BEGIN PRIVATE KEY') file; {_TO_PKCS8}") from error
-    # Check the kind of key: PKCS#8 holds every kind, and the import below would report an elliptic curve key as a
+    # PKCS#8 can contain any kind of key. Without this check, the import below would report an elliptic curve key as a
     # damaged RSA key.
     if oid != _RSA_OID:
         raise KeyRingError(f"{name} {_NOT_RSA}")
@@ -72,12 +72,14 @@ def private_key(der: bytes, name: str) -> RsaKey:
 def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
     """Decrypt a PKCS#8 text; raise KeyRingError if it is unprotected or ``passphrase`` is wrong."""
     if not _is_protected(der):
-        raise KeyRingError(f"{name} is not protected by a passphrase, and the settings name one: take that away")
+        raise KeyRingError(f"{name} is not protected by a passphrase, but the settings name one: remove that setting")
     try:
         oid, key, _ = PKCS8.unwrap(der, passphrase)
     except (ValueError, IndexError, TypeError) as error:
-        # Name the passphrase: a wrong one gives wrong padding, or sometimes bytes that are not a key.
-        raise KeyRingError(f"{name} is not opened by its passphrase: that is another one, or it is damaged") from error
+        # With a wrong passphrase the padding is wrong or, sometimes, the decrypted bytes are not a key.
+        raise KeyRingError(
+            f"{name} is not opened by its passphrase: the passphrase is wrong, or the key is damaged"
+        ) from error
     if oid != _RSA_OID:
         raise KeyRingError(f"{name} {_NOT_RSA}")
     return PKCS8.wrap(key, oid)
@@ -102,11 +104,13 @@ def first_block(text: bytes, name: str) -> bytes:
     try:
         return base64.b64decode(b"".join(block[1].split()), validate=True)
     except binascii.Error as error:
-        raise KeyRingError(f"{name} is damaged: what lies between its BEGIN and END lines is not base64") from error
+        raise KeyRingError(f"{name} is damaged: the text between its BEGIN and END lines is not base64") from error
 
 
 def _is_protected(der: bytes) -> bool:
-    """Return True for an EncryptedPrivateKeyInfo: an algorithm and an octet string. (A public key has a bit string.)"""
+    """Return True for an EncryptedPrivateKeyInfo, which has an algorithm and an octet string. (A public key has a bit
+    string.)
+    """
     try:
         parts: list[object] = list(DerSequence().decode(der, nr_elements=2)[:])
     except (ValueError, IndexError):
@@ -122,7 +126,7 @@ def _import(der: bytes, name: str) -> RsaKey:
 
 
 MAX_BYTES: Final = 1 << 20
-"""The most bytes read: a wrong path may lead to a file of any size, and a key has a few kilobytes."""
+"""Largest number of bytes that are read: a key has a few kilobytes, but a wrong path may name a file of any size."""
 
 
 def key_file_content(path: Path) -> bytes:

@@ -14,7 +14,9 @@ from tieredstore.transform.chunks import ChunkEncoder, GrowingBuffer
 from tieredstore.transform.encryption import RandomBytes
 
 ReadInto: TypeAlias = Callable[[int, memoryview], None]
-"""Fills the whole buffer with the source's bytes from a position on, or raises. Called from several threads at once."""
+"""Function that fills the whole buffer with the source's bytes from a position on, or raises an error. Several threads
+call it at once.
+"""
 
 
 class _Slot(NamedTuple):
@@ -27,9 +29,9 @@ class _Slot(NamedTuple):
 class TransformedChunks:
     """The stored chunks of one segment, in order; iterate once.
 
-    Memory is bounded by ``chunks_in_flight`` times the sizes of an original and a stored chunk, whatever the segment's
-    size. A yielded chunk is valid until the next one is requested. Initialization vectors are drawn in chunk order, on
-    the caller's thread. ``stored_sizes`` grows with each yielded chunk and is complete at the end.
+    Memory is at most ``chunks_in_flight`` times the size of an original and a stored chunk, for a segment of any size.
+    A yielded chunk is valid until the next one is requested. Initialization vectors are made in the order of the
+    chunks, on the caller's thread. ``stored_sizes`` grows with each yielded chunk and is complete at the end.
     """
 
     def __init__(
@@ -69,20 +71,21 @@ class TransformedChunks:
                 stored = future.result()
                 self.stored_sizes.append(len(stored))
                 yield stored
-                # Free the slot only now: until the consumer asked for the next chunk, it was reading this slot's
+                # The slot is free only now: until the consumer requested the next chunk, it could read this slot's
                 # memory.
                 free.append(slot)
         finally:
-            # After the iteration, no task may still write into this segment's memory or read its file. Do not wait for
-            # cancelled tasks: they stay pending until a thread picks them up, which may never happen.
+            # After the iteration, no task may still write into this segment's memory or read its file, so wait for
+            # running tasks. A cancelled task would stay pending until a thread takes it from the queue, which may never
+            # happen.
             wait([future for _, future in running if not future.cancel()])
 
     def _positions(self) -> Iterator[int]:
         return iter(range(0, self._size, self._chunk_size))
 
     def _submit(self, position: int, slot: _Slot) -> Future[bytes | memoryview]:
-        # Draw the IV here in chunk order, not in the pool: a test that injects the plugin's random bytes expects the
-        # plugin's object.
+        # Make the IV here, in the order of the chunks, and not in the pool: a test that injects the plugin's random
+        # bytes must get the same object as the plugin.
         iv = self._random_bytes(IV_SIZE) if self._encoder.cipher is not None else b""
         return self._pool.submit(self._transform, position, iv, slot)
 

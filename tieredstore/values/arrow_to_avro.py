@@ -42,7 +42,7 @@ def _fields(fields: Any, within: str) -> list[Any]:
     for one in fields:
         if not _NAME.fullmatch(one.name):
             raise ConfigError(
-                f"the column {quoted(one.name)} cannot be one of Avro, whose names have letters, digits, _"
+                f"the column {quoted(one.name)} cannot be written as Avro, which allows letters, digits and _ in names"
             )
         kind = _type(one.type, f"{within}_{one.name}")
         described.append({"name": one.name, "type": ["null", kind] if kind != "null" else "null", "default": None})
@@ -62,4 +62,4 @@ def _type(kind: Any, name: str) -> Any:
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if pa.types.is_fixed_size_binary(kind):
         return {"type": "fixed", "name": name, "size": kind.byte_width}
-    raise ConfigError(f"a column of {kind} cannot be one of Avro")
+    raise ConfigError(f"a column of {kind} cannot be written as Avro")

@@ -1,7 +1,7 @@
-"""Keys and values in Avro become structs, by a given schema or by those of a registry.
+"""Decodes keys and values in Avro into structs, by a given schema or by the schemas of a registry.
 
-fastavro decodes them one by one: https://fastavro.readthedocs.io. In Confluent's framing a zero byte and the schema's
-id (four bytes, big-endian) precede the datum.
+fastavro (https://fastavro.readthedocs.io) decodes the messages one by one. In Confluent's framing a zero byte and the
+schema's id (four bytes, big-endian) precede the datum.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, P
 class ReferringSchema:
     """A schema (JSON text) that refers to named types of other schemas, together with those schemas.
 
-    Each of ``references`` comes after the schemas to which it refers itself.
+    A schema in ``references`` comes after the schemas that it refers to.
     """
 
     text: str
@@ -33,12 +33,13 @@ class ReferringSchema:
 
 
 AvroSchema: TypeAlias = "Mapping[str, Any] | Sequence[Any] | str | ReferringSchema"
-"""A schema in the form that JSON has it: https://avro.apache.org/docs/1.12.0/specification/."""
+"""A schema, as JSON text or as the object that the JSON text means: https://avro.apache.org/docs/1.12.0/specification/.
+"""
 
 SchemaLookup: TypeAlias = Callable[[int], AvroSchema]
-"""Returns the schema with an id, as a registry does.
+"""Function that returns the schema with a given id, as a registry does.
 
-SchemaNotFoundError or LookupError makes one message invalid; tieredstore's other errors fail the read.
+If it raises SchemaNotFoundError or LookupError, the message is invalid. Other errors of tieredstore end the read.
 """
 
 _FRAME: Final = 5
@@ -69,7 +70,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """A schema parsed by fastavro, and True if its data can be decoded without checking them first."""
+    """A schema that fastavro has parsed, and True if its data need no check before they are decoded."""
 
     schema: Any
     named: Named
@@ -80,7 +81,8 @@ class _Parsed:
 class AvroData:
     """Avro data as Python objects, one by one, including types that Arrow columns do not have. Picklable.
 
-    Uses ``schema``, or the schemas of ``lookup`` that the frames name; with both, data are resolved to ``schema``.
+    Data are read by ``schema``, or by the schema of ``lookup`` with the id in the message's frame. If both are given,
+    data are read by the latter and converted to ``schema``.
     """
 
     schema: AvroSchema | None
@@ -92,11 +94,11 @@ class AvroData:
         if self.schema is not None:
             object.__setattr__(self, "_own", _parse(self.schema))
         elif self.lookup is None:
-            raise ConfigError("data of Avro need a schema, or a registry that has those")
+            raise ConfigError("Avro data need a schema, or a registry with their schemas")
 
     @property
     def parsed(self) -> Any:
-        """The schema as fastavro knows it; None if none is given."""
+        """The schema as parsed by fastavro; None if only a registry is given."""
         return None if self._own is None else self._own.schema
 
     def datum(self, message: bytes) -> Any:
@@ -117,7 +119,7 @@ class AvroData:
         try:
             datum = _fastavro().schemaless_reader(stream, writer.schema, None if self.lookup is None else self.parsed)
         except Exception:  # noqa: BLE001  fastavro raises what its reading of wrong bytes happens to raise
-            raise ValueError("these bytes are no datum of the schema") from None
+            raise ValueError("the bytes do not match the schema") from None
         if stream.read(1):
             raise ValueError("bytes follow the datum")
         return datum
@@ -131,8 +133,8 @@ class AvroData:
             raise ValueError(f"its schema cannot be read: {error}") from None
 
     def writer(self, number: int) -> _Parsed:
-        """Return the schema of this id; raise SchemaNotFoundError or LookupError if there is none, ConfigError if it
-        is invalid.
+        """Return the schema with this id. Raise SchemaNotFoundError or LookupError if it does not exist, ConfigError if
+        it is invalid.
         """
         known = self._of_id.get(number)
         if known is None:
@@ -149,9 +151,9 @@ class Avro:
     """One Avro datum per message, as the Arrow type of ``schema``: a record is a struct.
 
     Without ``lookup`` a message is just a datum, written with ``schema``. With ``lookup``, a message has Confluent's
-    framing: it is read by the schema of its id and resolved to ``schema`` by Avro's own rules. ``way_out`` is the
-    advice that an error gives about an invalid message; ``nulls`` counts those that became null. Needs
-    ``tieredstore[avro]``.
+    framing: it is read by the schema of its id and converted to ``schema`` by Avro's rules of schema resolution.
+    ``way_out`` is the advice in an error about an invalid message; ``nulls`` counts the messages that became null.
+    Needs ``tieredstore[avro]``.
     """
 
     schema: AvroSchema
@@ -191,7 +193,7 @@ class Avro:
             return None
 
     def _reason(self, column: Any) -> str:
-        """Name the fault of a message's frame, without showing the datum."""
+        """Describe a fault of a message's frame, without showing the data."""
         message: bytes = column[0].as_py()
         if self.lookup is None:
             return ""
@@ -208,7 +210,7 @@ class Avro:
 
 
 def is_framed(message: bytes) -> bool:
-    """Return True if a message begins as Confluent's serializers write it."""
+    """Return True if a message begins like those of Confluent's serializers."""
     return message[:1] == b"\0" and len(message) >= _FRAME
 
 
@@ -223,9 +225,9 @@ def parsed_schema(schema: AvroSchema) -> Any:
 
 
 def check_bounded(schema: AvroSchema) -> None:
-    """Raise ConfigError for a schema whose data fastavro cannot decode safely without a check."""
+    """Raise ConfigError if fastavro cannot safely decode data of the schema without a check before."""
     if not _parse(schema).is_bounded:
-        raise ConfigError("the schema of Avro has a type within itself, or too many that take no bytes")
+        raise ConfigError("the Avro schema has a type within itself, or too many types that take no bytes")
 
 
 def _parse(schema: AvroSchema) -> _Parsed:
@@ -237,7 +239,7 @@ def _parse(schema: AvroSchema) -> _Parsed:
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001  fastavro checks little of a schema before it uses it
-        raise ConfigError(f"this is no schema of Avro: {excerpt(error)}") from None
+        raise ConfigError(f"this is not an Avro schema: {excerpt(error)}") from None
     return _Parsed(parsed, named, is_bounded(parsed, named))
 
 
@@ -246,7 +248,7 @@ def _json_of(schema: Any) -> Any:
         try:
             schema = json.loads(schema, object_hook=_without_marks)
         except RecursionError:
-            raise ConfigError("the schema of Avro is nested too deep") from None
+            raise ConfigError("the Avro schema is nested too deeply") from None
     check_nesting(schema)
     return schema
 
@@ -278,20 +280,21 @@ def _plain_object(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def arrow_type_of(schema: Any) -> pa.DataType:
-    """Return the Arrow type of a schema: records are structs, enums are text, a union with null is its other type.
+    """Return the Arrow type of a schema. Records become structs, enums become text, and a union of null and one type
+    becomes that type.
 
-    Raise ConfigError for a union of several types and for a recursive type, because Arrow columns have neither. Also
-    raise it for a schema of too many types; a type counts each time it is used.
+    Raise ConfigError for a union of several types and for a recursive type, because Arrow has no such columns. Raise it
+    also for a schema of too many types; a type counts each time it is used.
     """
-    # Take the types that the schema refers to, which are stored beside it.
+    # A parsed schema has the named types that it refers to in a field of its own.
     known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     try:
         kind: pa.DataType = _TypeOf(dict(known.get("__named_schemas", {}))).of(schema, 0)
     except ConfigError:
         raise
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
-        # Refuse a type without an Arrow type: a decimal of 1,000 digits, for example, or a fixed type of 2^40 bytes.
-        raise ConfigError(f"the schema of Avro has a type that Arrow's columns do not have: {excerpt(error)}") from None
+        # Some types have no Arrow type, for example a decimal of 1,000 digits or a fixed type of 2^40 bytes.
+        raise ConfigError(f"the Avro schema has a type that Arrow columns do not support: {excerpt(error)}") from None
     return kind
 
 
@@ -303,9 +306,9 @@ class _TypeOf:
     def of(self, schema: Any, depth: int) -> Any:
         self._types += 1
         if self._types > MOST_TYPES:
-            raise ConfigError(f"the schema of Avro has more than {MOST_TYPES} types, each as often as it is used")
+            raise ConfigError(f"the Avro schema has more than {MOST_TYPES} types (a type counts each time it is used)")
         if depth > _MAX_DEPTH:
-            raise ConfigError("the schema of Avro has a type within itself, which Arrow's columns do not have")
+            raise ConfigError("the Avro schema has a type within itself, which Arrow columns do not support")
         if isinstance(schema, list):
             return self._of_union(cast("Sequence[Any]", schema), depth)
         if isinstance(schema, str):
@@ -337,7 +340,7 @@ class _TypeOf:
     def _of_union(self, branches: Sequence[Any], depth: int) -> Any:
         others = [branch for branch in branches if branch != "null"]
         if len(others) > 1:
-            raise ConfigError("the schema of Avro has a union of several types, which Arrow's columns do not have")
+            raise ConfigError("the Avro schema has a union of several types, which Arrow columns do not support")
         return self.of(others[0], depth + 1) if others else pa.null()
 
 

@@ -1,9 +1,9 @@
-"""Bounds on Avro schemas and their data, checked before fastavro reads either.
+"""Limits for Avro schemas and their data, checked before fastavro reads them.
 
 Separate from `avro`, its only importer: these checks use neither Arrow nor fastavro, and a single module would be too
 long.
 
-fastavro's C decoder recurses for each level of the data, and makes an object of each value before anything counts them.
+fastavro's C decoder recurses for each level of the data, and makes an object of each value without counting the values.
 Data of a recursive schema, or of types that take no bytes, can crash the process.
 https://avro.apache.org/docs/1.12.0/specification/#data-serialization-and-deserialization
 """
@@ -16,10 +16,10 @@ from typing import Any, Final, TypeAlias, cast
 from tieredstore.errors import ConfigError, quoted
 
 Named: TypeAlias = "Mapping[str, Any]"
-"""Records, enums and fixed by their full names, as fastavro parses them."""
+"""Records, enums and fixed types by their full names, as parsed by fastavro."""
 
 MOST_TYPES: Final = 10_000
-"""The largest number of types in a schema. If columns are made of the schema, each use of a type counts."""
+"""The largest number of types in a schema. If the schema becomes columns, each use of a type counts."""
 
 _MAX_DEPTH: Final = 64
 """The deepest nesting of records, arrays and maps."""
@@ -38,31 +38,31 @@ _RESERVED: Final = frozenset(
 
 
 def check_nesting(schema: object) -> None:
-    """Raise ConfigError for JSON that nests deeper than fastavro's parser may recurse."""
+    """Raise ConfigError for JSON that is nested too deeply for fastavro's recursive parser."""
     level: list[Any] = [schema]
     for _ in range(_MAX_JSON_DEPTH):
         level = [inner for one in level for inner in _json_values(one)]
         if not level:
             return
-    raise ConfigError(f"the schema of Avro is nested more than {_MAX_JSON_DEPTH} levels deep")
+    raise ConfigError(f"the Avro schema is nested more than {_MAX_JSON_DEPTH} levels deep")
 
 
 def check_schema(schema: Any, named: Named) -> None:
-    """Raise ConfigError for a parsed schema that fastavro accepts but that makes no sense or allows unbounded data."""
+    """Raise ConfigError for a parsed schema that is invalid or allows unbounded data, although fastavro accepts it."""
     for name in named:
         if name in _RESERVED:
-            raise ConfigError(f"the schema of Avro names a type {quoted(name)}, which is one of Avro's own")
+            raise ConfigError(f"the Avro schema defines a type {quoted(name)}, which is a built-in type of Avro")
     for number, one in enumerate(_types(schema, named)):
         if number >= MOST_TYPES:
-            raise ConfigError(f"the schema of Avro has more than {MOST_TYPES} types")
+            raise ConfigError(f"the Avro schema has more than {MOST_TYPES} types")
         kind = _kind(one)
         if kind == "fixed" and not (type(one["size"]) is int and one["size"] >= 0):
-            raise ConfigError(f"the schema of Avro has a fixed type of the size {quoted(one['size'])}")
+            raise ConfigError(f"the Avro schema has a fixed type of the size {quoted(one['size'])}")
         if kind is None and any(_kind(branch) is None for branch in one):
-            raise ConfigError("the schema of Avro has a union within a union, which Avro does not have")
+            raise ConfigError("the Avro schema has a union within a union, which Avro does not allow")
         if kind == "array" and _takes_no_bytes(one["items"], named):
-            # Refuse arrays of such items: a message of ten bytes could declare 10^15 of them.
-            raise ConfigError("the schema of Avro has an array of items that take no bytes, which nothing bounds")
+            # If items take no bytes, a message of ten bytes could declare 10^15 items.
+            raise ConfigError("the Avro schema has an array of items that take no bytes, so their number has no limit")
 
 
 def is_bounded(schema: Any, named: Named) -> bool:
@@ -78,7 +78,9 @@ def is_bounded(schema: Any, named: Named) -> bool:
 
 
 def check_data(schema: Any, named: Named, data: bytes, at: int) -> None:
-    """Raise ValueError for data from ``at`` on that nest too deep, have too many values, or do not match the schema."""
+    """Check the data from ``at`` on. Raise ValueError if they are nested too deeply, have too many values, or do not
+    match the schema.
+    """
     _Walk(named, data, at).value(schema, 0)
 
 
@@ -115,7 +117,7 @@ def _inner(schema: Any) -> Iterator[Any]:
 
 
 def _types(schema: Any, named: Named) -> Iterator[Any]:
-    """Yield all types in a schema, and in those it refers to."""
+    """Yield all types in a schema, and in the schemas that it refers to."""
     waiting: list[Any] = [schema, *named.values()]
     seen: set[int] = set()
     while waiting:
@@ -143,7 +145,7 @@ def _takes_no_bytes(schema: Any, named: Named) -> bool:
 
 
 class _UnboundedError(Exception):
-    """Data of a type have no bound, or their bound is too high."""
+    """Raised for a type if the depth or the number of values of its data has no limit, or too high a limit."""
 
 
 class _Shapes:
@@ -163,7 +165,7 @@ class _Shapes:
             self._known[key] = None
             self._known[key] = self._of_type(schema, above)
         shape = self._known[key]
-        # Count a type that occurs while it is being measured as unbounded: it contains itself.
+        # A type that occurs again while it is being measured contains itself, so it has no bound.
         if shape is None or above + shape[0] > _MAX_DEPTH:
             raise _UnboundedError
         return shape
@@ -194,14 +196,14 @@ class _Shapes:
 
 
 class _Walk:
-    """Passes over data in the decoder's order, without making objects."""
+    """A check of data that goes through them in the decoder's order, without making objects."""
 
     def __init__(self, named: Named, data: bytes, at: int) -> None:
         self._named, self._data, self._at = named, data, at
         self._values = _FREE_VALUES + _VALUES_OF_BYTE * len(data)
 
     def value(self, schema: Any, depth: int) -> None:
-        """Pass over one value inside ``depth`` records, arrays and maps."""
+        """Check one value that is nested in ``depth`` records, arrays and maps."""
         schema = _definition(schema, self._named)
         self._values -= 1
         if self._values < 0:
@@ -241,15 +243,15 @@ class _Walk:
                 if schema["type"] == "map":
                     self.value("string", depth)
                 self.value(inner, depth)
-            # Check the declared size: a decoder may skip a block by it, and would continue elsewhere than this walk if
-            # it is wrong.
+            # Check the declared size of a block: a decoder may use it to skip the block. If it is wrong, the decoder
+            # would continue at another byte than this check.
             if end is not None and self._at != end:
-                raise ValueError("a block of items has another size than it says")
+                raise ValueError("a block of items has another size than it declares")
 
     def _index(self, count: int) -> int:
         index = self._number()
         if not 0 <= index < count:
-            raise ValueError("it has a branch or a symbol that there is not")
+            raise ValueError("it has a branch or a symbol that the schema lacks")
         return index
 
     def _skip(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""The union of Avro schemas: one schema that reads the data of each, by Avro's own promotions.
+"""The union of Avro schemas: one schema that can read the data of each schema, with Avro's own promotions of types.
 
 https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """
@@ -20,9 +20,11 @@ class CannotUniteError(ValueError):
 
 
 def unite_schemas(first: Any, second: Any) -> Any:
-    """Return a schema that reads the data of both; fastavro must have parsed them. Raise CannotUniteError if none does.
+    """Return a schema that can read the data of both schemas, which fastavro must have parsed. Raise CannotUniteError
+    if there is no such schema.
 
-    Records get the fields of both: a field of only one has its default, or null. Enums get the symbols of both.
+    A record gets the fields of both schemas. If only one schema has a field, the field keeps its default or gets the
+    default null. An enum gets the symbols of both.
     """
     return _Union(_named(first), _named(second)).of(first, second)
 
@@ -50,7 +52,7 @@ class _Union:
         return name if isinstance(name, str) and name in named else None
 
     def _of_named(self, name: str, first: Any, second: Any) -> Any:
-        """Unite records, enums and fixed types of the same name, or of one schema alone."""
+        """Unite records, enums and fixed types of the same name. One of the two may be None."""
         for schema, named in ((first, self._first), (second, self._second)):
             if schema is not None and self._name_of(schema, named) != name:
                 raise CannotUniteError(f"{name} is another type in one of them")
@@ -86,7 +88,7 @@ class _Union:
             field = _plain(one or other)
             field["type"] = self.of(one and one["type"], other and other["type"])
             if (one is None or other is None) and not is_alone and "default" not in field:
-                # Data that were written with the other schema lack this field, so let it be null.
+                # Data that were written with the other schema lack this field, so it must accept null.
                 branches = [branch for branch in _branches(field["type"]) if branch != "null"]
                 field |= {"type": ["null", *branches], "default": None}
             elif "default" in field and "null" in _branches(field["type"]) and field["default"] is not None:
@@ -96,11 +98,11 @@ class _Union:
         return fields
 
     def _of_unions(self, first: Sequence[Any], second: Sequence[Any]) -> Any:
-        """Unite null with one other type: Arrow columns have no wider unions."""
+        """Unite two unions of null and one other type. Arrow has no columns for larger unions."""
         ones = [branch for branch in first if branch != "null"]
         others = [branch for branch in second if branch != "null"]
         if len(ones) > 1 or len(others) > 1:
-            raise CannotUniteError("a union of several types is no column")
+            raise CannotUniteError("a union of several types cannot become a column")
         one, other = (ones or [None])[0], (others or [None])[0]
         return "null" if one is None and other is None else ["null", self.of(one, other)]
 
@@ -115,7 +117,7 @@ class _Union:
         if one == other == "map":
             return {**_plain(first), "values": self.of(first["values"], second["values"])}
         if _logical(first) != _logical(second):
-            raise CannotUniteError(f"a {one} and a {other} of other logical types")
+            raise CannotUniteError(f"a {one} and a {other} of different logical types")
         if one == other:
             return first
         if one in _NUMBERS and other in _NUMBERS and not _logical(first):

@@ -1,4 +1,4 @@
-"""The interface of the types that a message's key or value can be read as."""
+"""The interface of types: a key or value of a message can be read as one of them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ OnInvalid: TypeAlias = Literal["fail", "null"]
 """The policy for bytes that do not match their type: an error that names the record, or null."""
 
 WAY_OUT: Final = "read it as binary, or read invalid values as null (on_invalid)"
-"""Advice in errors about such bytes, in the words of the Python API; other front ends have their own."""
+"""Advice in errors about bytes that do not match their type, in words of the Python API. Other front ends use other
+words.
+"""
 
 Place: TypeAlias = Callable[[int], str]
-"""Returns the name of a row's record, for use in a sentence: ``the value at offset 7 of orders-0``."""
+"""Function that returns the name of a row's record, for use in a sentence: ``the value at offset 7 of orders-0``."""
 
 
 @runtime_checkable
@@ -59,7 +61,7 @@ class Binary:
 
 @dataclass(slots=True)
 class InvalidValues:
-    """How many keys, values and fields were read as null because they do not match their type. Thread-safe."""
+    """The number of keys, values and fields read as null because they do not match their type. Thread-safe."""
 
     count: int = 0
     first: str = ""
@@ -91,11 +93,12 @@ def by_parts(
     way_out: str = WAY_OUT,
     nulls: InvalidValues | None = None,
 ) -> Column:
-    """Convert ``column`` whole; if that fails, convert halves, down to the rows that cannot be converted.
+    """Convert the whole ``column`` at once. If that fails, convert its halves in the same way, down to the single rows
+    that cannot be converted.
 
-    ``convert`` returns None for rows it cannot convert. By the policy, the first such row raises InvalidValueError
-    (its ``fault``, such as "is not UTF-8", and the ``way_out``), or all of them become null and ``nulls`` counts them.
-    Only a column with invalid rows costs more than one conversion.
+    ``convert`` returns None if it cannot convert its rows. If ``on_invalid`` is "fail", the first invalid row raises
+    InvalidValueError, with its ``fault`` (such as "is not UTF-8") and the ``way_out``. Otherwise all invalid rows
+    become null, and ``nulls`` counts them. Only a column with invalid rows costs more than one conversion.
     """
 
     def converted(start: int, count: int) -> list[Any]:

@@ -48,7 +48,7 @@ def parse_ddl(text: str) -> pa.Schema:
     else:
         fields = reading.fields(0, None)
     if reading.at < len(reading.tokens):
-        raise ConfigError(f"the schema is no DDL from {quoted(reading.tokens[reading.at])} on")
+        raise ConfigError(f"the schema is not valid DDL from {quoted(reading.tokens[reading.at])} on")
     schema: pa.Schema = pa.schema(fields)
     return schema
 
@@ -78,7 +78,7 @@ class _Reading:
         while place < len(whole):
             match = _TOKEN.match(whole, place)
             if match is None:
-                raise ConfigError(f"the schema is no DDL from {quoted(whole[place : place + 20])} on")
+                raise ConfigError(f"the schema is not valid DDL from {quoted(whole[place : place + 20])} on")
             self.tokens.append(match[1])
             place = match.end()
 
@@ -88,14 +88,16 @@ class _Reading:
         return self.tokens[place] if place < len(self.tokens) else ""
 
     def next_word(self) -> str:
-        """Return the next token with the case that keywords are compared in."""
+        """Return the next token in the case in which keywords are compared."""
         return self.peek().lower()
 
     def take(self, wanted: str = "") -> str:
         """Take the next token, which must be ``wanted``."""
         token = self.peek()
         if not token or (wanted and token != wanted):
-            raise ConfigError(f"the schema is no DDL: {quoted(wanted or 'a type')} is missing before {quoted(token)}")
+            raise ConfigError(
+                f"the schema is not valid DDL: {quoted(wanted or 'a type')} is missing before {quoted(token)}"
+            )
         self.at += 1
         return token
 
@@ -107,7 +109,7 @@ class _Reading:
             token = self.take()
             name = token[1:-1].replace("``", "`") if token.startswith("`") else token
             if not name or (token == name and not re.fullmatch(r"[\w$-]+", token)):
-                raise ConfigError(f"the schema is no DDL: {quoted(token)} is no name of a column")
+                raise ConfigError(f"the schema is not valid DDL: {quoted(token)} is not a column name")
             if name in names:
                 raise ConfigError(f"the schema has the column {quoted(name)} twice")
             names.add(name)
@@ -117,7 +119,9 @@ class _Reading:
             self._pass_constraints()
             if self.peek() != ",":
                 if end is not None and self.peek() != end:
-                    raise ConfigError(f"the schema is no DDL: {quoted(end)} is missing before {quoted(self.peek())}")
+                    raise ConfigError(
+                        f"the schema is not valid DDL: {quoted(end)} is missing before {quoted(self.peek())}"
+                    )
                 return fields
             self.at += 1
 
@@ -161,7 +165,7 @@ class _Reading:
         numbers = self._numbers() or [10]
         precision, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
         if not (0 < precision <= _MOST_DIGITS and scale <= precision):
-            raise ConfigError(f"the schema has decimal({precision}, {scale}), which there is not")
+            raise ConfigError(f"the schema has the invalid type decimal({precision}, {scale})")
         return pa.decimal128(precision, scale)
 
     def _numbers(self) -> list[int]:
@@ -174,6 +178,6 @@ class _Reading:
             if word.isdecimal() and len(word) < 10:
                 numbers.append(int(word))
             elif word != ",":
-                raise ConfigError(f"the schema is no DDL: {quoted(word)} is no number")
+                raise ConfigError(f"the schema is not valid DDL: {quoted(word)} is not a number")
         self.at += 1
         return numbers

@@ -1,4 +1,4 @@
-"""Keys and values in JSON, into structs of a given schema, or as their text."""
+"""Reads keys and values in JSON as structs of a given schema, or as JSON text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, P
 
 _CHANGED: Final = re.compile(r"Column\(/v/?([^)]*)\) changed from (\S+) to (\S+)")
 _MOST_FIELDS: Final = 500
-"""A sample with more of them, in objects that are maps in truth, has no schema that helps a reader."""
+"""Number of fields up to which a schema is inferred. Objects with more fields are usually maps, for which a schema with
+a column per key is of no use.
+"""
 
 # pyarrow's type stubs know neither the JSON type nor arrays of it.
 _arrow: Final[Any] = pa
@@ -31,13 +33,13 @@ class Json:
     """One JSON value per message: an object as a struct with the fields of ``schema``; without a schema, any JSON as
     text.
 
-    A field that an object lacks is null, a field that the schema lacks is ignored, and JSON's ``null`` is null.
-    Without a schema the column always has Arrow's JSON type, because a stream's columns are known before its
-    records. ``way_out`` is the advice that an error gives about an invalid message; ``nulls`` counts the fields and
-    values that became null.
+    A field that an object lacks is null, a field that the schema lacks is ignored, and JSON's ``null`` is null. Without
+    a schema the column always has Arrow's JSON type, because the columns of a stream must be known before its records.
+    ``way_out`` is the advice in an error about an invalid message; ``nulls`` counts the fields and values that became
+    null.
 
-    With ``on_invalid="null"`` only a field of another type is null, not the whole value, unless ``null_whole``. With
-    ``is_closed`` a field that the schema lacks is a misfit too, if the policy is to fail.
+    With ``on_invalid="null"``, a field of another type becomes null or, with ``null_whole``, the whole value does. With
+    ``is_closed`` and ``on_invalid="fail"``, a field that the schema lacks is an error too.
     """
 
     schema: pa.Schema | None = None
@@ -52,9 +54,10 @@ class Json:
         if self.schema is None:
             return
         if not len(self.schema):
-            raise ConfigError("the schema of JSON has no field: give those that are wanted")
+            raise ConfigError("the schema of JSON has no field: name the fields to read")
         try:
-            # Parse one empty column of each type now, to report a type that pyarrow cannot read.
+            # Parse an empty column of each type now, to report a type that pyarrow cannot read before any message is
+            # read.
             _parse(_NO_FIELDS, self.schema)
         except (pa.ArrowException, NotImplementedError):
             raise _without_type(self.schema) from None
@@ -78,8 +81,8 @@ class Json:
         return self._struct(column, list(self.schema), (), place) if whole is None else whole
 
     def _struct(self, column: Any, fields: Sequence[Any], path: tuple[str, ...], place: Place) -> Any:
-        """Return the objects at ``path`` of the messages. Anything but an object is null, and so is a field of a type
-        that is not the schema's.
+        """Return the objects at ``path`` in the messages, as structs. A value that is not an object becomes null, and
+        so does a field of another type than in the schema.
         """
         shells = self._field(column, path, pa.struct([]), place)
         column = pc.if_else(shells.is_valid(), column, pa.scalar(None, pa.binary()))
@@ -92,7 +95,7 @@ class Json:
         return pa.StructArray.from_arrays(arrays, fields=list(fields), mask=shells.is_null())
 
     def _field(self, column: Any, path: tuple[str, ...], kind: Any, place: Place) -> Any:
-        """Return one field of the messages as a column, without looking at others."""
+        """Return one field of the messages as a column, without checking the other fields."""
         for name in reversed(path):
             kind = pa.struct([pa.field(name, kind)])
 
@@ -138,9 +141,9 @@ class Json:
 
 
 def infer_schema(messages: Sequence[bytes]) -> pa.Schema:
-    """Return the schema of these objects of JSON, as pyarrow infers it; times and dates stay text.
+    """Return the schema of these JSON objects, as pyarrow infers it. Times and dates are text in it.
 
-    Raise ConfigError, with the reason, if there is none: for other JSON than objects, and for a field of two types.
+    Raise ConfigError, with the reason, if the messages are not JSON objects, or if a field has two types.
     """
     try:
         objects = _parse(pa.array(messages, pa.binary()), None)
@@ -174,7 +177,7 @@ def infer_schema(messages: Sequence[bytes]) -> pa.Schema:
 
 
 def _find_misfit(value: object, kind: Any, path: str = "", *, refuses_more: bool) -> str | None:
-    """Return the first part of a JSON value that does not fit the type, with the reason; None if there is none.
+    """Describe the first part of a JSON value that does not match the type; return None if all parts match.
 
     ``path`` names the value within its message, as ``customer.name`` or ``tags[2]``.
     """
@@ -201,7 +204,7 @@ def _find_misfit(value: object, kind: Any, path: str = "", *, refuses_more: bool
 
 
 def _fits(value: object, kind: Any) -> bool:
-    """Return whether pyarrow reads this value as the type."""
+    """Return True if pyarrow can read this value as the type."""
     try:
         message = json.dumps({"v": value}).encode()
         _parse(pa.array([message], pa.binary()), pa.schema([("v", kind)]))
@@ -247,18 +250,18 @@ def _without_type(schema: Any) -> ConfigError:
         except (pa.ArrowException, NotImplementedError):
             return ConfigError(
                 f"the schema of JSON has {excerpt(column.name)} as {excerpt(column.type)}, which pyarrow does not read "
-                "from JSON: take a string for it"
+                "from JSON: use a string for it"
             )
-    return ConfigError("pyarrow does not read the schema of JSON as a whole: take strings for some of its fields")
+    return ConfigError("pyarrow cannot read the schema of JSON as a whole: use strings for some of its fields")
 
 
 def _parse(column: pa.Array, schema: pa.Schema | None, unknown: Literal["ignore", "error"] = "ignore") -> pa.Array:
     """Parse the rows as structs; raise ArrowInvalid unless all are JSON objects of the schema, or null.
 
-    Without a schema pyarrow infers one. ``unknown`` is what to do with a field that the schema lacks.
+    Without a schema pyarrow infers one. ``unknown`` decides about a field that the schema lacks.
     """
-    # Put each message into an object of its own. A message cannot end that object early, because each row must close
-    # what it opens. So each row has at least one object, and if there are as many objects as rows, no row has two.
+    # Wrap each message into an object. A message cannot end its object early, because each row must close the brackets
+    # that it opens. So each row has at least one object; if there are as many objects as rows, no row has two.
     prefix, suffix = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}\n"))
     wrapped = pc.binary_join_element_wise(
         prefix, column, suffix, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b"null"

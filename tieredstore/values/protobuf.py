@@ -1,4 +1,5 @@
-"""Messages of Protocol Buffers by a descriptor set, as ``protoc --descriptor_set_out --include_imports`` writes it.
+"""Decodes Protocol Buffers messages by a descriptor set, as ``protoc --descriptor_set_out --include_imports`` writes
+it.
 
 Google's library reads them, https://googleapis.dev/python/protobuf/latest/: needs ``tieredstore[protobuf]``.
 """
@@ -21,14 +22,14 @@ _MAX_DEPTH: Final = 32
 _MOST_TYPES: Final = 10_000
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _MOST_SECONDS: Final = 253_402_300_800
-"""The year 10000: by definition a Timestamp cannot be later."""
+"""The beginning of the year 10000, in seconds since 1970: by definition a Timestamp is earlier."""
 
 _LEAST_SECONDS: Final = -62_135_596_800
 _LABELS: Final[Mapping[int, Any]] = {
     1: pa.float64(),
     2: pa.float32(),
     3: pa.int64(),
-    4: pa.decimal128(20, 0),  # Spark and ORC have no unsigned numbers; this type holds all of them
+    4: pa.decimal128(20, 0),  # Spark and ORC have no unsigned numbers; every uint64 fits into this type
     5: pa.int32(),
     6: pa.decimal128(20, 0),
     7: pa.int64(),
@@ -52,9 +53,9 @@ _UINT64: Final = (4, 6)
 class Protobuf:
     """One message of Protocol Buffers, as a struct of its fields. Picklable.
 
-    Repeated fields are lists and maps. An enum is the name of its value (an unnamed number as text). A
-    ``google.protobuf.Timestamp`` is a timestamp in µs, a uint64 is a decimal. An unset field is null if it has
-    presence, otherwise its default. Raise ConfigError for a message type that is recursive or not in the descriptor
+    Repeated fields are lists and maps. An enum value becomes its name, or its number as text if it has no name. A
+    ``google.protobuf.Timestamp`` becomes a timestamp in µs, a uint64 a decimal. An unset field is null if its presence
+    is tracked, otherwise its default. Raise ConfigError for a message type that is recursive or not in the descriptor
     set.
     """
 
@@ -94,11 +95,11 @@ class Protobuf:
         try:
             message.ParseFromString(data)
         except importlib.import_module("google.protobuf.message").DecodeError:
-            raise ValueError("these bytes are no message") from None
+            raise ValueError("the bytes are not a message") from None
         return message
 
     def field_path(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the checked names that lead to a field; raise ConfigError if it is unknown or repeated."""
+        """Check and return the names that lead to a field; raise ConfigError if the field is unknown or repeated."""
         descriptor = message_class(self.descriptor_set, self.message).DESCRIPTOR
         for name in names:
             field = None if descriptor is None else descriptor.fields_by_name.get(name)
@@ -114,7 +115,7 @@ class Protobuf:
         for field in message_class(self.descriptor_set, self.message).DESCRIPTOR.fields:
             if field.type in _UINT64 and not field.is_repeated:
                 return (field.name,)
-        raise ConfigError(f"{self.message} has no field that is an uint64")
+        raise ConfigError(f"{self.message} has no uint64 field")
 
 
 def timestamp_ms(message: Any) -> int | None:
@@ -128,7 +129,7 @@ def timestamp_ms(message: Any) -> int | None:
 
 @functools.lru_cache(maxsize=64)
 def message_class(descriptor_set: bytes, name: str) -> Any:
-    """Return the class of a message; raise ConfigError for an invalid descriptor set, or one without this message."""
+    """Return the Python class of a message; raise ConfigError if the descriptor set is invalid or lacks the message."""
     with Extra("reading messages of Protocol Buffers", "protobuf"):
         descriptors, pools, factory = (
             importlib.import_module(f"google.protobuf.{module}")
@@ -141,9 +142,9 @@ def message_class(descriptor_set: bytes, name: str) -> Any:
             pool.Add(file)
         return factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except KeyError:
-        raise ConfigError(f"the descriptor set has no message {quoted(name)}, or lacks what that one needs") from None
+        raise ConfigError(f"the descriptor set lacks the message {quoted(name)}, or a type that it uses") from None
     except Exception as error:  # noqa: BLE001  the library raises what its C code happens to raise
-        raise ConfigError(f"this is no descriptor set of Protocol Buffers: {excerpt(error)}") from None
+        raise ConfigError(f"this is not a Protocol Buffers descriptor set: {excerpt(error)}") from None
 
 
 _Convert = Callable[[Any], Any]
@@ -155,19 +156,21 @@ def _columns(descriptor_set: bytes, name: str) -> tuple[Any, _Convert]:
 
 
 class _Columns:
-    """Makes and counts the types of messages: a few messages that each use another twice become a million types."""
+    """Makes the Arrow types of messages, and counts them. Without a limit, a few messages that each use another one
+    twice would become a million types.
+    """
 
     def __init__(self) -> None:
         self._types = 0
 
     def of_message(self, descriptor: Any, depth: int) -> tuple[Any, _Convert]:
-        """Return the type of a message, and the function that makes a row of one."""
+        """Return the Arrow type of a message, and the function that converts a message to a row."""
         if depth > _MAX_DEPTH:
-            raise ConfigError(f"{descriptor.full_name} has itself within, which Arrow's columns do not have")
+            raise ConfigError(f"{descriptor.full_name} contains itself, which Arrow columns do not support")
         if descriptor.full_name == _TIMESTAMP:
             return pa.timestamp("us", "UTC"), _microseconds
         if not descriptor.fields:
-            raise ConfigError(f"{descriptor.full_name} has no field, which files of columns cannot have")
+            raise ConfigError(f"{descriptor.full_name} has no field, which columnar files do not support")
         self._types += len(descriptor.fields)
         if self._types > _MOST_TYPES:
             raise ConfigError(

@@ -14,7 +14,7 @@ from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, P
 class Text:
     """UTF-8. The bytes are not copied.
 
-    ``way_out`` is the advice that an error gives about other bytes; ``nulls`` counts those that became null.
+    ``way_out`` is the advice in an error about bytes that are not UTF-8; ``nulls`` counts the values that became null.
     """
 
     on_invalid: OnInvalid = "fail"

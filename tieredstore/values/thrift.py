@@ -1,7 +1,9 @@
-"""Reads one field of a Thrift message by its field ids. That is enough to file messages by time, and needs no IDL.
+"""Reads one field of a Thrift message by its field ids. This is enough to file messages by a time in them, and needs no
+IDL file.
 
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md and thrift-binary-protocol.md. The
-libraries only read whole structs of a schema. A message may be hostile, so this reader bounds depth and sizes.
+Thrift libraries only read whole structs by a schema. A message may come from an attacker, so this reader limits depth
+and sizes.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class _Reading(ABC):
             elif kind == _STRUCT:
                 return self.field(path[1:], depth + 1)
             else:
-                raise ValueError("a field on the way is no struct")
+                raise ValueError("a field of the path is not a struct")
         return None
 
     def take(self, count: int) -> bytes:
@@ -111,7 +113,7 @@ class _Reading(ABC):
 
     def _bounded(self, count: int) -> int:
         if not 0 <= count <= len(self._data) - self._at:
-            raise ValueError("it tells of more items than it has bytes")
+            raise ValueError("it declares more items than it has bytes")
         return count
 
     @abstractmethod
@@ -142,7 +144,7 @@ class _Binary(_Reading):
         if kind == _STRING:
             return self.take(self._integer(4))
         if kind not in _FIXED:
-            raise ValueError("it has a type that there is not")
+            raise ValueError("it has an unknown type")
         data = self.take(_FIXED[kind])
         return float(struct.unpack(">d", data)[0]) if kind == _DOUBLE else data != b"\0" if kind == _BOOL else data
 
@@ -211,7 +213,7 @@ class _Compact(_Reading):
 def _compact_kind(code: int) -> int:
     kind = _OF_COMPACT.get(code & 0x0F)
     if kind is None:
-        raise ValueError("it has a type that there is not")
+        raise ValueError("it has an unknown type")
     return kind
 
 

@@ -1,4 +1,4 @@
-"""The fields of a JSON object for which a schema has no columns, kept as text."""
+"""Finds the fields of a JSON object for which a schema has no column, to keep them as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UnmappedFields:
         self._fields: Mapping[str, Any] = {field.name: field.type for field in schema}
 
     def of(self, text: str) -> str | None:
-        """Return an object of those fields, each as written in ``text``; None if there are none.
+        """Return a JSON object of these fields, each as written in ``text``; None if there are none.
 
         Raise ValueError if the text is not an object, or if it has a field twice, because a column holds one value.
         """
@@ -37,8 +37,8 @@ class UnmappedFields:
 
 
 def _beyond(text: str, at: int, fields: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Return the text of those fields that are not in ``fields``, of the JSON object at position ``at`` of ``text``,
-    and the object's end.
+    """In the JSON object at position ``at`` of ``text``, find the fields that are not in ``fields``. Return their text,
+    and the position of the object's end.
     """
     rest: list[str] = []
     names: set[str] = set()
@@ -66,8 +66,8 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _of_field(text: str, start: int, kind: Any) -> tuple[str | None, int]:
-    """Return the part of a field's value that its type does not cover (all of it without a type), and the value's
-    end.
+    """Return the part of a field's value that its type does not include, and the position of the value's end. Without a
+    type, that part is the whole value.
     """
     if kind is not None and pa.types.is_struct(kind) and text[start] == "{":
         return _beyond(text, start, {field.name: field.type for field in kind})
@@ -76,7 +76,7 @@ def _of_field(text: str, start: int, kind: Any) -> tuple[str | None, int]:
 
 
 def _has_more(content: object, kind: Any) -> bool:
-    """Return True if a list contains objects with more than their type."""
+    """Return True if a list contains objects with fields that their type lacks."""
     value: Any = content
     if isinstance(content, list) and pa.types.is_list(kind):
         return any(_has_more(item, kind.value_type) for item in value)

@@ -229,7 +229,7 @@ def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Pa
     two = ("--value", f"avro:{schema}", "--value", f"json:{columns}")
     failing(query(bucket, sql, *two), 2, "--value is given twice for all topics")
     schema.write_text('{"type": "nothing"}')
-    failing(query(bucket, sql, "--value", f"avro:{schema}"), 2, "no schema of Avro")
+    failing(query(bucket, sql, "--value", f"avro:{schema}"), 2, "not an Avro schema")
 
 
 def test_a_picture_of_two_columns(bucket: Bucket, tmp_path: Path) -> None:

@@ -281,7 +281,11 @@ def test_messages_of_protobuf() -> None:
                        "body": b""}  # fmt: skip
     assert list(rows[2].values()) == [None] * 8
     assert list(reasons) == [3]
-    for message, words in (("events.Tree", "itself within"), ("events.Empty", "no field"), ("events.No", "no message")):
+    for message, words in (
+        ("events.Tree", "contains itself"),
+        ("events.Empty", "no field"),
+        ("events.No", "lacks the message"),
+    ):
         broken = Schemas(descriptor_set=descriptor_set(), messages=(("events", message),))
         with pytest.raises(ConfigError, match=words):
             write(Columns(Parquet(), OfOneSchema(broken, "protobuf")), values([full]))
@@ -315,11 +319,11 @@ def test_secors_classes_stand_for_a_format_and_its_columns() -> None:
         ({"json.schema.t": "a MAP<STRING, INT>"}, "map"),
         ({"json.schema.t": "a"}, "missing"),
         ({"json.schema.t": "a INT, a INT"}, "twice"),
-        ({"json.schema.t": "a INT; DROP"}, "no DDL"),
+        ({"json.schema.t": "a INT; DROP"}, "not valid DDL"),
         ({"json.schema.t": "a DECIMAL(50,2)"}, "decimal"),
         ({"json.schema.t": "a " + "ARRAY<" * 50}, "nested"),
         ({"json.schema.t": "struct<a:int"}, "missing"),
-        ({"json.schema.t": "a INT)"}, "no DDL"),
+        ({"json.schema.t": "a INT)"}, "not valid DDL"),
     ],
 )
 def test_values_that_cannot_be_columns_are_refused_at_the_start(properties: dict[str, str], words: str) -> None:

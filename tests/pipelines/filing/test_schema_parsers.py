@@ -235,8 +235,8 @@ def test_the_fingerprint_is_of_what_the_files_say_and_not_of_where_they_lie(tmp_
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("secor.avro.message.schema.t", b"{", "no schema of Avro"),
-        ("protobuf.descriptor.set", b"\xff\xff", "no descriptor set"),
+        ("secor.avro.message.schema.t", b"{", "not an Avro schema"),
+        ("protobuf.descriptor.set", b"\xff\xff", "not a Protocol Buffers descriptor set"),
         ("thrift.idl", b"struct {", "not a valid Thrift IDL"),
         ("thrift.idl", None, "cannot be read"),
         ("secor.avro.message.schema.t", None, "cannot be read"),
