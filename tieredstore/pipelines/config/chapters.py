@@ -52,8 +52,8 @@ class FilingSettings(SettingsGroup):
     ] = Field(
         default="offset",
         alias="secor.message.parser.class",
-        description=f"Parser that chooses a record's directory: {', '.join(PARSERS)}. A class of yours gets the "
-        "properties `parser.*`.",
+        description=f"Parser that chooses a record's directory: {', '.join(PARSERS)}. A class of yours gets "
+        "`parser.*`.",
     )
     hours: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False, alias="partitioner.granularity.hour", description="Make a directory per hour below each day."
@@ -139,13 +139,12 @@ class GroupSettings(SettingsGroup):
     starting_group: Annotated[str, string("group:NAME", _start)] = Field(
         default="",
         alias="startingOffsets",
-        description="Consumer group from which a new partition takes its first offset. Unset: use "
-        "`kafka.new.consumer.auto.offset.reset`.",
+        description="Consumer group with the first offsets of new partitions; unset: none.",
     )
     group_storage: Annotated[str, choice("kafka", "zookeeper"), secor.HONOURED] = Field(
         default="kafka",
         alias="kafka.offsets.storage",
-        description="Where the group of `startingOffsets` keeps its offsets. Secor's groups may use `zookeeper`.",
+        description="Where the group of `startingOffsets` keeps its offsets.",
     )
     zookeeper: Annotated[str, string("host:port, several separated by commas"), secor.HONOURED] = Field(
         default="", alias="zookeeper.quorum", description="ZooKeeper servers with the offsets of `startingOffsets`."
@@ -158,7 +157,7 @@ class GroupSettings(SettingsGroup):
     commit_group: Annotated[str, string("a group's name", _group)] = Field(
         default="",
         alias="commit.to.group",
-        description="Also commit published offsets to this consumer group, for tools that show lag.",
+        description="Consumer group for published offsets, to show lag.",
     )
 
 
@@ -190,8 +189,7 @@ class NamingSettings(SettingsGroup):
     hashed: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.s3.prefix.md5hash",
-        description="Begin object keys with four hexadecimal digits: the MD5 of topic and directory. Works in any "
-        "store.",
+        description="Begin object keys, in any store, with four digits of the MD5 of topic and directory.",
     )
     alternative_root: Annotated[str, string("a path", _root), secor.HONOURED] = Field(
         default="",

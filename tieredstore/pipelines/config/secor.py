@@ -61,7 +61,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "aws.client.pathstyleaccess": "set output.storage.s3.path.style.access.enabled",
     "aws.endpoint": "set output.storage.s3.endpoint.url",
     "aws.region": "set output.storage.s3.region",
-    "aws.role": "give the AWS SDK credentials of the role, for example by environment variables",
+    "aws.role": "give the AWS SDK the role's credentials, for example by environment variables",
     "aws.secret.key": "set output.storage.aws.secret.access.key",
     "aws.session.token": "give the AWS SDK credentials, for example by environment variables",
     "aws.sse.": "set a default encryption for the bucket",
@@ -75,7 +75,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "secor.s3.bucket": "set output.storage.s3.bucket.name",
     "secor.s3.path": "set output.key.prefix with a slash at its end",
     "secor.topic.message.format.": (
-        "Protocol Buffers messages must be binary; for topics of JSON use a separate pipeline with the parser json"
+        "Protocol Buffers must be binary; for JSON use a separate pipeline with the parser json"
     ),
     "secor.azure.": "set output.storage.azure.*",
 }

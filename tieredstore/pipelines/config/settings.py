@@ -97,8 +97,7 @@ class PipelineSettings(SettingsGroup):
     generation: Annotated[int, integer(0, 999999999), secor.HONOURED] = Field(
         default=1,
         alias="secor.generation",
-        description="Version of the output, and part of file names. Each generation has its own commit log; several "
-        "can run in parallel.",
+        description="Version of the output, in file names. Each has its own commit log; several can run in parallel.",
     )
     topic_filter: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
         default=".*", alias="secor.kafka.topic_filter", description="Topics to read; must match the whole name."
@@ -154,17 +153,17 @@ class PipelineSettings(SettingsGroup):
     outage_s: Annotated[int, long(0)] = Field(
         default=3600,
         alias="outage.seconds",
-        description="Seconds that a service waits for an unavailable store or broker before it ends with exit code 75.",
+        description="Seconds that a service waits for an unavailable store or broker before exit code 75.",
     )
     max_bad_messages: Annotated[int, long(-1), secor.HONOURED] = Field(
         default=1000,
         alias="secor.consumer.max_bad_messages",
-        description="Maximum number of bad messages in a batch. With more, the batch is not written. -1: no limit.",
+        description="Maximum bad messages in a batch; -1: no limit. With more, the batch is not written.",
     )
     finalize: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="pipeline.finalize",
-        description="In each run, write `_SUCCESS` to complete directories of past days, hours or minutes.",
+        description="Write `_SUCCESS` to complete directories of past days, hours or minutes.",
     )
     finalizer_delay_s: Annotated[int, long(0), secor.HONOURED] = Field(
         default=3600,
@@ -184,7 +183,7 @@ class PipelineSettings(SettingsGroup):
     frame: Annotated[str, string("module:function", matcher(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"))] = Field(
         default="",
         alias="frame",
-        description="Function that transforms the records as a DataFrame; only on Spark.",
+        description="Function over the records as a DataFrame; only on Spark.",
     )
     local_path: Annotated[str, string("a folder"), secor.HONOURED] = Field(
         default="", alias="secor.local.path", description="Folder for files that are not uploaded yet."
