@@ -1,6 +1,6 @@
 """The error tree. Every error of the library derives from :class:`TieredStoreError`.
 
-Errors carry policy as class attributes, so that a caller decides by attribute and never by matching text::
+Errors have class attributes by which a caller decides what to do, without matching the text::
 
     TieredStoreError                         retryable  exit_code
     ├── ConfigError                          no         2   a user's setting or argument is wrong
@@ -85,7 +85,8 @@ def excerpt(foreign: object, most: int = 120) -> str:
 def quoted(foreign: object, most: int = 60) -> str:
     """Quote a value from elsewhere, shortened as by :func:`excerpt`.
 
-    If the value is neither text nor bytes, only the shown part of its ``repr`` is computed, however large it is.
+    If the value is neither text nor bytes, only the shown part of its ``repr`` is computed, because the value may be
+    large.
     """
     if isinstance(foreign, bytes):
         foreign = foreign.decode("utf-8", "replace")
@@ -104,7 +105,7 @@ class TieredStoreError(Exception):
     """
 
     def __init__(self, *words: object) -> None:
-        # Limit the length as a last resort: callers have already shortened texts from elsewhere for readability.
+        # This limit is a last resort: callers have already shortened texts from elsewhere for readability.
         super().__init__(*(excerpt(word, LONGEST_SENTENCE) if isinstance(word, str) else word for word in words))
 
     retryable: ClassVar[bool] = False
@@ -121,7 +122,7 @@ class ConfigError(TieredStoreError, ValueError):
 
 
 class NewerVersionError(ConfigError):
-    """An object or file of ours was written by a later release. It is left as it is; this release must be upgraded."""
+    """A later release of tieredstore wrote the object or file. It is not changed; upgrade this release to use it."""
 
 
 class EncryptionError(TieredStoreError):
@@ -135,11 +136,10 @@ class KeyRingError(EncryptionError, ConfigError):
 
 
 class WrongKeyError(KeyRingError):
-    """The key pair that a manifest names is on the ring but does not open the data key: it is another pair with that
-    id.
+    """The key pair with the manifest's key id is on the ring, but does not open the data key: it is another pair.
 
-    A damaged data key in a manifest looks the same, because nothing in the format distinguishes the two. So the exit
-    code is that of unreadable data.
+    A damaged data key in a manifest causes the same error, because the format does not distinguish the two cases. So
+    the exit code is that of unreadable data.
     """
 
     exit_code = 4
@@ -158,7 +158,7 @@ class InvalidSegmentError(TieredStoreError):
 
 
 class SegmentConflictError(InvalidSegmentError):
-    """A file with other bytes already has the segment's name: the raw layout has only one name for a segment."""
+    """A file with other bytes already has the segment's name. In the raw layout, a segment has only one name."""
 
 
 class SegmentTooLargeError(TieredStoreError):
@@ -168,7 +168,7 @@ class SegmentTooLargeError(TieredStoreError):
 
 
 class ResourceNotFoundError(TieredStoreError):
-    """The requested thing is absent; it is neither damaged nor unreachable."""
+    """The requested topic, segment or object is absent; it is neither damaged nor unreachable."""
 
     exit_code = 3
 
@@ -190,7 +190,7 @@ class ObjectNotFoundError(ResourceNotFoundError):
 
 
 class PreparedGoneError(ResourceNotFoundError):
-    """A prepared object has disappeared from the store, and no object has its key."""
+    """The prepared bytes of an object have disappeared from the store, and no object has its key."""
 
 
 class SchemaNotFoundError(ResourceNotFoundError):

@@ -1,4 +1,4 @@
-"""How this package was installed: its plug-ins, and the command that installs an extra."""
+"""Facts about this installation: its plug-ins, and the command that installs an extra."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ PACKAGES: Final = {
     "pyarrow": "arrow", "pyiceberg": "iceberg", "pyspark": "spark", "requests": "avro", "socks": "s3",
     "thriftpy2": "thrift", "watchdog": "uploader",
 }  # fmt: skip
-"""The optional packages, by the names that imports use, and an extra that installs each."""
+"""The optional packages by their import names, and for each an extra that installs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
     """The packages of an extra, for the imports in a ``with`` block.
 
-    If one is missing there, ConfigError names it and the command that adds the extra. Another missing module is a fault
-    of the installation, which its own error describes best. Without ``name`` it is the extra of the missing package.
+    If a package of the extra is missing, raise ConfigError, which names it and the command that adds the extra. Another
+    missing module is a fault of the installation, and raises its own error. Without ``name``, the extra is that of the
+    missing package.
     """
 
     purpose: str
@@ -60,7 +61,7 @@ class Extra:
 def install_command(extra: str) -> str:
     """Return the command that adds ``extra`` to this installation, by the tool that made it (uv, pipx or pip).
 
-    Such a tool recreates its environment, so the command repeats the present extras: ``uv tool install
+    These tools recreate the environment, so the command repeats the present extras: ``uv tool install
     'tieredstore[query,s3]'``.
     """
     import sys  # noqa: PLC0415  all of this is needed only to tell a user
@@ -84,11 +85,11 @@ def install_command(extra: str) -> str:
 
 
 _ONE_RUN: Final = ("archive-v", "builds-v", "environments-v")
-"""The beginnings of folders in uv's cache that hold environments of a single run."""
+"""The beginnings of names of folders in uv's cache with environments for a single run."""
 
 
 def _pip(python: Path) -> str:
-    """Return pip's command: by its path if the environment is not the active one."""
+    """Return pip's command; with its path if the environment is not the active one."""
     found = shutil.which("pip")
     return "pip" if found and Path(found).parent == python.parent else f"{shlex.quote(str(python))} -m pip"
 

@@ -1,4 +1,4 @@
-"""The limits of Java's integers, which bound what Kafka and the stored format can hold."""
+"""The limits of Java's integers, which also limit the numbers in Kafka and in the stored format."""
 
 from __future__ import annotations
 

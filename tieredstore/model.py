@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, Literal, Self, TypeAlias, cast
 from tieredstore.errors import ConfigError, InvalidRangeError, excerpt
 
 TopicPartition: TypeAlias = tuple[str, int]
-"""A topic's name and the number of one of its partitions, whatever the topic's id."""
+"""A topic's name and a partition number, for any topic id."""
 
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 """Kafka's ``isolation.level``."""
@@ -30,13 +30,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The offset of the first record whose timestamp is ``timestamp_ms`` or later, as a consumer seeks by time."""
+    """The offset of the first record with the timestamp ``timestamp_ms`` or a later one, as when a consumer seeks by
+    time.
+    """
 
     timestamp_ms: int
 
     @classmethod
     def of(cls, moment: datetime) -> Self:
-        """Convert a moment with its time zone; raise ConfigError for one without."""
+        """Convert a moment with a time zone. Raise ConfigError for a moment without a time zone."""
         if moment.tzinfo is None:
             raise ConfigError(f"the time {moment.isoformat()} has no time zone")
         return cls(-((_EPOCH - moment) // timedelta(milliseconds=1)))
@@ -44,7 +46,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The offset from which ``count`` records remain up to the end."""
+    """The offset from which ``count`` records remain up to the end of the log."""
 
     count: int
 
@@ -60,10 +62,10 @@ class Latest:
 
 
 Place: TypeAlias = int | AtTime | Last | Earliest | Latest
-"""The start or end of a read of a partition, before its log is known; a number is an offset."""
+"""The start or end of a partition's read, as requested, before the log is known. A number is an offset."""
 
 Places: TypeAlias = Place | Mapping[TopicPartition, Place]
-"""One place for all partitions, or one for each."""
+"""One place (start or end) for all partitions, or one for each partition."""
 
 _SPELLED: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]").fullmatch
 _TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
@@ -87,7 +89,7 @@ class Uuid:
             raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raw = b""
-        # Check the lengths: base64 texts of other lengths decode too, to another number of bytes.
+        # Check the lengths, because base64 texts of other lengths also decode, to another number of bytes.
         if len(text) != 22 or len(raw) != 16:
             raise ConfigError(f"{excerpt(text)!r} is not a Kafka uuid: 22 characters of URL-safe base64 are expected")
         return cls(raw)
@@ -96,9 +98,9 @@ class Uuid:
     def spelled(cls, text: str) -> Uuid | None:
         """Return the uuid that Kafka writes as ``text``, or None.
 
-        Base64 has several spellings of the same 16 bytes, and :meth:`parse` accepts them all.
+        Base64 has several spellings of the same 16 bytes. :meth:`parse` accepts all of them, this method only Kafka's.
         """
-        # Refuse a last character with other spare bits: in Kafka's spelling they are 0.
+        # The last character has spare bits, which are 0 in Kafka's spelling: refuse others.
         if _SPELLED(text) is None:
             return None
         return cls(binascii.a2b_base64(text.encode("ascii").translate(_TO_STANDARD) + b"=="))
@@ -125,9 +127,10 @@ class Uuid:
 
 @dataclass(frozen=True, slots=True)
 class TopicId:
-    """A topic's id, and what it proves about the topic's incarnation.
+    """A topic's id, and if it proves which incarnation of the topic is meant.
 
-    Kafka's own id is real. An id that a layout derives from the topic's name is only a key: it proves nothing.
+    Kafka's own id is real. An id that a layout derives from the topic's name is the same for all incarnations, and
+    proves nothing.
     """
 
     value: Uuid
@@ -163,7 +166,7 @@ class RemoteLogSegmentId:
     id: Uuid
 
     def __hash__(self) -> int:
-        # Hash one field only: ids are unique, and catalogs compute a hundred thousand hashes.
+        # Hash only one field: ids are unique, and a catalog computes a hundred thousand hashes.
         return hash(self.id.bytes)
 
 
@@ -201,7 +204,7 @@ class RemoteLogSegmentMetadata:
 
 
 class _PositionalReader(io.RawIOBase):
-    """Reads an open file at a position of its own, so that several readers can share a descriptor."""
+    """Reads an open file from its own position, so that several readers can share a descriptor."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.name = str(path)
@@ -247,7 +250,7 @@ class OpenFile:
     def read_bytes(self) -> bytes:
         """Read all of it."""
         size = os.fstat(self.descriptor).st_size
-        # Usually a single call: for small files a reader object costs more than the read.
+        # Usually this single call is enough. For small files, a reader object would cost more than the read.
         content = os.pread(self.descriptor, size + 1, 0)
         if len(content) == size:
             return content
@@ -349,15 +352,15 @@ def can_be_topic(name: str) -> bool:
 _DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
 _SECONDS_OF_CENTURIES: Final = range(946_684_800, 4_102_444_800)  # the years 2000 to 2099
 _BEYOND_LOGS: Final = 10**12
-"""No log is this long (a hundred thousand records a second for a hundred days), but milliseconds since 1970 are
-larger.
+"""Logs do not reach this offset (a hundred thousand records a second would need over a hundred days), but times in
+milliseconds since 1970 are larger.
 """
 _WAY_TO_WRITE_A_TIME: Final = "a time is written 2026-01-31T08:00:00Z, or @ and the milliseconds since 1970"
 _NAMED: Final = 3
 
 
 def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
-    """Raise ConfigError for an offset that was probably meant as a time, or that is beyond the end of all these logs.
+    """Raise ConfigError for an offset that is probably meant as a time, or that is beyond the ends of all these logs.
 
     ``ends`` maps the names of the logs to their last offset plus 1. The message shows how to write a time: a deletion
     up to such an offset would delete everything, and a read from it would return nothing.
@@ -373,7 +376,7 @@ def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
 
 
 def hint_of_number(offset: int) -> str | None:
-    """Return the time that a number may mean, with the way to write it; None for other numbers."""
+    """Return a hint how to write the time that a number may mean; None for a number that cannot be a time."""
     if _DAY.fullmatch(str(offset)):
         try:
             return f"a day is written {datetime.strptime(str(offset), '%Y%m%d').replace(tzinfo=UTC):%Y-%m-%d}"

@@ -47,7 +47,7 @@ __all__ = ["scan"]
 
 _logger: Final = logging.getLogger(__name__)
 
-# Take Polars as untyped: the type stubs of its datasets and expressions are incomplete.
+# Treat Polars as untyped, because the type stubs of its datasets and expressions are incomplete.
 _pl: Final[Any] = pl
 
 _BINARY: Final = Binary()
@@ -68,15 +68,15 @@ def scan(
     topic_id: TopicIdLike = None,
     parallelism: int | None = None,
 ) -> pl.LazyFrame:
-    """Return a topic as a lazy frame; each ``collect`` reads it anew.
+    """Return a topic as a lazy frame. Each ``collect`` reads the topic again.
 
     Unused columns are not decoded, and records that predicates on partition, offset and time exclude are not fetched.
     ``start`` and ``stop`` (exclusive) are each an offset or a time.
 
     ``settings`` are a settings file, properties, or an open manager, which must stay open; without a manager, each
-    ``collect`` opens one. ``topic_id`` chooses between topics that had this name in turn. The other parameters are as
-    in ``read_topic``. If a read fails, Polars raises its own error, which contains ours as text. For a topic of MemQ
-    batches, add ``$batches`` to its name.
+    ``collect`` opens one. ``topic_id`` selects the topic if several topics had this name, one after the other. The
+    other parameters are as in ``read_topic``. If a read fails, Polars raises its own error, which contains this
+    package's error as text. For a topic of MemQ batches, add ``$batches`` to its name.
     """
     check_topic(topic)
     check_client(client)
@@ -100,7 +100,9 @@ def scan(
 
 
 def frame_of(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
-    """Return a frame of these rows. JSON is text in it: Polars' expressions support no extension types."""
+    """Return a frame of these rows. Values of type JSON become text, because Polars' expressions support no extension
+    types.
+    """
     frame: pl.DataFrame = _pl.from_arrow(rows)
     untyped: Any = rows
     names = [column.name for column in untyped.schema if is_json(column.type)]
@@ -122,7 +124,7 @@ def _frames(
     with closing(table.scan(columns, pruning)) as read:
         for batch in read:
             frame: Any = frame_of(batch)
-            # Apply the whole predicate: the condition pushed down may select more rows, never fewer.
+            # Apply the whole predicate: the condition that the scan got may select more rows, never fewer.
             frame = frame if predicate is None else frame.filter(predicate)
             frame = frame.select(wanted)
             if left is not None:
@@ -148,10 +150,11 @@ def _table(
 
 
 def arrow_condition(predicate: pl.Expr) -> Any:
-    """Return an Arrow expression that holds for every row for which the predicate holds; None if no part is understood.
+    """Return an Arrow expression that is true for every row for which the predicate is true; None if no part is
+    understood.
 
-    Polars exports an expression as JSON, whose form may change between versions. A part that is not understood excludes
-    no rows.
+    Polars exports an expression as JSON. Its form may change between versions, so a part that is not understood
+    excludes no rows.
     """
     untyped: Any = predicate
     try:
@@ -179,7 +182,7 @@ _BETWEEN: Final = {"Both": ("GtEq", "LtEq"), "Left": ("GtEq", "Lt"), "Right": ("
 
 
 def _necessary(node: Any) -> Any:
-    """Return a condition that holds wherever the node does: of AND the known parts, of OR both parts or none."""
+    """Return a condition that is true wherever the node is: for AND, the known parts; for OR, both parts or none."""
     match node:
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
             parts = [part for part in (_necessary(left), _necessary(right)) if part is not None]
@@ -192,7 +195,7 @@ def _necessary(node: Any) -> Any:
 
 
 def _exact(node: Any) -> Any:
-    """Return the same condition in Arrow; None if no condition is known to be the same."""
+    """Return the same condition in Arrow; None if there is no certain equivalent."""
     match node:
         case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(op), "right": {"Literal": literal}}}:
             return _comparison(name, op, literal)

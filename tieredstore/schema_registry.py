@@ -1,8 +1,8 @@
 """Schemas of messages, from a registry with Confluent's protocol. Needs ``tieredstore[avro]``.
 
-https://docs.confluent.io/platform/current/schema-registry/develop/api.html. Readers use two of its requests: one by a
-schema's id and one by its subject. The schema of an id never changes, so each is requested once. Snapshots and their
-restore use :meth:`SchemaRegistry.ask`.
+The protocol: https://docs.confluent.io/platform/current/schema-registry/develop/api.html. Readers request schemas by id
+and by subject. The schema of an id never changes, so each id is requested once. Snapshots and their restore use
+:meth:`SchemaRegistry.ask`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ _MAX_SCHEMA_BYTES: Final = 8 << 20
 
 _KEPT: Final = 1_000
 _REFUSED_S: Final = 60.0
-"""How long an id without a readable schema is not requested again: thousands of messages may have the same id."""
+"""The time in seconds for which an id without a readable schema is not requested again, because thousands of messages
+may have that id.
+"""
 
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -160,7 +162,8 @@ class SchemaRegistry:
         body: dict[str, Any] | None = None,
         deadline: Deadline | None = None,
     ) -> Any:
-        """Send a request, which may be repeated, and return the JSON of its answer; ``what`` names its subject.
+        """Send a request, which may be repeated, and return the JSON of the answer. ``what`` names the requested thing
+        in errors.
 
         Raise SchemaNotFoundError for status 404, and RegistryError with the registry's own message if it refuses.
         """
@@ -178,7 +181,8 @@ class SchemaRegistry:
         self.close()
 
     def _schema(self, path: str, what: str) -> AvroSchema:
-        # Set one deadline for the schema and all its references: with one each, a slow registry could take hours.
+        # The schema and all its references share one deadline: with separate deadlines, a slow registry could take
+        # hours.
         deadline = RETRY_POLICY.deadline()
         answer = self._get(path, what, deadline)
         kind = answer.get("schemaType") or "AVRO"
@@ -225,7 +229,7 @@ class SchemaRegistry:
             ):
                 status, content = response.status_code, read_body(response)
         except (requests.RequestException, StoreError) as error:
-            # Do not chain: a traceback would show the library's arguments.
+            # Do not chain the errors, because the traceback would show the library's arguments, with passwords.
             raise _no_answer(url, error) from None
         _check_status(status, url, what, content)
         return _parsed(content, url)

@@ -1,11 +1,11 @@
-"""The kinds of our own state, in buckets and on disks, and their versions.
+"""The kinds of state that tieredstore keeps in buckets and on disks, and their versions.
 
-JSON of ours begins with its version, as ``{"version":1,"topic":…``: a release reads it first, whatever follows. A
-kind's version rises with each change that an earlier release would misread. A release reads and continues all earlier
-versions, and refuses later ones unchanged: see :class:`~tieredstore.errors.NewerVersionError`.
+JSON objects begin with their version, as in ``{"version":1,"topic":…``: a release reads it first. A kind's version
+rises with each change that an earlier release would misread. A release reads and continues all earlier versions, and
+refuses later ones unchanged: see :class:`~tieredstore.errors.NewerVersionError`.
 
-The table has the kinds of optional packages too, so that ``doctor --for`` knows every object, whichever packages are
-installed.
+The table also has the kinds of optional packages, so that ``doctor --for`` knows every object, even if the package is
+not installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from tieredstore.errors import ConfigError, CorruptDataError, NewerVersionError
 
 HEAD_BYTES: Final = 64
-"""The number of first bytes of a JSON object of ours that are sure to include its version."""
+"""The number of first bytes of a JSON object that are sure to include its version."""
 
 _HEAD: Final = re.compile(rb'\s{0,8}\{\s{0,8}"version"\s{0,8}:\s{0,8}(0|[1-9][0-9]{0,8})\s{0,8}(,|(?=[\s}]))')
 _RELEASE: Final = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d{1,4})?", re.ASCII)
@@ -32,7 +32,7 @@ _Value = TypeVar("_Value")
 class StateKind:
     """One kind of state. ``releases`` has each release that raised the version, with that version, oldest first.
 
-    ``place`` is a regular expression for the end of its keys; None for what is in no bucket.
+    ``place`` is a regular expression for the end of its keys; None if the kind is never in a bucket.
     """
 
     name: str
@@ -69,9 +69,11 @@ class StateKind:
         where: str,
         error: type[CorruptDataError] = CorruptDataError,
     ) -> _Value:
-        """Parse an object's bytes (None: the object was too large) as ``kind``, a class without the version.
+        """Parse an object's bytes into ``kind``, a class of the fields without the version. ``raw`` is None if the
+        object is too large.
 
-        Raise ``error``, naming a field, if they do not match it, and NewerVersionError for a later version.
+        Raise ``error``, which names a field, if the bytes do not match the class, and NewerVersionError for a later
+        version.
         """
         match = _HEAD.match(raw or b"")
         if raw is None or match is None:
@@ -145,13 +147,13 @@ RESTORE_POSITION: Final = StateKind("position of a restore", None)
 RESTORE_OFFSETS: Final = StateKind("list of restored offsets", None)
 
 KINDS: Final[Sequence[StateKind]] = tuple(each for each in vars().values() if isinstance(each, StateKind))
-"""All kinds. Buckets also have marker objects of watermarks' holes and of key rotations. They have no version, because
-only their keys matter.
+"""All kinds. Buckets also have marker objects for holes in watermarks and for key rotations. These have no version,
+because only their keys matter.
 """
 
 
 def kind_of(key: str, kinds: Sequence[StateKind] = KINDS) -> StateKind | None:
-    """Return the kind of a state object; None for segments, output files, and marks."""
+    """Return the kind of a state object; None for segments, output files, and marker objects."""
     for kind in kinds:
         if kind.place is not None and re.search(rf"(^|.){kind.place}\Z", key):
             return kind

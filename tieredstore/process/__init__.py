@@ -1,1 +1,1 @@
-"""Basics of long-running parts: fork safety, parallel work, deadlines, retries and services."""
+"""Building blocks of long-running processes: fork safety, parallel work, deadlines, retries and services."""

@@ -1,4 +1,6 @@
-"""Closes objects, by ``with`` blocks too. Never waits forever, and works from signal handlers and several threads."""
+"""Closes objects, also at the end of ``with`` blocks. A close never waits forever, and works from signal handlers and
+several threads.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,20 @@ class Closing(ABC):
 
 
 _LOCKED_S: Final = 1.0
-"""Longest wait for locks. Their holder soon releases them, unless it is the waiting thread itself."""
+"""The longest wait for locks in seconds. Their holder releases them soon, unless the holder is the waiting thread
+itself.
+"""
 
 _LAST_STEPS_S: Final = 0.1
-"""Longest wait for a thread that is about to end."""
+"""The longest wait, in seconds, for a thread that is about to end."""
 
 
 class Closer:
-    """Calls ``end``, which waits only for locks, and then ``close``, once for any number of callers.
+    """Calls ``end``, which waits only for locks, and then ``close``. Both are called only once, even for several
+    callers.
 
-    They run on a separate thread. A signal handler that closes may have interrupted the holder of a lock that they
-    need, and the resource that is closed may not respond.
+    Both run on a separate thread, for two reasons. A signal handler that closes may have interrupted a thread with a
+    lock that they need. And the closed resource may not respond.
     """
 
     def __init__(self, end: Callable[[], None], close: Callable[[], None]) -> None:
@@ -70,18 +75,20 @@ class Closer:
     def close(self, timeout_s: float) -> bool:
         """Close, or wait for another caller to finish closing; return False after the timeout, while closing continues.
 
-        Only one caller gets an error of closing.
+        If closing fails, only one caller gets the error.
         """
         if self._is_done:
             return True
         if self._begun.acquire(blocking=False):
             try:
-                # ``Thread.start`` takes a lock of Python and waits until the thread runs, so call it on another thread.
+                # ``Thread.start`` takes a lock of Python and waits until the new thread runs, so do not call it on this
+                # thread.
                 _thread.start_new_thread(self._thread.start, ())
             except RuntimeError:  # the interpreter is shutting down
                 self._run()
         deadline = Deadline.after(timeout_s)
-        # Return if ``end`` does not finish: the calling thread then holds a lock that ``end`` needs, and releases it.
+        # If ``end`` does not finish in time, the calling thread holds a lock that ``end`` needs. Return, so that the
+        # lock is released.
         for lock, longest_s in ((self._ended, min(_LOCKED_S, timeout_s)), (self._done, timeout_s)):
             if not lock.acquire(timeout=max(0.0, min(longest_s, deadline.remaining_s()))):
                 return False

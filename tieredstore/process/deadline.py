@@ -25,7 +25,7 @@ def seconds(milliseconds: int | None) -> float | None:
 class Deadline:
     """A moment of the monotonic clock at which an operation times out.
 
-    With ``part``, the operation also times out when that part stalls.
+    With ``part``, the operation also times out when this part of it stalls.
     """
 
     at_s: float
@@ -49,7 +49,7 @@ class Deadline:
 
     @property
     def reason(self) -> str:
-        """The reason of a timeout, as predicate of a sentence about the operation."""
+        """The reason of a timeout. It continues a sentence that begins with the operation's name."""
         if self.part is not None and self.at_s > self.monotonic():
             return f"made no progress for {self.part.stall.timeout_s:g} s"
         return "did not end within its deadline"
@@ -63,10 +63,10 @@ class Deadline:
 
 
 class Stall:
-    """A timeout that restarts with each progress: an operation may be slow, but must not stall. Thread-safe.
+    """A timeout that restarts whenever there is progress: an operation may be slow, but must not stall. Thread-safe.
 
-    Only time inside ``under_way`` counts, and callers report ``progress`` there. Waits between parts, such as those for
-    a rate limit, are unlimited.
+    Only the time inside ``under_way`` blocks counts; callers report ``progress`` in them. Waits outside of them, such
+    as those for a rate limit, are unlimited.
     """
 
     def __init__(self, timeout_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -107,20 +107,22 @@ class Stall:
 
 @dataclass(slots=True)
 class PartUnderWay:
-    """One request of an operation, retries included, that must not stall."""
+    """One request of an operation, with its retries. It must not stall."""
 
     stall: Stall
     furthest: int = 0
 
     def report(self, position: int) -> None:
-        """Report the bytes sent so far: progress, unless an earlier attempt has sent as many."""
+        """Report the number of bytes sent so far. This counts as progress if no earlier attempt has sent as many."""
         if position > self.furthest:
             self.furthest = position
             self.stall.progress()
 
 
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""On Linux only this clock counts suspended time; macOS's monotonic clock does so too."""
+"""On Linux, only this clock counts the time while the machine is suspended. On macOS, the monotonic clock counts it
+too.
+"""
 
 
 def boot_clock_s() -> float:

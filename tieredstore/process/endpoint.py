@@ -1,6 +1,6 @@
 """``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP, with few threads and short requests.
 
-Separate from the service, so that a service that does not listen imports no HTTP.
+This module is separate from ``service``, so that a service that does not listen imports no HTTP modules.
 """
 
 from __future__ import annotations
@@ -33,25 +33,27 @@ _logger: Final = logging.getLogger(__name__)
 
 _THREADS: Final = 3
 _WAITING: Final = 16
-"""Maximum number of connections that wait for a thread; further connections are closed at once."""
+"""The maximum number of connections that wait for a thread. Further connections are closed at once."""
 
 _REQUEST_S: Final = 5.0
-"""Longest time to receive a request or to send an answer: a slow client holds one of few threads."""
+"""The longest time in seconds to receive a request or to send an answer, because a slow client occupies one of few
+threads.
+"""
 
 _MAX_HEAD: Final = 16 << 10
 _POLL_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 
 Page = Callable[[], object]
-"""Function of a further page: returns what ``json.dumps`` accepts. Runs on a thread of the endpoint."""
+"""The function of a further page. It returns a value for ``json.dumps``, and runs on a thread of the endpoint."""
 
 
 class Endpoint:
-    """Answers GET and HEAD from construction until ``close``; a forked child does not.
+    """Answers GET and HEAD requests from construction until ``close``, but not in a forked child.
 
-    ``/metrics`` exports ``registry`` to Prometheus. ``/healthz`` is 200, or 503 if the process should be restarted.
-    ``/readyz`` is 200, or 503 while the process should get no work. Both return a JSON object with the reasons.
-    ``pages`` are further pages, by path: each function returns what its page shows as JSON.
+    ``/metrics`` exports ``registry`` to Prometheus. ``/healthz`` answers with status 200, or 503 if the process should
+    be restarted. ``/readyz`` answers with 200, or 503 while the process should get no work. Both return a JSON object
+    with the reasons. ``pages`` are further pages, by path: each function returns what its page shows as JSON.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class _Server(socketserver.TCPServer):
         _logger.debug("a request to %s failed: %r", self.server_address, sys.exception())
 
     def end(self) -> None:
-        """After the last accept, cut off running answers and wait briefly for the threads."""
+        """After the last connection was accepted, cut off running answers and wait briefly for the threads."""
         self.server_close()
         deadline = Deadline.after(_CLOSE_S)
         with contextlib.suppress(queue.Empty):
@@ -247,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _head_of(connection: socket.socket, request_s: float) -> bytes:
-    """Return a request's lines up to the empty one; nothing if they arrive too late or are too long."""
+    """Return a request's lines up to the empty line. Return nothing if they arrive too late or are too long."""
     deadline = Deadline.after(request_s)
     head = bytearray()
     while b"\r\n\r\n" not in head and b"\n\n" not in head:

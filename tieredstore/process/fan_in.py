@@ -1,4 +1,4 @@
-"""Reads parallel streams as one, in order or as items arrive."""
+"""Reads parallel streams as one stream, in order or as items arrive."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tieredstore.process.thread_pool import ThreadPool
 _Item = TypeVar("_Item")
 
 _LOOK_S: Final = 1.0
-"""Seconds between the checks that a waiting thread makes itself: another thread may end without notifying it, as at
-the end of the process.
+"""The seconds after which a waiting thread checks its condition again. Another thread may end without a notification,
+for example at the end of the process.
 """
 
 
 @dataclass(eq=False, slots=True)
 class _Stream(Generic[_Item]):
-    """A started stream: its unread items with their weights, and its end."""
+    """A started stream: its unread items with their weights, and how it ended."""
 
     items: deque[tuple[_Item, int]] = field(default_factory=deque[tuple[_Item, int]])
     is_ended: bool = False
@@ -38,7 +38,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
     """Iterator over the items of many streams, of which ``at_once`` run in parallel. For one reader at a time.
 
     Each of this object's threads takes the next stream from ``streams`` when it has finished one. With ``ordered`` the
-    items come stream by stream, otherwise as they arrive. Unread items weigh at most ``max_weight`` in all (by
+    items come stream by stream, otherwise as they arrive. The unread items together weigh at most ``max_weight`` (by
     ``weigh``), plus one item that the reader waits for.
 
     After a stream has failed, no further stream starts. With ``ordered``, the reader gets the items before the failure,
@@ -82,7 +82,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             while True:
                 if self._is_interrupted:
                     raise Interrupted
-                # Return no more items if another thread has closed this iterator.
+                # Another thread has closed this iterator, so return no more items.
                 if self._is_closed:
                     break
                 if (item := self._take()) is not None:
@@ -124,8 +124,8 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 self._pool.submit(self._work)
 
     def _interrupt(self) -> None:
-        # Set the flag without the lock, which any thread may hold: the caller must not wait. Waiters notice at their
-        # next check.
+        # Set the flag without the lock: any thread may hold the lock, and the caller must not wait. Waiting threads
+        # notice the flag at their next check.
         self._is_interrupted = True
 
     def _take(self) -> tuple[_Item, int] | None:
@@ -171,12 +171,14 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 self._changed.notify_all()
 
     def _next_stream(self) -> tuple[Callable[[], Iterator[_Item]], _Stream[_Item]] | None:
-        """Start the next stream; None at the end. If it cannot be made, it fails when the reader reaches it."""
+        """Start and return the next stream; None if there are no more. If making a stream fails, the reader gets the
+        error when it reaches that stream.
+        """
         with self._taking:
             with self._changed:
                 if self._is_closed or self._are_all_begun or any(stream.failure is not None for stream in self._open):
                     return None
-            # Do not hold the reader's lock: making a stream may make requests.
+            # Make the stream without the reader's lock, because this may make requests to a store.
             make: Callable[[], Iterator[_Item]] | None
             try:
                 make = next(self._streams, None)
@@ -217,7 +219,7 @@ _OPEN: Final[weakref.WeakSet[FanIn[Any]]] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """Close all at the end of the process, so that no thread waits for room any more."""
+    """Close all iterators at the end of the process, so that no thread still waits for room."""
     for open_one in list(_OPEN):
         open_one.close()
 

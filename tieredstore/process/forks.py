@@ -1,4 +1,4 @@
-"""Fork safety for locks that other threads hold, for the parent's clients, and for files that both processes share.
+"""Fork safety: for locks that other threads hold, for the parent's clients, and for files that both processes share.
 
 A forked child has a copy of everything except threads. Three tools, smallest first:
 
@@ -21,14 +21,14 @@ from typing import Final, Protocol
 
 
 class Forked(Protocol):
-    """State that a fork copies as another thread left it, possibly half changed."""
+    """State that a fork may copy while another thread has half changed it."""
 
     def begin_again(self) -> None:
-        """Reset in the child, before other code runs: make fresh locks, and drop unfinished work."""
+        """Reset the state in the child, before other code runs: make fresh locks, and drop unfinished work."""
 
 
 class Paused(Protocol):
-    """State that must be at rest during a fork."""
+    """State that no thread may change during a fork."""
 
     def pause(self) -> None:
         """Finish or stop running work, in the parent before the fork."""
@@ -45,17 +45,17 @@ _inherited: Final[set[int]] = set()
 
 
 def begin_again_after_fork(state: Forked) -> None:
-    """Call ``state.begin_again()`` in every forked child, while ``state`` lives."""
+    """Call ``state.begin_again()`` in every forked child, as long as ``state`` lives."""
     _FORKED.add(state)
 
 
 def pause_during_fork(state: Paused) -> None:
-    """Pause ``state`` around every fork, while it lives."""
+    """Pause ``state`` during every fork, as long as ``state`` lives."""
     _PAUSED.add(state)
 
 
 def leave_to_parent(thing: object) -> None:
-    """Mark ``thing`` as the parent's in every forked child: it is never destroyed there; see :func:`is_inherited`."""
+    """Mark ``thing`` in every forked child as the parent's. The child never destroys it; see :func:`is_inherited`."""
     _OWNED.add(thing)
 
 
@@ -67,8 +67,8 @@ def is_inherited(thing: object) -> bool:
 def inherit(thing: object) -> None:
     """In a forked child, keep an object of the parent from being destroyed, even at the interpreter's end.
 
-    Destroying it would close the parent's connections, and librdkafka would wait for threads that do not exist here. A
-    list would be destroyed with its module, and its objects with it, so leak a reference.
+    To destroy the object would close the parent's connections, and librdkafka would wait for threads that do not exist
+    in the child. A list of such objects would be destroyed at the interpreter's end, so leak a reference instead.
     """
     if id(thing) not in _inherited:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
@@ -95,7 +95,7 @@ def _in_child() -> None:
         except Exception as error:  # noqa: BLE001  one failure must not leave other state locked
             failures.append(error)
     if failures:
-        # Raise only to inform the user: no caller can catch this error; Python prints it and continues.
+        # This error only informs the user. No caller can catch it: Python prints it and continues.
         raise ExceptionGroup("state of the parent process could not begin again in this one", failures)
 
 
@@ -105,8 +105,8 @@ os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_
 class ForkSafeLock:
     """A lock that is free in a forked child, even if a thread of the parent held it. Not reentrant.
 
-    The child gets a copy of the guarded state. Use the lock only for state that every step leaves consistent, such as
-    one number.
+    The child gets a copy of the guarded state, perhaps from the middle of a change. So the state must be consistent
+    after every step, like a single number.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,9 @@ class ForkSafeLock:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Make a fresh lock, unless the forking thread holds it: any other holder does not exist in the child."""
+        """Make a fresh lock, unless the forking thread holds the lock. A lock that another thread held would never be
+        released in the child.
+        """
         if self._holder != threading.get_ident():
             self._lock = threading.Lock()
 
@@ -142,7 +144,7 @@ class ForkSafeLock:
 
 
 class Gate:
-    """Counts uses (``with gate:``). A shut gate blocks new uses until it is opened. Thread-safe."""
+    """Counts the uses of an object (``with gate:``). A shut gate blocks new uses until it opens again. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())

@@ -1,4 +1,6 @@
-"""Waits for futures. Unlike ``concurrent.futures``, a wait ends when a future is dropped."""
+"""Waits for futures. Unlike with ``concurrent.futures``, a wait ends when the future is dropped (cancelled before it
+began).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from tieredstore.errors import AlreadyClosedError
 
 _Result = TypeVar("_Result")
 
-# Wait in steps of this length, so that Ctrl-C takes effect. A signal just before the wait's system call does not end
-# it. If a library such as Polars has installed its own handler before Python's, no signal ends a wait without timeout.
+# Wait in steps of this length, so that Ctrl-C takes effect. A signal just before the system call does not end the wait.
+# And if a library such as Polars has installed its own signal handler before Python's, no signal ends a wait without a
+# timeout.
 _LOOK_S: Final = 0.5
 
 
@@ -38,7 +41,7 @@ def outcome(future: Future[_Result], timeout_s: float | None = None) -> _Result:
 def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:
     """Wait until the future is done or dropped; return False after the timeout.
 
-    ``concurrent.futures.wait`` would keep waiting for a dropped future until a thread reaches it.
+    ``concurrent.futures.wait`` would wait for a dropped future until a thread of the pool takes it from the queue.
     """
     end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while not future.done() and (left_s := end_s - time.monotonic()) > 0:
@@ -50,6 +53,6 @@ def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:
 def any_done(futures: Collection[Future[Any]], timeout_s: float) -> bool:
     """Wait until one of the futures is done; return False after the timeout.
 
-    A dropped future ends the wait only when its thread reaches it.
+    A dropped future ends the wait only when a thread of its pool takes it from the queue.
     """
     return bool(wait(futures, timeout_s, return_when=FIRST_COMPLETED).done)

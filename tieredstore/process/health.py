@@ -1,4 +1,4 @@
-"""Health of a service: readiness for work, and signs of life of its threads."""
+"""The health of a service: its readiness for work, and signs of life of its threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Beat:
 
 
 class Health:
-    """Named conditions, each with a sentence why it fails. Thread-safe.
+    """The named conditions of a service. A condition that fails has a sentence with the reason. Thread-safe.
 
     A service is *ready* if all its conditions hold, and *alive* if no promised sign of life is overdue. Anyone may see
     the sentences, so they must not contain secrets or data of records.
@@ -33,8 +33,8 @@ class Health:
         servers: Mapping[str, str] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with failing ``conditions``, each with its reason, such as ``{"store": "not asked yet"}``; None for one
-        that holds.
+        """Set the ``conditions``. Each is given with the reason why it fails at first, such as ``{"store":
+        "unknown"}``, or with None if it holds.
 
         ``servers`` names the server behind a condition, such as ``{"leadership": "broker"}``. The log gets one line
         when the first condition of a server fails, and one when all of them hold again.

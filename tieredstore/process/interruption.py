@@ -1,4 +1,4 @@
-"""Ends a process of a single command soon after a signal, whatever its threads wait for."""
+"""Ends the process of a command soon after a signal, even if its threads wait for a store."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.signal_handlers import SignalHandlers
 
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals of Ctrl-C, of service managers, and of a closed terminal."""
+"""The signals that Ctrl-C, service managers and a closed terminal send."""
 
 UNWINDING_S: Final = 0.5
-"""Seconds after the first signal for a process that has nothing to undo."""
+"""The seconds that a process gets after the first signal if it has nothing to undo."""
 
 TAKING_BACK_S: Final = 1.5
-"""Seconds after the first signal for a process that must undo something."""
+"""The seconds that a process gets after the first signal if it must undo something."""
 
 _LAST_ACT_S: Final = 0.2
 _SOON: Final = 255  # no signal has this number
 
 
 class Interrupted(BaseException):
-    """Raised after a signal to end: once in the main thread, and in threads that ``woken_by_interruption`` wakes."""
+    """Raised after a signal that ends the process: once in the main thread, and in threads that
+    ``woken_by_interruption`` wakes.
+    """
 
 
 def exit_code_of(signum: int) -> int:
@@ -52,14 +54,15 @@ class _LastAct:
 _LAST_ACTS: Final[dict[object, _LastAct]] = {}
 _WAKERS: Final[dict[object, Callable[[], None]]] = {}
 _NOT_ENDING: Final[set[int]] = set()
-"""Ending signals that the command now handles by itself."""
+"""The ending signals that the command handles by itself at present."""
 
 
 @contextmanager
 def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
-    """Within the block, call ``wake`` on another thread when a signal requests the end; ``wake`` must not wait.
+    """If a signal requests the process's end within the block, call ``wake`` on another thread. ``wake`` must not wait.
 
-    The main thread's exception does not reach other threads. A reader on such a thread uses this to raise Interrupted.
+    The exception in the main thread does not reach other threads. A reader on another thread uses this function to
+    raise Interrupted there.
     """
     name = object()
     _WAKERS[name] = wake
@@ -71,10 +74,11 @@ def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
 
 @contextmanager
 def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Generator[None]:
-    """Within the block, if the process is ended suddenly, run ``act`` quickly on another thread.
+    """If the process must end within the block before the main thread has cleaned up, run ``act`` on another thread.
+    ``act`` must be quick.
 
-    ``act`` replaces the cleanup that an exception would do, such as removing a file. With ``needs_time``, give that
-    cleanup more time first, because it makes requests to a store.
+    ``act`` does the cleanup that the exception would otherwise cause, such as removing a file. With ``needs_time``, the
+    normal cleanup first gets more time, because it makes requests to a store.
     """
     name = object()
     _LAST_ACTS[name] = _LastAct(act, needs_time)
@@ -102,12 +106,12 @@ def keyboard_interrupts(wake: Callable[[], None]) -> Generator[None]:
 
 
 class Interruption:
-    """Signal handling while the process's one command runs. A context manager for the main thread.
+    """A context manager that handles signals while the process's command runs. For the main thread.
 
     The first signal raises :class:`Interrupted` in the main thread, which cleans up as after an error. This may take
-    long: pools wait for threads that wait for a store, and a call outside Python may delay the exception. So a separate
-    thread, woken by the system, waits a moment, runs the acts of :func:`at_sudden_end`, and ends the process. A second
-    signal skips the wait.
+    long: pools wait for threads that wait for a store, and native code may delay the exception. So the signal also
+    wakes a separate thread. That thread waits a moment, runs the acts of :func:`at_sudden_end`, and ends the process. A
+    second signal ends the wait.
     """
 
     def __init__(self, *, end_process: Callable[[int], object] = os._exit) -> None:
@@ -147,7 +151,7 @@ class Interruption:
         return self._exit_code if self.signum is None else exit_code_of(self.signum)
 
     def end_soon(self, exit_code: int) -> None:
-        """Act as after a signal, but do not raise: the caller raises its own error."""
+        """End the process as after a signal, but do not raise Interrupted: the caller raises its own error."""
         self._exit_code = self._exit_code or exit_code
         self._has_raised = True
         self._rung.send(bytes((_SOON,)))
@@ -160,7 +164,7 @@ class Interruption:
         self.signum = self.signum or signum
         if not (self._has_raised or self._is_over):
             self._has_raised = True
-            # Remaining threads fail on closed pools and stores: do not print their errors.
+            # The remaining threads will fail because pools and stores are closed. Do not print their errors.
             logging.lastResort, threading.excepthook = None, _say_nothing
             raise Interrupted(signum)
 
@@ -189,7 +193,7 @@ class Interruption:
                 return None
             if (
                 rung[0] in {*ENDING_SIGNALS, _SOON} - _NOT_ENDING
-            ):  # the descriptor gets every signal with a Python handler
+            ):  # the descriptor also gets signals with other handlers
                 return rung[0]
         return 0
 
@@ -202,7 +206,9 @@ def _say_nothing(_: threading.ExceptHookArgs) -> None:
 
 
 def _do_last_acts() -> None:
-    """Run the acts, last first, each for a moment at most: a disk or a terminal may hang."""
+    """Run the acts of ``at_sudden_end``, the last one first. Wait only a moment for each, because a disk or a terminal
+    may hang.
+    """
     for last in reversed(list(_LAST_ACTS.values())):
         actor = threading.Thread(target=last.do, name="tieredstore-last-act", daemon=True)
         with suppress(RuntimeError):  # no thread available

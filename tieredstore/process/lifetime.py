@@ -1,4 +1,6 @@
-"""Lifetimes of open objects: when one ends, waits for its work end too, even if the work continues."""
+"""Lifetimes of open objects. When a lifetime ends, threads that wait for the object's work stop waiting, even if the
+work goes on.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ _Result = TypeVar("_Result")
 
 
 class Lifetime:
-    """The time from opening ``what`` until it is closed. Thread-safe.
+    """The time from the opening of an object, called ``what`` in errors, until it is closed. Thread-safe.
 
-    Pass work to executors through :meth:`bound`: its futures fail when the lifetime ends. The work itself may continue,
-    because a thread cannot leave a call to a silent store.
+    Work is passed to executors through :meth:`bound`, so that its futures fail when the lifetime ends. The work itself
+    may continue, because a thread cannot leave a call to a silent store.
     """
 
     def __init__(self, what: str) -> None:
@@ -29,8 +31,9 @@ class Lifetime:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child: keep the end, and forget all work."""
-        # Use no locks, only atomic steps: garbage collection may end a lifetime at any point.
+        """Reset in a forked child: forget all work. A lifetime that has ended stays ended."""
+        # Use only atomic steps and no locks: garbage collection may end a lifetime at any point, even while a thread
+        # holds a lock.
         self._promises: set[_Promise[Any]] = set()
         self._running: set[object] = set()
         self._rested = threading.Event()
@@ -46,7 +49,7 @@ class Lifetime:
             raise self.error()
 
     def error(self) -> AlreadyClosedError:
-        """Return the error for waiters and later callers."""
+        """Return the error for threads that wait, and for later callers."""
         return AlreadyClosedError(f"{self._what} was closed; open another one to continue")
 
     def bound(self, executor: Executor) -> Executor:
@@ -95,7 +98,7 @@ class Lifetime:
             promise.fulfil(result)
             return result
         finally:
-            del promise  # break the cycle of the error, its traceback and the promise
+            del promise  # break the reference cycle of error, traceback and promise
             self._discard(token)
 
     def _discard(self, token: object) -> None:
@@ -108,7 +111,9 @@ class _Promise(Future[_Result]):
     """A future that may fail while its work continues; the work's result is then dropped."""
 
     def begin(self) -> None:
-        """Mark the work as running; raise CancelledError, which is ignored, if it was dropped or has failed before."""
+        """Mark the work as running. Raise CancelledError, which is ignored, if the promise was cancelled or has failed
+        already.
+        """
         with self._condition:
             if self.done() or not self.set_running_or_notify_cancel():
                 raise CancelledError

@@ -1,4 +1,4 @@
-"""Warnings that a long-running process logs once, however often it finds their cause again."""
+"""Warnings that a long-running process logs only once, even if it finds their cause again and again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ _MOST: Final = 10_000
 
 
 class LogOnce:
-    """Logs each sentence once, and again after 10,000 others: a process may run for months.
+    """Logs each sentence once. It remembers 10,000 sentences, because a process may run for months; a forgotten
+    sentence is logged again.
 
     Two threads may log the same sentence at once, which is harmless.
     """

@@ -16,7 +16,7 @@ from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.interruption import Interrupted, woken_by_interruption
 
 READERS: Final = 16
-"""Default number of parallel requests, for planning, which waits for round trips and not for bytes."""
+"""The default number of parallel requests for planning, which waits for round trips and not for bytes."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -35,17 +35,17 @@ def in_parallel(
 ) -> Generator[_Result, None, None]:
     """Yield the results of ``job`` in the order of ``items``, or as they complete if not ``ordered``.
 
-    At most ``at_once`` items are waiting, running or unread, which bounds memory; one more is taken from ``items`` in
-    advance, on the caller's thread. With ``weigh``, these items weigh at most ``max_weight`` in all; a heavier one runs
-    alone.
+    To bound memory, at most ``at_once`` items are waiting, running or unread. One more item is taken from ``items`` in
+    advance, on the caller's thread. With ``weigh``, these items together weigh at most ``max_weight``; a heavier item
+    runs alone.
 
     After a job has failed, no later job begins; the results before it are yielded, then its error is raised. An error
     of ``items`` is raised at once. Raise StoreUnavailableError if ``deadline`` passes during a wait. Raise
     AlreadyClosedError in a forked child, or if the pool drops waiting jobs.
 
-    When the generator ends, by an error, ``close`` or a reader that stops, waiting jobs are dropped. Running ones
-    continue: shutting down the pool waits for them. If a signal ends the process, an unordered read raises Interrupted
-    at once, on any thread.
+    When the generator ends, by an error, by ``close`` or because its reader stops, waiting jobs are dropped. Running
+    jobs continue, and the shutdown of the pool waits for them. If a signal ends the process, an unordered read raises
+    Interrupted at once, on any thread.
     """
     run = _Run[_Item, _Result](pool, job, ordered, deadline)
     with woken_by_interruption(run.interrupt), contextlib.closing(run):
@@ -116,7 +116,7 @@ class _Run(Generic[_Item, _Result]):
             try:
                 return outcome(future)
             except _DroppedError:
-                # Skip this cancelled job: the failed job that cancelled it completes later, and reports the error.
+                # Skip a job that was cancelled because another job failed: the failed job reports the error.
                 continue
 
     def interrupt(self) -> None:
@@ -130,7 +130,7 @@ class _Run(Generic[_Item, _Result]):
                 future.cancel()
 
     def _do(self, number: int, item: _Item) -> _Result:
-        # Run a job that precedes the failed one, even if it only now gets a thread: its result is needed.
+        # Jobs after the failed one are dropped. Jobs before it still run, because their results are needed.
         if self._failed_at is not None and number > self._failed_at:
             raise _DroppedError
         try:

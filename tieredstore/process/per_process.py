@@ -1,4 +1,6 @@
-"""A client that each process makes on first use, again after a fork or unpickling."""
+"""A client that each process makes for itself on first use; so does a forked child, and a process that unpickles the
+holder.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 class Attempt:
     """One attempt at an operation. ``number`` counts from 1.
 
-    If it is above 1, an earlier attempt may have succeeded although its answer was lost.
+    From 2 on, an earlier attempt may have succeeded although its answer was lost.
     """
 
     number: int
@@ -33,9 +33,9 @@ class Attempt:
 class RetryPolicy:
     """Limits of retries after ``retryable`` errors.
 
-    After the n-th attempt it waits a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))`` ("full
-    jitter", so that clients throttled together do not return together). ``timeout_s`` limits all attempts and waits of
-    an operation, ``attempt_timeout_s`` each attempt. Clock, sleep and random are fields for tests.
+    After the n-th attempt, ``call`` waits a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))``
+    ("full jitter", so that clients throttled together do not return together). ``timeout_s`` limits all attempts and
+    waits of an operation, ``attempt_timeout_s`` each attempt. Clock, sleep and random are fields for tests.
     """
 
     attempts: int = 5

@@ -27,22 +27,22 @@ _logger: Final = logging.getLogger(__name__)
 
 _STOPPING: Final = "stopping"
 _LOST: Final = StoreUnavailableError.exit_code
-"""Exit code "try again later": a new process may succeed where a thread hangs."""
+"""The exit code for "try again later": if a thread hangs, a new process may still succeed."""
 
 _LAST_WORDS_S: Final = 1.0
 _POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 3600.0
 
 Work = Callable[[Stop], None]
-"""Function of a service's thread. It pauses only by ``stop.wait``, and returns after the stop."""
+"""The function of a service's thread. It pauses only by ``stop.wait``, and returns after a stop is requested."""
 
 
 class Service:
     """Runs threads until a stop; handles the process's signals, draining and health.
 
-    ``run`` is for a process of its own: it handles signals and returns the exit code. ``with Service(...):`` is for a
-    part of a larger process: it leaves signals alone, and the end of the block stops and drains. An error of one thread
-    stops all threads. A service runs once.
+    ``run`` is for a service that has a process for itself: it handles signals and returns the exit code. ``with
+    Service(...):`` is for a part of a larger process: it does not handle signals, and the end of the block stops and
+    drains the service. An error of one thread stops all threads. A service runs once.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Service:
         """Make a service. ``work`` maps thread names to functions; ``listen`` is host and port of the endpoint, None
         for none. ``pages`` are further pages of the endpoint, by path.
 
-        SIGHUP calls ``reload`` on a thread of its own; without ``reload`` SIGHUP is left alone.
+        SIGHUP calls ``reload`` on a separate thread. Without ``reload``, the service does not handle SIGHUP.
         """
         self.name = name
         self.health: Health = Health() if health is None else health
@@ -132,8 +132,8 @@ class Service:
         if timeout_s is None:
             while self._running and not self.stopping.wait(_POLL_S):
                 pass
-        # Take the stop's deadline if there is one. If nobody asked for a stop, all work has ended by itself, so the
-        # threads end at once.
+        # After a request to stop, its deadline applies. Without a request, all work has ended by itself, so the threads
+        # end at once.
         deadline = self.stopping.deadline if timeout_s is None else None
         deadline = deadline or Deadline.after(_LAST_WORDS_S if timeout_s is None else timeout_s)
         for thread in list(self._threads):
@@ -183,7 +183,7 @@ class Service:
         except BaseException as error:  # noqa: BLE001  other threads must not continue without this one
             self._fail(name, error)
         finally:
-            # Ring last: the thread that this wakes checks the running threads.
+            # Ring last, because the woken thread checks which threads are running.
             self._running.discard(name)
             self._bell.ring()
 
@@ -201,7 +201,7 @@ class Service:
         """Return when all threads have ended, or their time is over."""
         while self._running:
             if self._running.isdisjoint(self._work) and not self.stopping.is_asked:
-                # Give a reload that still runs the time of a drain: it is no longer needed.
+                # A reload that still runs is no longer needed, so wait for it only as long as for a drain.
                 self.stop()
             deadline = self.stopping.deadline
             if deadline is not None and (deadline.remaining_s() <= 0 or self._is_without_work()):
@@ -274,10 +274,10 @@ class Service:
 
 
 class _Bell:
-    """Wakes a waiting thread. Other threads ring it, and the system does at a signal.
+    """Wakes a waiting thread. Other threads ring the bell; at a signal, the system rings it.
 
-    It is a socket pair without locks: a signal handler runs in the middle of the main thread's code, and would wait
-    forever for a lock that this code holds.
+    The bell is a socket pair without locks. A signal handler runs in the middle of the main thread's code, so it would
+    wait forever for a lock that this code holds.
     """
 
     def __init__(self) -> None:
@@ -343,7 +343,7 @@ class _Signals:
         """Return True if a reload was requested since the last call."""
         if not self._reloads:
             return False
-        # Drop all requests, including one that arrives now: the reload that follows serves it too.
+        # Drop all requests, including one that arrives now: the reload that now begins serves all of them.
         self._reloads.clear()
         return True
 
@@ -358,7 +358,9 @@ class _Signals:
 
 
 def _say(words: Callable[[], None]) -> None:
-    """Log on a separate thread, with a time limit: the log may not be read, or a hanging thread may hold its lock."""
+    """Log on a separate thread, with a time limit: the pipe of the log may be full, or a hanging thread may hold the
+    log's lock.
+    """
     talker = threading.Thread(target=words, daemon=True)
     with contextlib.suppress(RuntimeError):  # no thread available
         talker.start()

@@ -11,7 +11,8 @@ from tieredstore.process.forks import begin_again_after_fork
 
 
 class SignalHandlers:
-    """Signal handlers and the wake-up descriptor, for a time. A forked child restores the previous ones too.
+    """Sets signal handlers and the wake-up descriptor for a time, then restores the previous ones. A forked child
+    restores them too.
 
     For the main thread only.
     """
@@ -53,5 +54,5 @@ class SignalHandlers:
         signal.set_wakeup_fd(wakeup_fd)
         while self._before:
             signum, before = self._before.popitem()
-            # Restore the default for None, a handler that was set outside Python and that Python cannot restore.
+            # None means a handler that was not set by Python, which Python cannot restore. Restore the default instead.
             signal.signal(signum, signal.SIG_DFL if before is None else before)

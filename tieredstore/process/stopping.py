@@ -17,7 +17,8 @@ _WITHOUT_WORK: Final = set[threading.Thread]()
 
 @contextmanager
 def nothing_under_way() -> Generator[None]:
-    """Within the block, mark this thread as free of work that a stop should let finish, as during a wait for a store.
+    """Within the block, mark this thread as without work that must finish before a stop, for example while it waits for
+    a store.
 
     A stop ends a service at once if all of its threads are in such blocks.
     """
@@ -37,7 +38,8 @@ def is_without_work(thread: threading.Thread) -> bool:
 
 
 class Stop:
-    """A permanent stop request. Thread-safe. It takes locks, so do not call it from a signal handler.
+    """A request to stop, which cannot be taken back. Thread-safe. It takes locks, so do not call it from a signal
+    handler.
 
     ``drain_s`` is the time that running work gets after the request.
     """
@@ -73,7 +75,7 @@ class Stop:
 
     @property
     def deadline(self) -> Deadline | None:
-        """Moment by which all work must have ended; None before the request."""
+        """The time by which all work must have ended; None before the request."""
         return self._deadline
 
     def wait(self, seconds: float) -> bool:

@@ -23,18 +23,19 @@ _Result = TypeVar("_Result")
 _Task: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
 _LAST_WORDS_S: Final = 1.0
-"""Seconds that an ending process waits for running tasks, in all pools together."""
+"""The seconds that an ending process waits for running tasks, for all pools together."""
 
 
 class ThreadPool(Executor):
-    """At most ``threads`` threads, which start on demand. A forked child starts its own, and gets none of the work.
+    """A pool of at most ``threads`` threads, which start when needed. A forked child starts its own threads, and gets
+    none of the parent's work.
 
-    Python's own pool counts the parent's threads in a child, so work submitted there waits forever. It also keeps a
-    process alive until its last task ends, however long a store is silent. Here an ending process drops waiting tasks,
-    and abandons running ones after a second.
+    In a forked child, Python's own pool counts the parent's threads, so work that is submitted there waits forever.
+    Python's pool also keeps a process alive until its last task ends, even if a store does not answer. With this pool,
+    an ending process drops waiting tasks, and abandons running tasks after a second.
 
-    In a child, the parent's futures are never done, so their holder must reset too. After an interrupt (or a
-    generator's end) the end of a ``with`` block does not wait for running tasks.
+    In a forked child, the parent's futures are never done, so objects with such futures must reset too. After an
+    interrupt (or a generator's end) the end of a ``with`` block does not wait for running tasks.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -66,7 +67,9 @@ class ThreadPool(Executor):
 
 
 class ThreadsOfProcess(Executor):
-    """Another executor, usable only in the current process: a forked child lacks its threads, and gets an error."""
+    """Wraps an executor for use in the current process only: a forked child, which lacks the executor's threads, gets
+    an error.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -111,7 +114,7 @@ class _Crew:
             if self._load.add() <= len(self._threads) or len(self._threads) >= self._size:
                 return
             name = f"{self._name}_{len(self._threads)}"
-            # Start a daemon thread: one that waits for a store must not keep the process from ending.
+            # The thread is a daemon, because a thread that waits for a store must not keep the process from ending.
             thread = threading.Thread(target=_work, args=(self._waiting, self._load), name=name, daemon=True)
             self._threads.append(thread)
         thread.start()  # not under the lock, because ``start`` waits for the new thread
@@ -145,10 +148,11 @@ _CREWS: Final[weakref.WeakSet[_Crew]] = weakref.WeakSet()
 
 
 class _Load:
-    """Number of waiting and running tasks. Only if it exceeds the number of threads, a new thread is needed.
+    """The number of waiting and running tasks. A new thread is needed only if this number exceeds the number of
+    threads.
 
-    Counting idle threads instead would grow the pool to its maximum. If a busy thread reaches a task first, the idle
-    thread that was counted for it is never woken.
+    To count idle threads instead would let the pool grow to its maximum: if a busy thread takes a task first, the idle
+    thread that was counted for the task is never woken.
     """
 
     def __init__(self) -> None:
@@ -173,7 +177,7 @@ def _work(waiting: queue.SimpleQueue[_Task | None], load: _Load) -> None:
         _run(*task)
         del task  # an idle thread must not keep memory
         load.remove()
-    waiting.put(None)  # put the end mark back, so that the next thread ends too
+    waiting.put(None)  # put the end mark back for the next thread, which ends too
 
 
 def _run(future: Future[Any], work: Callable[[], Any]) -> None:
@@ -183,13 +187,13 @@ def _run(future: Future[Any], work: Callable[[], Any]) -> None:
         result = work()
     except BaseException as error:  # noqa: BLE001  a future carries any error
         future.set_exception(error)
-        del future  # break the cycle of the error, its traceback and the future
+        del future  # break the reference cycle of error, traceback and future
     else:
         future.set_result(result)
 
 
 def _end_all() -> None:
-    """End all pools at the end of the process, before running tasks meet a dismantled interpreter."""
+    """End all pools at the end of the process, before the interpreter removes modules that running tasks still use."""
     deadline = Deadline.after(_LAST_WORDS_S)
     crews = list(_CREWS)
     for crew in crews:

@@ -20,13 +20,13 @@ _logger: Final = logging.getLogger(__name__)
 _MARK: Final = ".tieredstore-"
 _ENDING: Final = ".part"
 _LONGEST_NAME: Final = 200
-"""Maximum bytes of the target's name in a draft's name; file systems allow 255 in all."""
+"""The maximum number of bytes of the target's name in a draft's name; file systems allow 255 bytes for a whole name."""
 
 
 def read_named(path: Path, *, absent: str | None = None) -> bytes:
     """Read a file that the user named; raise ConfigError if it cannot be read.
 
-    With the words ``absent``, which name the way out, raise ResourceNotFoundError if there is none.
+    With ``absent``, the words of an advice, raise ResourceNotFoundError if there is no such file.
     """
     try:
         return path.read_bytes()
@@ -63,16 +63,16 @@ def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
             undone.callback(remove)
             file = undone.enter_context(draft.open("xb"))
             _lock(file)
-            # Make another draft (unfinished file) if a second command has removed this one as abandoned before it was
-            # locked.
+            # Before this draft (unfinished file) was locked, another command may have removed it as abandoned. Then
+            # make another draft.
             if os.fstat(file.fileno()).st_nlink:
                 break
         yield draft, file
 
 
 def _lock(file: BinaryIO) -> None:
-    # Ignore a file system without locks: no process can lock a draft (unfinished file) there, so none takes it for
-    # abandoned.
+    # On a file system without locks, continue without: there, no process can lock a draft (unfinished file), so none
+    # removes it as abandoned.
     with contextlib.suppress(OSError):
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
 
@@ -90,7 +90,7 @@ def _remove_if_abandoned(draft: Path) -> bool:
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with contextlib.suppress(OSError), os.fdopen(os.open(draft, flags), "wb", buffering=0) as file:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Unlink under the lock, so that a writer about to lock it sees that the file is gone.
+        # Unlink under the lock, so that a writer that locks the draft afterwards sees that the file is gone.
         draft.unlink()
         return True
     return False

@@ -1,4 +1,5 @@
-"""Checks arguments of callers without a type checker. An argument of a wrong type gets one sentence with its name.
+"""Checks arguments, because callers may not use a type checker. The error for a wrong type is one sentence with the
+argument's name.
 
 No message shows the value, which may be a password.
 """
@@ -18,7 +19,7 @@ Partitions: TypeAlias = "int | Sequence[int] | None"
 """One partition, several (a ``range`` too), or None for all."""
 
 TopicIdLike: TypeAlias = "Uuid | str | None"
-"""Kafka's topic id, for a name that several topics had one after the other."""
+"""Kafka's topic id. It selects a topic if several topics had the same name, one after the other."""
 
 _A_MANAGER: Final = "a RemoteStorageManager that is open"
 
@@ -49,7 +50,9 @@ def check_topic(topic: object) -> None:
 
 
 def check_source(source: object) -> None:
-    """Raise ConfigError for a source that has no segments to read, such as settings, which other functions accept."""
+    """Raise ConfigError if the source has no segments to read: for example, if it is settings, which other functions
+    accept.
+    """
     if not hasattr(source, "fetch_log_segment"):
         raise wrong_kind("source", source, _A_MANAGER)
 
@@ -94,7 +97,7 @@ def check_count(name: str, count: object) -> None:
 def several_of(name: str, given: Any, kind: type, wanted: str) -> tuple[Any, ...]:
     """Return the values as a tuple. Raise ConfigError if one has another type.
 
-    Also raise it for a single text, which Python would take as a sequence of letters.
+    Also raise ConfigError for a single text, because Python would take it as a sequence of letters.
     """
     if not _are_several(given):
         raise wrong_kind(name, given, f"a list of {wanted}")

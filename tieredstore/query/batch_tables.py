@@ -1,4 +1,6 @@
-"""Interface to topics of batches as tables. ``pubsub`` implements it, by an entry point of ``tieredstore.tables``."""
+"""The interface to topics of batches as tables. The optional part ``pubsub`` implements it, and registers it as an
+entry point of ``tieredstore.tables``.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ def batches_beside(store: ObjectStore, settings: Settings) -> BatchTables | None
 
 
 def check_no_window(topic: str, *window: object) -> None:
-    """Raise ConfigError if partitions, a start or a stop are given for a topic of batches, which has no such order."""
+    """Raise ConfigError if partitions, a start or a stop are given: a topic of batches cannot be limited by them."""
     if any(one is not None for one in window):
         raise ConfigError(
             f"{topic} is a topic of batches, which start, stop and partitions do not restrict: leave them out, or name "

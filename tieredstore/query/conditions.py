@@ -1,6 +1,6 @@
-"""Proves by a filter which unread records are not wanted: partitions, offsets and times that it excludes.
+"""Finds partitions, offsets and times that a filter certainly excludes, so that their records need not be read.
 
-This module, which ``topic_scan`` alone imports, knows Arrow's expressions, and neither logs nor readers.
+Only ``topic_scan`` imports this module. It works on Arrow's expressions, and uses neither logs nor readers.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class PartitionSpan:
 
 
 class Condition:
-    """A filter (a pyarrow expression) over the columns of ``schema``. What it excludes is proven, never guessed.
+    """A filter (a pyarrow expression) over the columns of ``schema``. Records count as excluded only if this is
+    certain.
 
-    Arrow itself decides if the expression can hold for a known partition, range of offsets or greatest timestamp. It
-    does the same to skip files of a dataset. Raise ConfigError for unknown columns or an invalid comparison.
+    Arrow decides if the expression can be true for a known partition, range of offsets or greatest timestamp, as it
+    decides which files of a dataset to skip. Raise ConfigError for unknown columns or an invalid comparison.
     """
 
     def __init__(self, expression: Any, schema: pa.Schema) -> None:
@@ -56,8 +57,8 @@ class Condition:
         return tuple(name for name in self._schema.names if not self._binds_without(name))
 
     def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows for which the filter holds. Raise ConfigError if it cannot be computed, as when a sum
-        overflows.
+        """Return the rows for which the filter holds. Raise ConfigError if the filter cannot be computed, for example
+        if a sum overflows.
         """
         untyped: Any = batch
         try:
@@ -163,7 +164,7 @@ def _field(name: str) -> Any:
 def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """Return the smallest number from ``low`` to ``high`` for which ``holds``, by bisection.
 
-    ``holds`` must be true for ``high``, and for every number after the first for which it is true.
+    ``holds`` must be true for ``high``. If it is true for a number, it must be true for all greater numbers.
     """
     if holds(low):
         return low

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 FILE_BYTES: Final = 256 * 1024 * 1024
-"""About the bytes of log in one file. A file ends where a segment does."""
+"""The approximate bytes of log in one file. A file ends at the end of a segment."""
 
 _DIGITS: Final = 20
 
@@ -64,9 +64,9 @@ def plan_export(
 ) -> list[ExportFile]:
     """Return the files to write for all records of the logs, or for ``windows``.
 
-    A file is named ``<topic>-<partition>-<first offset>-<last offset>.<ending>`` by the range that it covers, even if
-    the range has no records at its ends. Offsets in existing files are not exported again. Raise ConfigError for an
-    unknown format.
+    A file is named ``<topic>-<partition>-<first offset>-<last offset>.<ending>``. The name has the range that the file
+    covers, even if no records exist at the ends of the range. Offsets in existing files are not exported again. Raise
+    ConfigError for an unknown format.
     """
     if ending not in WRITERS:
         raise ConfigError(f"{ending!r} is no format of an export: there are {', '.join(WRITERS)}")
@@ -88,7 +88,7 @@ def export_files(
     ``export_folder``.
     """
     with ThreadPool(at_once, "tieredstore-export") as pool:
-        # Let the caller close the generator, so that a read that is no longer wanted delays nothing.
+        # The caller closes this generator, so that the end of an export does not wait for running reads.
         yield from in_parallel(pool, partial(_export, reader, snapshot, plan), files, at_once=at_once, ordered=False)
 
 

@@ -25,7 +25,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 _HOME: Final = "_tieredstore"
-"""Spark, Hive and Arrow skip names that begin with an underscore."""
+"""The folder for the export's record. Spark, Hive and Arrow skip names that begin with an underscore."""
 
 _NOTE: Final = TypeAdapter(dict[str, object])
 _LOSS: Final = "on_data_loss"
@@ -39,9 +39,9 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
     Offsets in existing files are not exported again, so all files must come from the same topic, types and isolation.
     ``_tieredstore/export/`` records these before the first file is written.
 
-    Raise ConfigError if another export of the topic is running, or if the folder's record differs. Raise it too if an
-    earlier export only reported losses and this one requires all records (``on_data_loss`` is ``fail``): the earlier
-    files may lack records. OSError of the folder passes through.
+    Raise ConfigError if another export of the topic is running, or if the folder's record differs. Also raise
+    ConfigError if this export requires all records (``on_data_loss`` is ``fail``), but an earlier export only reported
+    losses, so that its files may lack records. Raise OSError if the folder cannot be used.
     """
     kind = _kind(query, snapshot, plan)
     note = folder / _HOME / "export" / f"{query.topic}.{ending}.json"
@@ -80,7 +80,9 @@ def _kind(query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan) -> dict[str, s
 
 
 def _type_name(kind: Any) -> str:
-    """Describe a type for the record. Fields of a schema may change between exports, so they are not in it."""
+    """Describe a type for the folder's record. The fields of a schema are left out, because they may change between
+    exports.
+    """
     return "columns" if pa.types.is_struct(kind) else str(kind)
 
 

@@ -1,4 +1,4 @@
-"""Positions in logs as users give them: offsets and times, in the same syntax in Python and on the command line."""
+"""Parses positions in logs: offsets and times, in the same syntax in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def time_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> AtTime | No
 
 
 def has_own_zone(text: str) -> bool:
-    """Return True if a text alone states which offset or time it means: relative times and those without a zone do
+    """Return True if a text means the same offset or time for every reader. Relative times and times without a zone do
     not.
     """
     word = text.strip()
@@ -106,7 +106,7 @@ def duration_of(name: str, given: timedelta | str) -> timedelta:
 
 
 def parse_place(name: str, text: str, *, clock: Clock = _now) -> int | AtTime:
-    """Parse the position in ``text``; raise ConfigError, which calls the text ``name``, if it is invalid."""
+    """Parse the position in ``text``. If it is invalid, raise ConfigError with the argument's ``name``."""
     word = text.strip()
     if _OFFSET.fullmatch(word):
         return _offset(name, int(word))

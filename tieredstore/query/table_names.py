@@ -1,4 +1,4 @@
-"""What table names in a query mean: topics, and tables of their segments, partitions or batches."""
+"""Resolves table names in a query: to topics, and to tables of their segments, partitions or batches."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def parse_table_name(name: str) -> tuple[str, str | None] | None:
 
 
 def tables_in(node: Any) -> Iterator[str]:
-    """Yield the table names in a query's syntax tree. Names defined by WITH are included; they take precedence
-    anyway.
+    """Yield the table names in a query's syntax tree. Names that WITH defines are included, which is harmless: SQL
+    prefers them to tables.
     """
     if isinstance(node, list):
         for part in cast("Sequence[Any]", node):
@@ -43,7 +43,7 @@ def tables_mentioned(sql: str, topics: Sequence[str]) -> list[str]:
 
 
 def topic_of(name: str, topics: Sequence[str], *, asks_broker: bool) -> str | None:
-    """Return the topic that a table name means. Case is ignored if only one topic fits."""
+    """Return the topic that a table name means. Case is ignored if exactly one topic then matches."""
     if name in topics:
         return name
     alike = [topic for topic in topics if topic.lower() == name.lower()]
@@ -64,7 +64,8 @@ def check_distinct(names: Sequence[str], way_out: str) -> None:
 
 
 def quotes_missing(sql: str, topics: Sequence[str], words: Collection[str]) -> str:
-    """Return advice to quote a topic's name that SQL takes for something else, such as one of its ``words``.
+    """Return advice to quote a topic's name, if SQL takes the name for something else, such as one of its keywords
+    (``words``).
 
     Return an empty text if no topic needs quotes.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 
 GivenPlaces: TypeAlias = "Place | Mapping[int, Place] | None"
-"""Where a read starts or stops: for all partitions, or by partition number. None means the log's own start or end."""
+"""The start or stop of a read: for all partitions, or by partition number. None means the log's own start or end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ReadPlan:
 
 
 class StreamedScan(Protocol):
-    """The source of a read: streams that follow each other, of which several are read in parallel."""
+    """The source of a read: a sequence of streams. Several of them are read in parallel."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -71,12 +71,13 @@ class StreamedScan(Protocol):
 class TopicRead(ArrowStream):
     """The records of a topic. No record batch is empty. Not thread-safe. Exhaust it, or close it.
 
-    If nothing refers to it any more, it ends within about a second. After an early close it raises AlreadyClosedError,
-    so that it never seems complete; after a failure it raises the same error again.
+    A read that is garbage collected ends within about a second. After an early close, the read raises
+    AlreadyClosedError, so that it never seems complete. After a failure, it raises the same error again.
 
-    It is an Arrow stream too (``__arrow_c_stream__``), which pyarrow, Polars, DuckDB and DataFusion can read once; for
-    pandas, use ``pyarrow.table(read).to_pandas()``. Errors of these libraries contain the class and sentence of the
-    original error. A ``with`` block raises the original error instead, and ``error`` has it.
+    A read is also an Arrow stream (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and DataFusion can read it once.
+    For pandas, use ``pyarrow.table(read).to_pandas()``. If the read fails, these libraries raise their own errors, with
+    the class and sentence of the original error. A ``with`` block raises the original error instead; it is also in
+    ``error``.
     """
 
     def __init__(self, topic: str, plan: ReadPlan, scan: StreamedScan, *, owned: Closing | None = None) -> None:
@@ -102,7 +103,7 @@ class TopicRead(ArrowStream):
             self.close()
             raise
         except (Interrupted, KeyboardInterrupt) as interruption:
-            # Keep the interruption: a library that reads through C only learns that something failed.
+            # Keep the interruption: a library that reads through Arrow's C interface only learns that the read failed.
             self.interruption = interruption
             raise
         if batch is None:
@@ -111,8 +112,8 @@ class TopicRead(ArrowStream):
         return batch
 
     def _end(self) -> None:
-        """End the read. After an early close, raise an error, so that the caller does not take it for the end of the
-        records.
+        """End the read. After an early close, raise an error, so that the caller does not think that all records were
+        read.
         """
         if self.is_closed and not self._is_over:
             if self.error is None:

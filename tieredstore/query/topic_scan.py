@@ -1,4 +1,4 @@
-"""Reads a topic by its name: splits in parallel, without those that a filter excludes."""
+"""Reads a topic by its name. Splits are read in parallel; splits that a filter excludes are not read."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _LEAST_SPLIT: Final = 2 * _MIB
-# The largest split: four chunks of 4 MiB, and the rest of a batch that continues in the next chunk.
+# The largest split, in bytes: four chunks of 4 MiB, and 1 MiB for a last batch that continues in the next chunk.
 _MOST_SPLIT: Final = 17 * _MIB
 _SPLITS_A_READER: Final = 4
 _MOST_READERS: Final = 8
 _FIRST_SEGMENTS: Final = 2
 _UNIT_SEGMENTS: Final = 16
-"""Segments to plan together, enough for parallel requests. The first plan has only ``_FIRST_SEGMENTS``, because all
-readers wait for it.
+"""The number of segments to plan together, enough for parallel requests. The first plan has only ``_FIRST_SEGMENTS``
+segments, because all readers wait for it.
 """
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
@@ -54,8 +54,8 @@ class TopicScan:
     """A scan of some windows of a topic, in bucket and broker, which yields batches with the columns of ``schema``.
 
     ``condition`` must hold for the returned records. ``reading`` decodes all columns that schema and condition need.
-    ``readers`` splits are read in parallel. Splits are small enough to share the work evenly, and so that decoded
-    splits of all readers fit into ``max_bytes``.
+    ``readers`` splits are read in parallel. Splits are small enough for readers to share the work evenly, and for the
+    decoded splits of all readers to fit into ``max_bytes``.
     """
 
     reader: TopicReader
@@ -103,7 +103,7 @@ class TopicScan:
         where = split.partition.topic, split.partition.partition
         if self.left_out is not None and isinstance(split, RecordSplit):
             self.left_out.meet(where[1], (entry for section in split.sections for entry in section.aborted))
-        # Decode ahead only with fewer readers than processors: otherwise no processor is free for it.
+        # Decode ahead only if there are fewer readers than processors. Otherwise no processor is free for this.
         decode_ahead = self.settings.decode_ahead and self.readers < len(os.sched_getaffinity(0))
         settings = replace(self.settings, columns=self.reading.decoded, decode_ahead=decode_ahead)
         wanted = self._filter(split)
@@ -147,8 +147,8 @@ def begin_read(
 ) -> TopicRead:
     """Read the topic by ``plan``. With ``owns_reader``, closing the read closes the reader.
 
-    ``left_out`` collects the windows and their aborted transactions. Raise DataLossError by the query's policy for
-    requested offsets that do not exist and that the plan's filter does not exclude.
+    ``left_out`` collects the windows and their aborted transactions. If the query's policy is to fail, raise
+    DataLossError for requested offsets that do not exist, unless the plan's filter excludes them.
     """
     topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)
@@ -168,11 +168,12 @@ def begin_read(
         left_out=left_out,
     ).narrowed(windows)  # fmt: skip
     wanted = {where: (of_log[0][0], of_log[-1][1]) for where, of_log in scan.windows.items() if of_log}
-    # End the request at the end of a window that the condition shortens.
+    # If the condition shortens a window, request nothing beyond the window's new end.
     ends = {where: stop if stop < windows[where][1] else place_of(stops, where) for where, (_, stop) in wanted.items()}
     lookup.check_readable(wanted, starts, ends)
     if reader.query.fails_on_loss:
-        # Check losses only if they fail the read: otherwise planning reports the loss of each part.
+        # If losses are only reported, the planning of each part reports them. Check all of them here only if a loss
+        # must fail the read.
         Losses(reader.query).accept_missing(
             loss
             for where, of_log in scan.windows.items()
@@ -189,7 +190,9 @@ def _places(topic: str, given: GivenPlaces, default: Place) -> Places:
 
 
 def _spans(log: PartitionLog, start: int, stop: int) -> Iterator[PartitionSpan]:
-    """Yield the window as segments and the ranges between and after them, which the filter may want even if lost."""
+    """Yield the window as segments and the ranges between and after them. These ranges are included because the filter
+    may select lost offsets.
+    """
     at = start
     for span in () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam)):
         first, last = max(start, span.start), min(stop, log.seam, span.stop)
@@ -250,16 +253,17 @@ def read_topic(
     """Read a topic as it is now, bucket and broker as one log.
 
     ``partitions`` are the partition numbers to read, by default all. ``start`` and ``stop`` (exclusive) are an offset,
-    an ``AtTime``, or None for the first record or the end. Each is for all partitions, or a mapping from partition
-    numbers. ``filter`` is a pyarrow expression over any columns. Records that its conditions on ``partition``,
-    ``offset`` and ``timestamp`` exclude are not fetched. ``key`` and ``value`` are the types of keys and values.
+    an ``AtTime``, or None for the first record or the end. Each applies to all partitions, or is a mapping from
+    partition numbers. ``filter`` is a pyarrow expression over any columns. Records that its conditions on
+    ``partition``, ``offset`` and ``timestamp`` exclude are not fetched. ``key`` and ``value`` are the types of keys and
+    values.
 
     ``parallelism`` is the number of splits to read at once, by default the number of cores. Records are sorted by
     partition and offset. With ``ordered=False``, batches come in any order. Readers stop decoding while ``max_bytes``
-    of decoded records wait for the caller; one batch more may wait.
+    of decoded records wait for the caller (one more batch may wait).
 
-    ``client`` has the properties of a Kafka client, which reads on after the bucket's end. Requested offsets that do
-    not exist, unless the filter excludes them, raise DataLossError before the first record. With
+    ``client`` has the properties of a Kafka client, which reads the records after the bucket's end. If requested
+    offsets do not exist and the filter does not exclude them, raise DataLossError before the first record. With
     ``on_data_loss="report"``, each gap is logged as a warning instead. Raise ResourceNotFoundError for an absent topic
     or partition, and ConfigError for invalid arguments. Errors of reading are raised while iterating.
     """

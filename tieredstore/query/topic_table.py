@@ -1,4 +1,4 @@
-"""A topic as a table. It can be scanned repeatedly; each scan reads the topic as it is then."""
+"""A topic as a table. Each scan reads the topic as it is when the scan begins."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 FIRST_TIMESTAMP: Final = "first_timestamp"
-"""The column of segments that is read from their logs."""
+"""The name of the column of segments that is read from the segments' logs."""
 
 _FIRST_CHUNKS: Final = 8
-"""First chunks to read at once. A chunk has 4 MiB by default, and takes twice its size in memory."""
+"""The number of first chunks that are read in parallel. A chunk has 4 MiB by default, and takes twice its size in
+memory.
+"""
 
 # pyarrow's type stubs of datasets and tables are incomplete.
 _Dataset: Final[Any] = ds.Dataset
@@ -88,14 +90,16 @@ class TopicTable:
         return self._failure or next((read.error for read in self.reads if read.error is not None), None)
 
     def check_interruption(self) -> None:
-        """Raise the interruption again if a signal interrupted a scan: query engines turn it into their own errors."""
+        """If a signal interrupted a scan, raise the interruption again, because query engines replace it by their own
+        errors.
+        """
         for interruption in (self._interruption, *(read.interruption for read in self.reads)):
             if interruption is not None:
                 raise interruption
 
     @contextlib.contextmanager
     def keep_error(self) -> Generator[None]:
-        """Keep an error or interruption of the block: query engines turn it into their own errors."""
+        """Keep an error or interruption of the block, because query engines replace it by their own errors."""
         try:
             yield
         except TieredStoreError as error:
@@ -125,7 +129,7 @@ class TopicTable:
         return read
 
     def segments(self) -> SegmentDataset:
-        """Return the segments with the topic's records. One listing, and a request for each manifest.
+        """Return the segments with the topic's records. The call takes one listing, and a request for each manifest.
 
         Columns from the manifest are null for a segment that was deleted since the snapshot.
         """
@@ -159,7 +163,8 @@ class TopicTable:
     def _first_times(self, segments: Iterable[RemoteLogSegmentMetadata | None]) -> list[int | None]:
         """Return the timestamps of the segments' first records, with two requests for each segment.
 
-        Without its key a segment's is None, and one warning says why. Raise CorruptDataError for a damaged batch.
+        If a segment's key is missing, its timestamp is None; one warning says why. Raise CorruptDataError for a damaged
+        batch.
         """
         with ThreadPool(self._options.parallelism or _FIRST_CHUNKS, "tieredstore-times") as pool:
             read = list(in_parallel(pool, self._first_time, segments, at_once=2 * _FIRST_CHUNKS))
@@ -268,13 +273,13 @@ class Scan(Protocol):
 
 
 class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which its stubs say nothing here
-    """A topic that query engines take for a pyarrow dataset. They scan it with some columns and a filter.
+    """A topic in the form of a pyarrow dataset, for query engines. They scan it with some columns and a filter.
 
     Of a dataset's methods it has ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and ``count_rows``.
     """
 
     def __init__(self, table: ScannedTable) -> None:
-        # Do not call pyarrow's constructor, which always raises. The methods below need none of its attributes.
+        # pyarrow's constructor always raises, so do not call it. The methods below do not need its attributes.
         self._table = table
 
     @property
@@ -309,7 +314,7 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
 
 
 class SegmentDataset(TopicDataset):
-    """The segments of a topic as rows. Only a scan that asks for their first times reads those."""
+    """The segments of a topic as rows. The column of first times is read only in scans that request it."""
 
     def __init__(
         self, table: TopicTable, rows: pa.Table, read_first_times: Callable[[Sequence[str]], list[int | None]]
@@ -329,7 +334,8 @@ class SegmentDataset(TopicDataset):
         """Return a scanner with these columns, of the segments for which the filter holds."""
         rows, in_filter = self._rows, FIRST_TIMESTAMP in str(filter)
         if in_filter or columns is None or FIRST_TIMESTAMP in columns:
-            # Leave out the segments that other columns exclude, before reading a chunk of each.
+            # First leave out the segments that the filter excludes by other columns, because each first time takes a
+            # chunk.
             rows = rows if in_filter or filter is None else rows.filter(filter)
             with self._topic.keep_error():
                 times = self._read_first_times(rows.column("segment_id").to_pylist())
@@ -354,7 +360,7 @@ class TopicScanner:
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the records as a stream."""
-        # Give one column to an engine that asks for none: it only counts rows.
+        # An engine that requests no columns only counts rows. Return one column, because rows need at least one.
         columns = self._columns if self._columns is None or len(self._columns) else ["offset"]
         return self._table.scan(columns, self._filter).reader()
 

@@ -26,7 +26,8 @@ _A_SECOND: Final[Mapping[str | None, int]] = {"s": 1, "ms": 1000, "us": 10**6, "
 class BatchRows(Protocol):
     """Rows in batches of one schema, to be read once: a pyarrow reader, or a stream of this package.
 
-    Topic and partition are dictionary columns, and JSON is an extension type. A format that lacks them must cast.
+    Topic and partition are dictionary columns, and JSON is an extension type. Writers of formats without these types
+    must cast them.
     """
 
     @property
@@ -84,7 +85,7 @@ def write_arrow(reader: BatchRows, file: BinaryIO) -> int:
 
 
 def write_csv(reader: BatchRows, file: BinaryIO) -> int:
-    """Write a line of column names, and a line per row. Null becomes empty text, and nested values JSON."""
+    """Write a line of column names, and a line per row. Null becomes empty text, and nested values become JSON."""
     import csv  # noqa: PLC0415  see above
 
     untyped: Any = reader
@@ -114,15 +115,15 @@ def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """A file format: how to write rows, and what the commands need to know about the file."""
+    """A file format: the function that writes rows, and facts about the file for commands."""
 
     write: Writer
     is_binary: bool
-    """True if the format is written to a terminal only with ``-o -``."""
+    """True if the file is binary: commands write it to a terminal only with ``-o -``."""
     takes_equal_names: bool = False
-    """True if two columns of the same name both appear."""
+    """True if the format can have two columns of the same name."""
     other_endings: tuple[str, ...] = ()
-    """More file name suffixes for the format, besides its name."""
+    """File name suffixes for the format, in addition to its name."""
 
 
 WRITERS: Final[Mapping[str, RowFormat]] = {
@@ -131,11 +132,12 @@ WRITERS: Final[Mapping[str, RowFormat]] = {
     "csv": RowFormat(write_csv, is_binary=False, takes_equal_names=True),
     "jsonl": RowFormat(write_json_lines, is_binary=False, other_endings=(".json",)),
 }
-"""All file formats by name, which is also the suffix of file names. To add one, add its function and a row."""
+"""All file formats by name, which is also the suffix of file names. To add a format, add its function and a row here.
+"""
 
 
 def format_of(path: Path) -> str | None:
-    """Return the format that the file name's suffix means, in any case; None if it means none."""
+    """Return the format of the file name's suffix, in upper or lower case; None for another suffix."""
     ending = path.suffix.lower()
     return next((name for name, row in WRITERS.items() if ending in (f".{name}", *row.other_endings)), None)
 
@@ -198,8 +200,8 @@ def _python(column: Any, maps: str | None) -> list[Any]:
     except KeyError:
         return _python(column, None)  # some map has a key twice
     except (OverflowError, ValueError):
-        # Convert values one by one: the conversion of a column fails for a time beyond Python's calendar, which
-        # producers may set.
+        # Convert values one by one. Producers may set times beyond Python's calendar, and with such a time the
+        # conversion of a whole column fails.
         cells = [_cell(scalar) for scalar in column]
     return cells
 
@@ -275,7 +277,7 @@ def json_line(row: Mapping[str, Any]) -> str:
     try:
         line = json.dumps(row, default=_plain, allow_nan=False)
     except ValueError:
-        # JSON has only finite numbers. Write others as Spark's texts ("NaN", "Infinity").
+        # JSON has only finite numbers. Write the others as Spark does, as texts ("NaN", "Infinity").
         plain: Any = json.loads(json.dumps(row, default=_plain), parse_constant=str)
         line = json.dumps(plain)
     return line + "\n"
@@ -296,7 +298,7 @@ def _write(file: BinaryIO, data: bytes) -> None:
 
 
 class _Text:
-    """Accepts text for a binary file, as the CSV writer needs it."""
+    """Encodes text into a binary file, for the CSV writer."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
