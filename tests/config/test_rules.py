@@ -151,9 +151,9 @@ def test_endpoints_are_urls_with_a_host(base: dict[str, str], name: str) -> None
     for right in ("http://h", "https://h.example:9000/path", "http://[::1]:80", "http://127.0.0.1:1"):
         settings_from({**base, name: right})
     for end in ("x", "99999", "0"):
-        assert "http:// or https:// and a host" in error_of({**base, name: f"http://h:{end}"})
+        assert "an http:// or https:// URL" in error_of({**base, name: f"http://h:{end}"})
     for wrong in ("", "h:9000", "ftp://h", "http://", "http://[", "http://a b"):
-        assert "http:// or https:// and a host" in error_of({**base, name: wrong})
+        assert "an http:// or https:// URL" in error_of({**base, name: wrong})
 
 
 def test_lists_are_split_trimmed_and_without_repeats() -> None:

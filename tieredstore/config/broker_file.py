@@ -19,7 +19,9 @@ _OF_THE_BUCKET: Final = (
     "segment.",
     "storage.",
 )
-"""Beginnings of names that any reader or writer needs. The others are about the broker's caches, threads and limits."""
+"""The beginnings of property names that every reader or writer needs. All others are about the broker's caches, threads
+and limits.
+"""
 
 _PATHS: Final = (".root", ".path", ".file")
 
@@ -33,7 +35,7 @@ def bucket_properties(path: Path) -> tuple[dict[str, str], list[str]]:
     own = own_properties(read_properties(path), str(path))
     if "storage.backend.class" not in own.texts:
         raise ConfigError(
-            f"{path} has no settings of tiered storage: a broker's begin with rsm.config., as in "
+            f"{path} has no settings of tiered storage: in a broker's file they begin with rsm.config., as in "
             "rsm.config.storage.backend.class"
         )
     taken = {name: text for name, text in own.texts.items() if name.startswith(_OF_THE_BUCKET)}

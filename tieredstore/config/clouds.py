@@ -1,6 +1,6 @@
 """Settings of cloud stores: ``storage.s3.*``, ``storage.gcs.*``, ``storage.azure.*``.
 
-Kept apart from ``storage``, so that a program whose store is a folder does not build these groups.
+Separate from ``storage``, so that a program does not build these groups if its store is a folder.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from tieredstore.limits import MAX_INT32
 
 def _time_limit(name: str, of_what: str) -> Any:
     own = "" if name.startswith("s3.") else " Not of the plugin."
-    return Field(default=None, alias=f"storage.{name}", description=f"Time limit in ms of one {of_what}.{own}")
+    return Field(default=None, alias=f"storage.{name}", description=f"Timeout in ms of one {of_what}.{own}")
 
 
 class AwsCredentials(SettingsGroup):
-    """Credentials that sign requests to S3; if none is set, the SDK's own chain decides."""
+    """Credentials for requests to S3. If none is set, the SDK's own chain finds credentials."""
 
     access_key_id: Annotated[SecretStr | None, SECRET] = Field(
-        default=None, alias="storage.aws.access.key.id", description="Access key, together with the secret access key."
+        default=None, alias="storage.aws.access.key.id", description="Access key; needs the secret access key."
     )
     secret_access_key: Annotated[SecretStr | None, SECRET] = Field(
-        default=None,
-        alias="storage.aws.secret.access.key",
-        description="Secret access key, together with the access key id.",
+        default=None, alias="storage.aws.secret.access.key", description="Secret access key; needs the access key id."
     )
     session_token: Annotated[SecretStr | None, SECRET] = Field(
         default=None, alias="storage.aws.session.token", description="Session token of temporary access keys."
@@ -38,7 +36,7 @@ class AwsCredentials(SettingsGroup):
     credentials_file: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="storage.aws.credentials.file",
-        description="Properties file with the three values above, read again when it changes; excludes them.",
+        description="Properties file with these three values instead; read again when it changes.",
     )
 
     @model_validator(mode="after")
@@ -64,30 +62,34 @@ class S3Settings(SettingsGroup):
     path_style: Annotated[bool | None, BOOLEAN] = Field(
         default=None,
         alias="storage.s3.path.style.access.enabled",
-        description="Bucket in the path (true) or in the host name (false); unset, the SDK decides.",
+        description="Bucket in the path (true) or in the host name (false); unset: the SDK decides.",
     )
-    # Allow from the smallest part that S3 accepts to the longest array of a JVM.
+    # The limits are the smallest part that S3 accepts, and the longest array of a JVM.
     part_size: Annotated[int, integer(5242880, 2147483639)] = Field(
         default=26214400,
         alias="storage.s3.multipart.upload.part.size",
-        description="Bytes of one part of a multipart upload; smaller objects go in one request.",
+        description="Part size of multipart uploads; smaller objects take one request.",
     )
     upload_parallelism: Annotated[int, integer(1, 64)] = Field(
         default=4,
         alias="storage.s3.multipart.upload.parallelism",
-        description="Parts of one upload in parallel; these and one more are in memory. Not of the plugin.",
+        description="Parallel parts of one upload; one more is in memory. Not of the plugin.",
     )
     compatibility: Annotated[str, choice("aws", "s3-compatible")] = Field(
         default="aws",
         alias="storage.s3.compatibility",
-        description="s3-compatible sends no checksum headers, which many servers refuse, and puts the bucket in the "
-        "path by default. Not of the plugin.",
+        description=(
+            "s3-compatible: send no checksum headers, which many servers refuse; by default put the bucket in the "
+            "path. Not of the plugin."
+        ),
     )
     listing_order: Annotated[str, choice("auto", "by-key", "by-folder")] = Field(
         default="auto",
         alias="storage.s3.listing.order",
-        description="Order in which the server lists keys; by-folder as SeaweedFS does; auto recognizes the server "
-        "by its name. Not of the plugin.",
+        description=(
+            "Order in which the server lists keys; by-folder: like SeaweedFS; auto: recognize the server by its "
+            "name. Not of the plugin."
+        ),
     )
     storage_class: Annotated[
         str,
@@ -98,7 +100,7 @@ class S3Settings(SettingsGroup):
     ] = Field(
         default="STANDARD",
         alias="storage.s3.storage.class",
-        description="Storage class of new objects; the archive classes make reads fail.",
+        description="Storage class of new objects; reads from archive classes fail.",
     )
     api_call_timeout_ms: Annotated[int | None, long(1)] = _time_limit("s3.api.call.timeout", "call with its retries")
     api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = _time_limit(
@@ -107,7 +109,7 @@ class S3Settings(SettingsGroup):
     legacy_md5: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="storage.s3.legacy.md5.plugin.enabled",
-        description="Send Content-MD5 instead of newer checksums, for stores that know only this.",
+        description="Send Content-MD5 instead of newer checksums, for stores that do not know these.",
     )
     certificate_check: Annotated[bool, BOOLEAN] = Field(
         default=True,
@@ -135,7 +137,7 @@ class GcsSettings(SettingsGroup):
     part_size: Annotated[int, multiple(262144)] = Field(
         default=26214400,
         alias="storage.gcs.resumable.upload.chunk.size",
-        description="Bytes sent by one request of a resumable upload.",
+        description="Bytes per request of a resumable upload.",
     )
     credentials_default: Annotated[bool | None, BOOLEAN] = Field(
         default=None,
@@ -145,12 +147,12 @@ class GcsSettings(SettingsGroup):
     credentials_json: Annotated[SecretStr | None, SECRET] = Field(
         default=None,
         alias="storage.gcs.credentials.json",
-        description="Credentials as JSON text; an object with only access_token is enough.",
+        description="Credentials as JSON; access_token alone is enough.",
     )
     credentials_path: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="storage.gcs.credentials.path",
-        description="File with the credentials as JSON, read again when it changes.",
+        description="File with the credentials as JSON; read again when it changes.",
     )
     api_call_timeout_ms: Annotated[int | None, long(1)] = _time_limit("gcs.api.call.timeout", "call with its retries")
     api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = _time_limit(
@@ -181,7 +183,7 @@ class AzureSettings(SettingsGroup):
     account_name: Annotated[str | None, NAME] = Field(
         default=None,
         alias="storage.azure.account.name",
-        description="Storage account; its own host name is the endpoint unless one is set.",
+        description="Storage account; its host name is the endpoint unless one is set.",
     )
     account_key: Annotated[SecretStr | None, SECRET] = Field(
         default=None,
@@ -191,23 +193,23 @@ class AzureSettings(SettingsGroup):
     sas_token: Annotated[SecretStr | None, SECRET] = Field(
         default=None,
         alias="storage.azure.sas.token",
-        description="Shared access signature; without key and token, Azure's default credentials are used.",
+        description="Shared access signature; without key and token: Azure's default credentials.",
     )
     endpoint_url: Annotated[str | None, URL] = Field(
         default=None, alias="storage.azure.endpoint.url", description="Endpoint of a server other than Azure's."
     )
     part_size: Annotated[int, integer(102400, MAX_INT32)] = Field(
-        default=26214400, alias="storage.azure.upload.block.size", description="Bytes of one block of an upload."
+        default=26214400, alias="storage.azure.upload.block.size", description="Block size of uploads."
     )
     upload_parallelism: Annotated[int, integer(1, 64)] = Field(
         default=4,
         alias="storage.azure.upload.parallelism",
-        description="Blocks of one upload in parallel; these and one more are in memory. Not of the plugin.",
+        description="Parallel blocks of one upload; one more is in memory. Not of the plugin.",
     )
     send_md5: Annotated[bool, BOOLEAN] = Field(
         default=True,
         alias="storage.azure.upload.md5.enabled",
-        description="Send an MD5 with each body for the service to check; false leaves it to TLS. Not of the plugin.",
+        description="Send an MD5 of each body, for the service to check. Not of the plugin.",
     )
     api_call_timeout_ms: Annotated[int | None, long(1)] = _time_limit("azure.api.call.timeout", "call with its retries")
     api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = _time_limit(

@@ -25,13 +25,15 @@ WITHOUT_EFFECT: Final = (
 """Names, or prefixes ending in ``*``, of properties that are accepted without effect."""
 
 REFUSED: Final = ("storage.aws.credentials.provider.class",)
-"""Refused properties: ignoring them would silently select another identity, or change the meaning of others."""
+"""Refused properties. If they were ignored, another identity would be used silently, or other properties would mean
+something else.
+"""
 
 
 def effect_of(name: str) -> Effect:
     """Return the effect of the property ``name`` (without prefix)."""
     if name in REFUSED:
         return Effect.REFUSED
-    # A star covers properties whose names the plugin does not fix.
+    # A star stands for any ending, because the plugin does not fix the names of these properties.
     matching = any(name == row or (row.endswith("*") and name.startswith(row[:-1])) for row in WITHOUT_EFFECT)
     return Effect.WITHOUT_EFFECT if matching else Effect.IN_EFFECT

@@ -38,29 +38,29 @@ def _some_name(text: str) -> str:
 
 
 class EncryptionProperties(SettingsGroup):
-    """Properties of the key ring as a whole, not of a key pair."""
+    """The properties of the whole key ring."""
 
     enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="encryption.enabled",
-        description="Encrypt new segments; also needed to read encrypted ones.",
+        description="Encrypt new segments; also needed to read encrypted segments.",
     )
     key_pair_id: Annotated[str | None, string("an id without ':'", _key_id)] = Field(
         default=None,
         alias="encryption.key.pair.id",
-        description="The active pair, which wraps the data keys of new segments; required with encryption.",
+        description="The active pair, which wraps new data keys; required with encryption.",
     )
     ids: Annotated[tuple[str, ...], words("ids without ':', separated by commas", _key_id)] = Field(
         default=(),
         alias=PAIRS,
-        description="All key pairs that readers may need, with the active one; required with encryption.",
+        description="All key pairs that readers may need, including the active one; required with encryption.",
     )
 
     required: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="encryption.required",
-        description="Refuse plain segments: in a fully encrypted bucket they are forged. Needs encryption.enabled. "
-        "Not of the plugin.",
+        description="Refuse unencrypted segments: in a fully encrypted bucket they are forged. Needs "
+        "encryption.enabled. Not of the plugin.",
     )
 
     @model_validator(mode="after")
@@ -81,46 +81,43 @@ class EncryptionProperties(SettingsGroup):
 
 
 class KeyPairSettings(SettingsGroup):
-    """Sources of one key pair; the property names start with ``encryption.key.pairs.<id>.``.
+    """The sources of one key pair. The property names begin with ``encryption.key.pairs.<id>.``.
 
-    For the private key, exactly one of file, variable and descriptor is set. A group holds only such names, never a
-    key.
+    For the private key, exactly one of file, variable and descriptor is set. The group contains only their names, never
+    a key.
     """
 
     id: str
-    public_key_file: Annotated[Path, PATH] = Field(
-        alias="public.key.file", description="PEM file of the public key (X.509); required for every listed id."
-    )
+    public_key_file: Annotated[Path, PATH] = Field(alias="public.key.file", description="Public key (PEM, X.509).")
     private_key_file: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="private.key.file",
-        description="PEM file of the private key (PKCS#8); required for every listed id, unless one of the next two "
-        "is set.",
+        description="Private key (PEM, PKCS#8); required unless one of the next two is set.",
     )
     private_key_env: Annotated[str | None, string("the name of an environment variable", _some_name)] = Field(
         default=None,
         alias="private.key.env",
-        description="Environment variable that holds the PEM text of the private key. Not of the plugin.",
+        description="Environment variable with the private key as PEM. Not of the plugin.",
     )
     private_key_fd: Annotated[int | None, integer(0)] = Field(
         default=None,
         alias="private.key.fd",
-        description="Open file descriptor from which the PEM text of the private key is read. Not of the plugin.",
+        description="Open file descriptor to read the private key from, as PEM. Not of the plugin.",
     )
     passphrase_env: Annotated[str | None, string("the name of an environment variable", _some_name)] = Field(
         default=None,
         alias="private.key.passphrase.env",
-        description="Environment variable that holds the passphrase of the private key. Not of the plugin.",
+        description="Environment variable with the private key's passphrase. Not of the plugin.",
     )
     passphrase_file: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="private.key.passphrase.file",
-        description="File whose first line is the passphrase of the private key. Not of the plugin.",
+        description="File with the private key's passphrase in its first line. Not of the plugin.",
     )
     kms: Annotated[str | None, string("aws, gcp, azure, vault, or an installed service", _some_name)] = Field(
         default=None,
         alias="private.key.kms",
-        description="The private key is sealed (`tieredstore keys seal`), and this key management service opens it. "
+        description="Key management service that opens the private key, sealed by `tieredstore keys seal`. "
         "Not of the plugin.",
     )
     kms_key: Annotated[str | None, string("the key's name there", _some_name)] = Field(
@@ -132,7 +129,7 @@ class KeyPairSettings(SettingsGroup):
     kms_endpoint_url: Annotated[str | None, URL] = Field(
         default=None,
         alias="private.key.kms.endpoint.url",
-        description="URL of the service, unless the default of its tools applies. Not of the plugin.",
+        description="URL of the service, if its default does not apply. Not of the plugin.",
     )
 
     @model_validator(mode="after")
@@ -190,8 +187,8 @@ def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
     ring = reader.read(EncryptionProperties)
     if ring is None or not ring.enabled or ring.key_pair_id is None:
         return None
-    # Report keys of an id that is not in the list: it was probably forgotten, and only a read of its segments would
-    # fail.
+    # Report a key with an id that is not in the list. The id was probably forgotten there; otherwise this would only
+    # show when a read of the pair's segments fails.
     for name in reader.values:
         if (key_id := pair_id(name)) is not None and key_id not in ring.ids:
             reader.note(name, f"belongs to a key pair that {PAIRS} does not list")

@@ -25,7 +25,9 @@ PLUGIN: Final = "plugin"
 PINTEREST: Final = "pinterest"
 
 MOST_BITS: Final = 16
-"""A listing of all topics visits each of the 2**bits folders; Pinterest's uploader uses 128."""
+"""The maximum of entropy bits. A listing of all topics takes a request for each of the 2**bits folders. Pinterest's
+uploader allows 128 bits.
+"""
 
 _RULE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _STORAGE: Final = "storage."
@@ -59,7 +61,7 @@ PATTERNS: Final[Kind] = words("regular expressions, separated by commas", check_
 class EndpointRule(SettingsGroup):
     """One rule of ``endpoint.rules``: the place of topics whose whole name matches one of the patterns.
 
-    ``storage`` holds the store's properties that differ at this place, as pairs of name and text.
+    ``storage`` are the store's properties that differ from the settings, as pairs of name and text.
     """
 
     name: str = ""
@@ -69,10 +71,10 @@ class EndpointRule(SettingsGroup):
     url: Annotated[str | None, NAME] = Field(
         default=None,
         alias="url",
-        description="Their store, as `--store` takes it; unset, the store of the settings.",
+        description="The topics' store, as for `--store`; unset: the settings' store.",
     )
     prefix: Annotated[str | None, string()] = Field(
-        default=None, alias="prefix", description="Their `key.prefix`; unset, the URL's, else that of the settings."
+        default=None, alias="prefix", description="The topics' `key.prefix`; unset: the URL's or the settings'."
     )
     storage: tuple[tuple[str, SecretStr], ...] = ()
 
@@ -92,19 +94,17 @@ class EndpointRule(SettingsGroup):
 class EndpointSettings(SettingsGroup):
     """Places of topics. ``rules`` are tried in order; a topic without a rule is in the settings' own store.
 
-    ``texts`` are all properties of that store, from which those of other stores are made. Relative paths in them start
-    from ``base_dir``.
+    ``texts`` are all properties of the settings' own store; they are the basis for the properties of the other stores.
+    Relative paths in them start from ``base_dir``.
     """
 
     rule_names: Annotated[tuple[str, ...], words("names, separated by commas", _rule_name)] = Field(
-        default=(),
-        alias=RULES,
-        description="Names of rules that send topics elsewhere; the first match counts.",
+        default=(), alias=RULES, description="Names of rules for topics in other places; the first match counts."
     )
     provider_class: Annotated[str | None, NAME] = Field(
         default=None,
         alias="endpoint.provider.class",
-        description="A Python class `module.Class` instead of rules, a subclass of "
+        description="Instead of rules: a Python class `module.Class`, a subclass of "
         "`tieredstore.places.EndpointProvider`.",
     )
     entropy_bits: Annotated[int, integer(0, MOST_BITS)] = Field(
@@ -113,13 +113,14 @@ class EndpointSettings(SettingsGroup):
         description="Bits of MD5(`cluster-topic-partition`) after the prefix. The JVM plugin cannot read such keys.",
     )
     cluster: Annotated[str | None, string("letters, digits, '.', '_' and '-'", _cluster)] = Field(
-        default=None, alias=CLUSTER, description="The cluster's name in keys; needed for bits and for the raw layout."
+        default=None,
+        alias=CLUSTER,
+        description="The cluster's name in keys; needed for entropy bits and the raw layout.",
     )
     layout: Annotated[str | None, _LAYOUTS] = Field(
         default=None,
         alias=LAYOUT,
-        description="`plugin` (default), or `pinterest`: the raw files of a segment, as Pinterest's uploader stores "
-        "them.",
+        description="`plugin` (default), or `pinterest`: raw segment files, as Pinterest's uploader stores them.",
     )
     uploader_layout: Annotated[str | None, _LAYOUTS] = Field(
         default=None, alias=UPLOADER_LAYOUT, description=f"Another name of `{LAYOUT}`."

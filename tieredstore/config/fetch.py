@@ -39,17 +39,17 @@ class ManifestCacheSettings(SettingsGroup):
     retention_ms: Annotated[int, long(-1)] = Field(
         default=3600000,
         alias="fetch.manifest.cache.retention.ms",
-        description="Time in ms to keep an entry after its last use; -1: forever.",
+        description="Time to keep an entry after its last use; -1: forever.",
     )
     get_timeout_ms: Annotated[int, long(1)] = Field(
         default=10000,
         alias="fetch.manifest.cache.get.timeout.ms",
-        description="Time in ms that a caller waits for a load.",
+        description="Longest wait of a caller for a load.",
     )
     thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
         alias="fetch.manifest.cache.thread.pool.size",
-        description="Threads that load; 0: as many as processors.",
+        description="Loading threads; 0: one per processor.",
     )
 
 
@@ -62,17 +62,17 @@ class IndexCacheSettings(SettingsGroup):
     retention_ms: Annotated[int, long(-1)] = Field(
         default=600000,
         alias="fetch.indexes.cache.retention.ms",
-        description="Time in ms to keep an entry after its last use; -1: forever.",
+        description="Time to keep an entry after its last use; -1: forever.",
     )
     get_timeout_ms: Annotated[int, long(1)] = Field(
         default=10000,
         alias="fetch.indexes.cache.get.timeout.ms",
-        description="Time in ms that a caller waits for a load.",
+        description="Longest wait of a caller for a load.",
     )
     thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
         alias="fetch.indexes.cache.thread.pool.size",
-        description="Threads that load; 0: as many as processors.",
+        description="Loading threads; 0: one per processor.",
     )
 
 
@@ -84,29 +84,30 @@ class ChunkCacheSettings(SettingsGroup):
     )
     size: Annotated[int, long(-1)] = Field(
         alias="fetch.chunk.cache.size",
-        description="Maximum of bytes of cached chunks (and of index files on disk); -1: no limit; required with a "
-        "cache.",
+        description="Maximum of bytes of cached chunks (on disk, of index files too); -1: no limit.",
     )
     retention_ms: Annotated[int, long(-1)] = Field(
         default=600000,
         alias="fetch.chunk.cache.retention.ms",
-        description="Time in ms to keep an entry after its last use; -1: forever.",
+        description="Time to keep an entry after its last use; -1: forever.",
     )
     get_timeout_ms: Annotated[int, long(1)] = Field(
         default=10000,
         alias="fetch.chunk.cache.get.timeout.ms",
-        description="Time in ms that a caller waits for a load.",
+        description="Longest wait of a caller for a load.",
     )
     thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
         alias="fetch.chunk.cache.thread.pool.size",
-        description="Threads that load; 0: as many as processors.",
+        description="Loading threads; 0: one per processor.",
     )
     path: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="fetch.chunk.cache.path",
-        description="Folder of the disk cache; survives restarts. Do not share it with the JVM plugin, which empties "
-        "its folder at the start.",
+        description=(
+            "Folder of the disk cache, which survives restarts. Do not use the JVM plugin's folder: the plugin "
+            "empties it at its start."
+        ),
     )
     encrypted: Annotated[bool, BOOLEAN] = Field(
         default=False,
@@ -127,27 +128,28 @@ class FetchSettings(SettingsGroup):
     coalesce_max_bytes: Annotated[int, integer(1)] = Field(
         default=16777216,
         alias="fetch.coalesce.max.bytes",
-        description="Bytes of the log that one request for adjacent chunks may cover; at least one chunk. Not of the "
-        "plugin.",
+        description="Maximum of log bytes in one request for adjacent chunks; at least one chunk. Not of the plugin.",
     )
     parallelism: Annotated[int, integer(1, 1024)] = Field(
-        default=8, alias="fetch.parallelism", description="Requests of one reader in flight. Not of the plugin."
+        default=8, alias="fetch.parallelism", description="Parallel requests of one reader. Not of the plugin."
     )
     read_ahead_bytes: Annotated[int, integer(0)] = Field(
         default=16777216,
         alias="fetch.chunk.cache.prefetch.max.size",
-        description="Bytes to load ahead of a sequential reader; 0: none, the plugin's default.",
+        description="Bytes to read ahead for a sequential reader; 0: none (the plugin's default).",
     )
     min_chunk_size: Annotated[int, integer(1)] = Field(
         default=1024,
         alias="fetch.chunk.min.size",
-        description="Segments of more than 65,536 chunks are refused if the chunks are smaller than both this and "
-        "chunk.size: a small manifest could claim millions. Not of the plugin.",
+        description=(
+            "Refuse segments with over 65,536 chunks that are smaller than both this and chunk.size: a small "
+            "manifest could claim millions. Not of the plugin."
+        ),
     )
     rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
         default=None,
         alias="fetch.rate.limit.bytes.per.second",
-        description="Limit of all downloads of the process together; unset: none. Not of the plugin.",
+        description="Limit for all downloads of the process; unset: none. Not of the plugin.",
     )
     manifest_cache: ManifestCacheSettings = ManifestCacheSettings()
     index_cache: IndexCacheSettings = IndexCacheSettings()
@@ -156,7 +158,7 @@ class FetchSettings(SettingsGroup):
 
 def read_fetch(reader: SettingsReader) -> FetchSettings | None:
     """Return the settings of ``fetch.*``; None if the reader has noted problems."""
-    # Like the plugin, ignore the chunk cache's other properties if no class is set.
+    # Without a class there is no chunk cache. Like the plugin, ignore the cache's other properties then.
     cached = _CHUNK_CACHE_CLASS in reader.values
     caches = {
         "manifest_cache": reader.read(ManifestCacheSettings),

@@ -1,4 +1,4 @@
-"""Groups of settings: models whose fields are properties, each with the kind of text that it accepts."""
+"""Groups of settings: pydantic models with a field for each property. A field knows which texts it accepts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class SettingsGroup(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     client_properties: ClassVar[str] = ""
-    """Prefix of Kafka client properties, empty if none; the field ``kafka`` holds them as pairs of name and text."""
+    """The prefix of Kafka client properties, which the field ``kafka`` holds as pairs of name and text. Empty if the
+    group has none.
+    """
 
 
 def property_fields(group: type[SettingsGroup]) -> Iterator[tuple[str, FieldInfo, Kind]]:

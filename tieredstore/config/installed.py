@@ -1,4 +1,4 @@
-"""Entry points of installed packages: stores, key sources and queues by name, and what optional parts add."""
+"""Entry points of installed packages: named stores, key sources and queues, and the additions of optional parts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ def installed_class(group: str, name: str) -> str | None:
         return None
     from importlib.metadata import entry_points  # noqa: PLC0415  fifty modules that most settings do without
 
-    # Accept that two packages register the same class; only different classes are ambiguous.
+    # Two packages may register the same class. Only different classes are ambiguous.
     classes = sorted({entry_point.value for entry_point in entry_points(group=group, name=name)})
     if len(classes) > 1:
-        raise ValueError(f"installed packages mean {' and '.join(classes)} by it: name the class itself")
+        raise ValueError(
+            f"installed packages register several classes for it ({' and '.join(classes)}): name the class itself"
+        )
     return classes[0] if classes else None
 
 

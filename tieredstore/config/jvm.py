@@ -11,7 +11,7 @@ from tieredstore.config.values import BOOLEAN, choice, integer, java_class, long
 
 
 def _no_iceberg(text: str) -> str:
-    # Refuse Iceberg: a broker that writes it leaves nothing in its bucket that could be read here.
+    # Refuse Iceberg: a broker that writes Iceberg tables stores no segments that could be read here.
     if text == "iceberg":
         raise ValueError("Iceberg tables are not written or read here; only segments in Kafka's own format are")
     if text != "kafka":
@@ -21,8 +21,8 @@ def _no_iceberg(text: str) -> str:
 
 def _no_provider(_text: str) -> str:
     raise ValueError(
-        "a Java credentials provider cannot run here, and no other identity is taken in its place; "
-        "use storage.aws.access.key.id, storage.aws.credentials.file or the SDK's own chain"
+        "a Java credentials provider cannot run here, and no other identity replaces it; use "
+        "storage.aws.access.key.id, storage.aws.credentials.file or the SDK's own chain"
     )
 
 
@@ -44,7 +44,7 @@ class JvmProperties(SettingsGroup):
     overwrite_enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="storage.overwrite.enabled",
-        description="Of the file system store; the plugin too always overwrites.",
+        description="For the file system store; the plugin always overwrites anyway.",
     )
     credentials_provider_class: Annotated[str | None, java_class("not set", _no_provider)] = Field(
         default=None,

@@ -41,7 +41,7 @@ def load_settings(path: Path | str) -> Settings:
 
     Relative paths in it start from the file's folder. Raise ConfigError that names file and property.
     """
-    # Make the folder absolute, because settings outlive a change of the working directory.
+    # Make the folder absolute, because the working directory may change while the settings are in use.
     return settings_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
 
 
@@ -58,10 +58,10 @@ def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, 
     reader.values |= {name: plain(properties[name]) for name in beside}
     check_is_ours(reader)
     backend = backend_name(reader.values.get(_BACKEND, ""))
-    # A user's own class has properties unknown here, so accept everything under ``storage.`` for it.
+    # The properties of a user's own class are unknown here, so accept every name under ``storage.``.
     own_class = backend is not None and backend not in BACKENDS
     check_names(reader, ("storage.",) if own_class else ())
-    # Read the JVM plugin's properties only to find problems; their values are not used.
+    # The JVM plugin's properties are read only to find problems. Their values are not used.
     reader.read(JvmProperties)
     groups = {
         "encryption": read_encryption(reader),
@@ -95,7 +95,7 @@ def uploader_settings_from(
 
 
 def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, SettingsGroup | None]:
-    """Read only the selected store's groups; the names of other stores are known and ignored."""
+    """Read the groups of the selected store. Properties of other stores are ignored."""
     if backend not in {"s3", "gcs", "azure"}:
         return {}  # the proxy is ignored, because the store uses none
     from tieredstore.config.clouds import (  # noqa: PLC0415  built for these stores alone

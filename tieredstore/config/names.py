@@ -33,7 +33,7 @@ _OF_ALL_STORES: Final[tuple[type[SettingsGroup], ...]] = (
 _NAMES_OF_ALL_STORES: Final = frozenset(name for group in _OF_ALL_STORES for name in property_names(group))
 
 BESIDE: Final = ("uploader.", "endpoint.")
-"""Prefixes of names that are read both with and without the prefix of the other properties."""
+"""The beginnings of names that are read both with and without the prefix (``rsm.config.``)."""
 
 
 def core_groups() -> tuple[type[SettingsGroup], ...]:
@@ -47,7 +47,7 @@ def is_core_name(name: str) -> bool:
 
 
 def _groups_of(name: str) -> tuple[type[SettingsGroup], ...]:
-    """Return the settings groups for the name's prefix that are imported only if needed."""
+    """Return the settings groups for the beginning of the name. Their modules are imported only if needed."""
     if name.startswith("storage."):
         from tieredstore.config.clouds import CLOUD_GROUPS  # noqa: PLC0415  see above
 
@@ -81,11 +81,12 @@ _MAX_COMPARED: Final = MAX_SHOWN  # Show no suggestion for further names: findin
 
 
 def check_is_ours(reader: SettingsReader) -> None:
-    """Raise ConfigError if no property belongs to this package, such as in the file of a broker or a client.
+    """Raise ConfigError if no property belongs to this package, for example because the file is a client's.
 
-    One sentence then says more than one for each unknown name. ``metrics.*`` do not count: a broker has its own.
+    One sentence is then more helpful than one error for each unknown name. ``metrics.*`` do not count as this
+    package's, because a broker has such properties too.
     """
-    # Look at these names first: the known ones import all optional parts.
+    # Check these names first, because the list of known names imports all optional parts.
     if not reader.values or any(name.startswith("storage.") for name in reader.values):
         return
     if all(name.startswith("metrics.") for name in known_names().intersection(reader.values)):
@@ -119,17 +120,18 @@ def _what_is_wrong(name: str, reader: SettingsReader) -> str:
 
 
 def candidates(reader: SettingsReader) -> frozenset[str]:
-    """Return all names that an unknown one may mean, including those of the listed key pairs."""
+    """Return all names that an unknown name may stand for, including the names of the listed key pairs' properties."""
     ids = [key_id.strip() for key_id in reader.values.get(PAIRS, "").split(",")]
     halves = ("public", "private")
     return known_names() | {f"{PAIRS}.{key_id}.{half}.key.file" for key_id in ids if key_id for half in halves}
 
 
 def forgotten_names(reader: SettingsReader) -> list[str]:
-    """Return names of this package's properties that lack the prefix, in a source where other names have it. Neither
-    the plugin nor this package reads them.
+    """Return names of this package's properties without the prefix, in a source where other names have it. Neither the
+    plugin nor this package reads such properties.
 
-    Exclude ``metrics.*``, of which a broker has its own, and names that are read with and without the prefix.
+    Exclude ``metrics.*``, because a broker has such properties too, and names that are read with and without the
+    prefix.
     """
     if not reader.own.others:
         return []

@@ -1,4 +1,4 @@
-"""Finds the known name that a wrong one was meant to be, by its letters or by the meaning of its words."""
+"""Finds the known name that a wrong name probably stands for, by its letters or by the meaning of its words."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ _MEANING: Final[Mapping[str, str]] = {word: line.split()[0] for line in _SAME fo
 
 
 def did_you_mean(name: str, known: Iterable[str], *, otherwise: str = "", show: Callable[[str], object] = str) -> str:
-    """Return the end of a message about an unknown name: a question for the nearest known one, as ``show`` spells it;
-    without one, the words ``otherwise``.
+    """Return the end of a message about an unknown name: a question with the nearest known name, formatted by ``show``.
+    If no name is near, return ``otherwise``.
     """
     meant = nearest_name(name, known)
     words = otherwise if meant is None else f"did you mean {show(meant)}?"
@@ -58,15 +58,15 @@ def did_you_mean(name: str, known: Iterable[str], *, otherwise: str = "", show: 
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that ``name`` was meant to be, or None.
+    """Return the known name that ``name`` probably stands for, or None.
 
-    In this order, it is the name that ``name`` ends with after a dot; one of nearly the same letters; the one with most
-    words of the same meaning, as ``storage.class.name`` and ``storage.backend.class``; the one of the most similar
-    letters.
+    The first match counts: a name that ``name`` ends with after a dot; a name with nearly the same letters; the name
+    with most words of the same meaning, as in ``storage.class.name`` and ``storage.backend.class``; the name with the
+    most similar letters.
     """
     known, lowered = sorted(known), name.lower()
     components = lowered.rsplit(".", _MAX_COMPONENTS)
-    # First case: a property under a wrong prefix ends in the right name.
+    # First case: the prefix is wrong, and the rest is a known name.
     for start in range(len(components)):
         if (ending := ".".join(components[start:])) in known:
             return ending
@@ -77,7 +77,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def _find_by_words(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that shares most words with ``name``; a word counts more the fewer names have it."""
+    """Return the known name that has most words in common with ``name``. Rare words count more than frequent ones."""
     if len(name) > _MAX_COMPARED:
         return None
     words = _words(name)

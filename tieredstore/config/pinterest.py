@@ -1,4 +1,5 @@
-"""Properties of Pinterest's uploader and consumer, translated to ours, accepted without effect, or refused.
+"""Properties of Pinterest's uploader and consumer: translated to this package's names, accepted without effect, or
+refused.
 
 Source: github.com/pinterest/tiered-storage (README and sources of 2026-05).
 """
@@ -23,15 +24,17 @@ _CLUSTER: Final = "kafka.cluster.id"
 _TOPIC: Final = "TOPIC"
 _PLACES: Final = (
     f"{_ENDPOINT}s3.bucket", "storage.backend.class", "storage.root", "storage.s3.bucket.name", "endpoint.rules",
-    "endpoint.provider.class",
+    "endpoint.provider.class"
 )  # fmt: skip
-"""Properties that name the place of segments, which in Pinterest's own settings a Java class may do."""
+"""Properties that name the place of segments. In Pinterest's settings, a Java class may do this instead."""
 _ZOOKEEPER: Final = "ZookeeperLeadershipWatcher"
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignProperty:
-    """One property of Pinterest's, or a prefix and ``*``. ``own`` is our name for it; ``text`` converts its value."""
+    """One of Pinterest's properties, or a prefix and ``*``. ``own`` is this package's name for it; ``text`` converts
+    its value.
+    """
 
     name: str
     effect: Effect
@@ -132,10 +135,11 @@ TABLE: Final = (
 
 
 def translate(properties: Properties, source: str) -> Properties:
-    """Return ``properties`` with Pinterest's names translated to ours; if both are set, ours count.
+    """Return ``properties`` with Pinterest's names translated to this package's. If both names of a property are set,
+    this package's counts.
 
-    Without Pinterest's names, return the same mapping. Raise ConfigError for refused properties, and for names that
-    Pinterest's uploader does not know either.
+    If there are none of Pinterest's names, return the same mapping. Raise ConfigError for refused properties, and for
+    names that Pinterest's uploader does not know either.
     """
     foreign = [name for name in properties if name.startswith((_UPLOADER, _ENDPOINT))]
     if not foreign:
@@ -162,14 +166,14 @@ def translate(properties: Properties, source: str) -> Properties:
 
 
 def _check_place(properties: Properties, source: str) -> None:
-    """Raise ConfigError, with the settings to use instead, if only a Java class names the place of segments."""
+    """Raise ConfigError if only a Java class names the place of segments. The error names settings to use instead."""
     if _PROVIDER in properties and not any(name in properties for name in _PLACES):
         (row,) = (row for row in TABLE if row.name == _PROVIDER)
         raise ConfigError(f"{source}: {_PROVIDER} is refused: {row.note.partition('; without')[0].replace('`', '')}")
 
 
 def of_consumer(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a consumer's properties with the names in Pinterest's README translated to ours.
+    """Return a consumer's properties, with the names from Pinterest's README translated to this package's.
 
     Properties that name the place of segments become ``tiered.storage.settings``, unless that is set.
     """

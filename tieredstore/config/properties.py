@@ -42,7 +42,7 @@ def read_properties(path: Path | str) -> dict[str, str]:
 
     def keep(pairs: Iterator[tuple[str, str]]) -> None:
         for name, text in pairs:
-            properties.pop(name, None)  # Move a repeated name to the position of its last value, which counts.
+            properties.pop(name, None)  # Move a repeated name to the position of its last value, the one that counts.
             properties[name] = text
 
     try:
@@ -54,7 +54,7 @@ def read_properties(path: Path | str) -> dict[str, str]:
 
 
 def join_lines(text: str) -> str:
-    """Put each logical line on one line, because the library's time is quadratic in continuation lines."""
+    """Join each logical line into one line, because the library takes quadratic time for continuation lines."""
     joined: list[str] = []
     parts: list[str] = []
     for line in _LINE_END.split(text):
@@ -64,7 +64,8 @@ def join_lines(text: str) -> str:
             parts.append(natural[:-1])
         elif parts:
             whole = "".join([*parts, natural]).lstrip(_BLANKS)
-            # Escape the first character: the joined line is no comment, even if a continuation line begins like one.
+            # Escape the first character: a continuation line that begins with "#" or "!" is no comment, so the joined
+            # line must not become one.
             joined.append(f"\\{whole}" if whole[:1] in {"#", "!"} else whole)
             parts = []
         else:
@@ -73,12 +74,15 @@ def join_lines(text: str) -> str:
 
 
 def texts_of(given: GivenProperties, source: str) -> dict[str, str]:
-    """Return the properties as texts of a file; raise ConfigError, without the value, for one that no file can hold."""
+    """Return the properties as texts, as a file would have them. Raise ConfigError, without the value, for a property
+    that no file can contain.
+    """
     return {_check_name(name, source): _text_of(name, value, source) for name, value in given.items()}
 
 
 def _check_name(name: object, source: str) -> str:
-    # Check the types: callers without a type checker may pass anything, and text may contain half of a surrogate pair.
+    # Check the types, because callers without a type checker may pass anything. Text may contain half of a surrogate
+    # pair.
     if not isinstance(name, str):
         raise ConfigError(f"{source}: a property's name must be a str, not {type(name).__name__}")
     if _SURROGATE.search(name):
@@ -111,7 +115,9 @@ def _text_of(name: str, value: Any, source: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return the name for a message, shortened unless it looks like a name: it may be a line of a key or token."""
+    """Return the name for a message. Shorten it if it does not look like a name, because it may be a line of a key or
+    token.
+    """
     return name if _USUAL_NAME.fullmatch(name) else f"{name[:_SHOWN_OF_STRAY]!r}… ({len(name)} characters)"
 
 
@@ -134,10 +140,10 @@ def _read(path: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class OwnProperties:
-    """Properties of this package in one source, under their names without the prefix, in the source's order.
+    """The properties of this package in one source: names without the prefix, in the source's order.
 
-    ``texts`` are as given; ``values`` are trimmed and without quotes. ``prefix`` was removed from the names. ``others``
-    are the remaining properties, which are the broker's. The repr shows no value.
+    ``texts`` are the values as given; ``values`` are trimmed and without quotes. ``prefix`` is the prefix that was
+    removed from the names. ``others`` are the remaining properties, which are the broker's. The repr shows no values.
     """
 
     source: str
@@ -157,14 +163,14 @@ class OwnProperties:
 def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
     """Select this package's properties: those under the prefix, or all if none is under it.
 
-    The prefix is ``rsm.config.`` or the value of ``remote.log.storage.manager.impl.prefix``. Raise ConfigError if the
-    latter is set and no property has that prefix.
+    The prefix is ``rsm.config.`` or the value of ``remote.log.storage.manager.impl.prefix``. Raise ConfigError if that
+    property is set, but no other property has the prefix.
     """
     declared = mapping.get(PREFIX_PROPERTY)
     prefix = DEFAULT_PREFIX if declared is None else plain(declared)
     if not prefix:
         raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty; the broker's default is {DEFAULT_PREFIX}")
-    # Drop other names if the prefix is in use: they are the broker's own, of which its file has hundreds.
+    # If the prefix is in use, drop names without it: they are the broker's own, hundreds of them.
     ours = {k.removeprefix(prefix): v for k, v in mapping.items() if k.startswith(prefix) and k != PREFIX_PROPERTY}
     if ours:
         return OwnProperties(source, prefix, ours, tuple(k for k in mapping if not k.startswith(prefix)))

@@ -1,5 +1,4 @@
-"""Settings of optional parts (such as uploader and pipelines), which register ``module:SECTIONS`` as entry
-points.
+"""The settings of optional parts, such as pipelines. These parts register ``module:SECTIONS`` as entry points.
 
 The group of entry points is ``tieredstore.settings``.
 """

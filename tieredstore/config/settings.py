@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
-# Copy of a catalog's number of threads, whose module is in a higher layer and cannot be imported here.
+# The default number of threads that load a catalog. This is a copy: the catalog's module is in a higher layer, and
+# cannot be imported here.
 _CATALOG_READERS: Final = 16
 
 
 class Settings(SettingsGroup):
     """All settings, typed and checked; frozen and picklable.
 
-    Only the store that ``storage_backend`` names has settings here. They are in ``cloud``, and in ``s3``, ``gcs`` or
-    ``azure``, each None unless selected; ``proxy`` applies to these three. A user's own store class gets every
-    ``storage.*`` property in ``storage_options``, as pairs of name (without ``storage.``) and text. Paths need not
-    exist. Secrets are pydantic's ``SecretStr``.
+    Only the store that ``storage_backend`` names has settings here: in ``cloud``, and in ``s3``, ``gcs`` or ``azure``.
+    Those of other stores are None. ``proxy`` applies to these three. A user's own store class gets every ``storage.*``
+    property in ``storage_options``, as pairs of name (without ``storage.``) and text. Paths need not exist. Secrets are
+    pydantic's ``SecretStr``.
 
     Example::
 
@@ -39,22 +40,22 @@ class Settings(SettingsGroup):
     """
 
     storage_backend: Annotated[str, BACKEND_CLASS] = Field(
-        alias="storage.backend.class", description="The object store; a Python class is a subclass of ObjectStore."
+        alias="storage.backend.class", description="The object store. A Python class must be a subclass of ObjectStore."
     )
     storage_root: Annotated[Path | None, PATH] = Field(
-        default=None, alias="storage.root", description="Folder of the file system store; it must exist."
+        default=None, alias="storage.root", description="Folder of the file system store; must exist."
     )
-    # At most half of Java's greatest int: an incompressible chunk grows when stored, and that size must fit an int too.
+    # At most half of Java's greatest int: an incompressible chunk grows when stored, and its stored size must fit an
+    # int too.
     chunk_size: Annotated[int, integer(1, 1073741823)] = Field(
         default=4194304,
         alias="chunk.size",
-        description="Bytes of a chunk before compression and encryption; may change, each manifest records its own.",
+        description="Bytes of a chunk before compression and encryption. It may change: each manifest records its own.",
     )
     key_prefix: Annotated[str, string()] = Field(
         default="",
         alias="key.prefix",
-        description="Prefix of every object key, without a separator: end it in / for a folder. Objects under "
-        "another prefix are not found.",
+        description="Prefix of all object keys; objects under others are not found. End it in / for a folder.",
     )
     key_prefix_mask: Annotated[bool, BOOLEAN] = Field(
         default=False, alias="key.prefix.mask", description="Hide the prefix in messages."
@@ -65,7 +66,7 @@ class Settings(SettingsGroup):
     compression_heuristic_enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="compression.heuristic.enabled",
-        description="Do not compress segments whose first batch is compressed already; needs compression.enabled.",
+        description="Do not compress a segment if its first batch is already compressed; needs compression.enabled.",
     )
     compression_level: Annotated[int, integer(1, 22)] = Field(
         default=3, alias="compression.level", description="Level of zstd. Not of the plugin, which always uses 3."
@@ -73,29 +74,33 @@ class Settings(SettingsGroup):
     custom_metadata_fields: Annotated[tuple[str, ...], choices("REMOTE_SIZE", "OBJECT_PREFIX", "OBJECT_KEY")] = Field(
         default=(),
         alias="custom.metadata.fields.include",
-        description="Fields that a copy returns to Kafka; all three may exceed Kafka's limit of 128 bytes.",
+        description="Fields to return to Kafka after a copy; all three may exceed Kafka's limit of 128 bytes.",
     )
     upload_rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
         default=None,
         alias="upload.rate.limit.bytes.per.second",
-        description="Limit of all uploads of the process together; unset: none.",
+        description="Limit for all uploads of the process; unset: none.",
     )
     upload_stall_timeout_ms: Annotated[int, long(1)] = Field(
         default=600000,
         alias="upload.stall.timeout.ms",
-        description="Time in ms without progress after which an upload to a cloud fails; waits for the rate limit do "
-        "not count. Not of the plugin.",
+        description=(
+            "An upload to a cloud fails after this time without progress; waits for the rate limit do not count. "
+            "Not of the plugin."
+        ),
     )
     upload_max_age_ms: Annotated[int, long(60000)] = Field(
         default=43200000,
         alias="upload.max.age.ms",
-        description="A copy that takes longer (ms) fails; gc spares objects up to twice as old. Use one value for "
-        "all writers of a bucket. Not of the plugin.",
+        description=(
+            "A copy that takes longer fails; gc keeps objects up to twice as old. Use one value for all writers of "
+            "a bucket. Not of the plugin."
+        ),
     )
     transform_thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
         alias="transform.thread.pool.size",
-        description="Threads that compress and encrypt; 0: as many as processors. Not of the plugin.",
+        description="Threads that compress and encrypt; 0: one per processor. Not of the plugin.",
     )
     encryption: EncryptionSettings | None = None
     fetch: FetchSettings = FetchSettings()
@@ -104,7 +109,7 @@ class Settings(SettingsGroup):
     proxy: ProxySettings | None = None
     storage_options: tuple[tuple[str, SecretStr], ...] = ()
     sections: tuple[SettingsGroup, ...] = ()
-    """Settings groups of optional parts that the source sets."""
+    """The settings groups of optional parts that have properties in the source."""
 
     @property
     def s3(self) -> S3Settings | None:
@@ -134,7 +139,7 @@ class Settings(SettingsGroup):
         return self.cloud if isinstance(self.cloud, AzureSettings) else None
 
     def section(self, group: type[GroupT]) -> GroupT:
-        """Return an optional part's group; if the source does not set it, with its defaults."""
+        """Return an optional part's group. If the source has none of its properties, return the defaults."""
         return next((each for each in self.sections if isinstance(each, group)), None) or group()
 
     def with_section(self, group: SettingsGroup) -> Settings:
@@ -144,8 +149,8 @@ class Settings(SettingsGroup):
 
     @property
     def requests_at_once(self) -> int:
-        """Concurrent requests of a reader, including those for manifests and indexes; at least as many as a catalog
-        makes.
+        """The maximum number of parallel requests of a reader, including those for manifests and indexes. It is at
+        least the number for loading a catalog.
 
         It sizes a store's connection pool.
         """

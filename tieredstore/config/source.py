@@ -16,14 +16,14 @@ from tieredstore.config.values import Kind
 from tieredstore.errors import ConfigError
 
 MAX_SHOWN: Final = 20
-"""Maximum number of problems in one error: a file without any settings has thousands."""
+"""The maximum number of problems in one error. A file that is not a settings file may have thousands."""
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingProblem:
-    """A problem: a property's name (without prefix), and a sentence."""
+    """A problem: a property's name (without prefix), and a sentence about it."""
 
     name: str
     words: str
@@ -44,11 +44,12 @@ class SettingsReader:
     def read(
         self, group: type[GroupT], *, under: str = "", fields: Mapping[str, object] | None = None
     ) -> GroupT | None:
-        """Return the group of settings. If any of them is invalid, add the faults to ``problems`` and return None.
+        """Return the group of settings. If any of its values is invalid, add the faults to ``problems`` and return
+        None.
 
         ``under`` is the prefix of the group's properties. ``fields`` are values for fields that no property sets.
         """
-        # Pass only names that the group knows; ``names`` reports unknown ones.
+        # Pass only names that the group knows. The module ``names`` reports unknown names.
         texts = {name: self.values[under + name] for name in property_names(group) if under + name in self.values}
         given: dict[str, object] = {**texts, **(fields or {})}
         if beginning := group.client_properties:
@@ -63,7 +64,8 @@ class SettingsReader:
 
     def _problem(self, details: ErrorDetails, kinds: dict[str, Kind], under: str) -> SettingProblem:
         context = details.get("ctx", {})
-        # Take the property's name from the error if one of our own validators raised it: pydantic names only the group.
+        # If one of this package's validators raised the error, the error has the property's name. Pydantic names only
+        # the group.
         if details["type"] == "rule":
             return SettingProblem(context["name"], f"{self.written(context['name'])} {context['why']}")
         name = str(details["loc"][0])

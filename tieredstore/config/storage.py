@@ -35,15 +35,14 @@ def _backend(text: str) -> str:
         return text
     if installed_class(STORES, text) is not None:
         return text
-    # Do not mistake a misspelled class of the plugin for a user's Python class.
+    # A name under ``io.aiven.`` is a misspelled class of the plugin, not a user's Python class.
     if text.startswith("io.aiven."):
         raise ValueError(f"the plugin has no such class{did_you_mean(text, (*JAVA_BACKENDS, *BACKENDS))}")
     raise ValueError
 
 
 BACKEND_CLASS: Final = java_class(
-    f"{', '.join(BACKENDS)}, the plugin's Java class of such a store, the name of an installed one, "
-    "or a Python class as package.module:Class",
+    f"{', '.join(BACKENDS)}, the plugin's Java class, an installed store, or a Python class as package.module:Class",
     _backend,
 )
 
@@ -69,10 +68,10 @@ class ProxySettings(SettingsGroup):
     host: Annotated[str, NAME] = Field(alias="storage.proxy.host", description="Host of a SOCKS5 proxy.")
     port: Annotated[int, integer(1, 65535)] = Field(alias="storage.proxy.port", description="Port of the proxy.")
     username: Annotated[SecretStr | None, SECRET] = Field(
-        default=None, alias="storage.proxy.username", description="User at the proxy, together with the password."
+        default=None, alias="storage.proxy.username", description="User at the proxy; needs the password."
     )
     password: Annotated[SecretStr | None, SECRET] = Field(
-        default=None, alias="storage.proxy.password", description="Password at the proxy, together with the user."
+        default=None, alias="storage.proxy.password", description="Password at the proxy; needs the user."
     )
 
     @model_validator(mode="after")

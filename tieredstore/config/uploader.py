@@ -54,7 +54,7 @@ class UploaderSettings(SettingsGroup):
     server_properties: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="uploader.server.properties",
-        description="The broker's own file, for its log directories, id and listener unless they are set here.",
+        description="The broker's settings file, for log directories, id and listener that are not set here.",
     )
     log_dirs: Annotated[tuple[str, ...], words("folders, separated by commas", _not_empty)] = Field(
         default=(), alias="uploader.log.dirs", description="The broker's log directories."
@@ -66,13 +66,13 @@ class UploaderSettings(SettingsGroup):
         default="auto",
         alias="uploader.leadership",
         description="How to find the partitions that this broker leads: `auto` asks the cluster, `zookeeper` watches "
-        "its ZooKeeper, `static` takes all on disk, or a Python class `module.Class`, a subclass of "
+        "its ZooKeeper, `static` takes all on disk; or a Python class `module.Class`, a subclass of "
         "`tieredstore.uploader.Leadership`.",
     )
     zookeeper_connect: Annotated[str | None, NAME] = Field(
         default=None,
         alias="uploader.zookeeper.connect",
-        description="ZooKeeper's servers, `host:port,…/chroot`; unset: those in the broker's own file.",
+        description="ZooKeeper's servers, `host:port,…/chroot`; unset: those of the broker's settings.",
     )
     include: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
         default=(".*",),
@@ -80,7 +80,7 @@ class UploaderSettings(SettingsGroup):
         description="Topics to upload: a pattern matches the whole name.",
     )
     exclude: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
-        default=(), alias="uploader.topics.exclude", description="Topics to leave out, even if they are included."
+        default=(), alias="uploader.topics.exclude", description="Topics not to upload, even if they are included."
     )
     internal_topics: Annotated[bool, BOOLEAN] = Field(
         default=False, alias="uploader.internal.topics", description="Also upload topics whose names begin with `__`."
@@ -88,12 +88,12 @@ class UploaderSettings(SettingsGroup):
     force_topics: Annotated[tuple[str, ...], words("topics, separated by commas", _not_empty)] = Field(
         default=(),
         alias="uploader.force.topics",
-        description="Topics to upload although they are compacted, or tiered by the broker.",
+        description="Topics to upload even if they are compacted, or tiered by the broker.",
     )
     start: Annotated[str, choice("earliest", "latest")] = Field(
         default="earliest",
         alias="uploader.start",
-        description="Where a new partition begins: with all segments on disk, or with those closed from now on.",
+        description="The first segments of a new partition to upload: all on disk, or those closed from now on.",
     )
     concurrent_uploads: Annotated[int, integer(1, 256)] = Field(
         default=10, alias="uploader.concurrent.uploads", description="Partitions to upload in parallel."
@@ -101,14 +101,15 @@ class UploaderSettings(SettingsGroup):
     scan_interval_ms: Annotated[int, long(100)] = Field(
         default=5000,
         alias="uploader.scan.interval.ms",
-        description="Time in ms between scans of the folders, beside notices of the file system.",
+        description="Time between scans of the folders, which complement file system notifications.",
     )
     hold_dir: Annotated[tuple[str, ...], words("folders, separated by commas", _not_empty)] = Field(
         default=(),
         alias="uploader.hold.dir",
-        description="Folders for hard links to closed segments that are not uploaded yet, so that they survive the "
-        "broker's retention while no uploader runs: one on each file system of the log directories, outside of "
-        "them.",
+        description=(
+            "Folders for hard links to segments that are not uploaded yet, so that they survive the broker's "
+            "retention while no uploader runs. Each file system with log directories needs one, outside of them."
+        ),
     )
     hold_max_files: Annotated[int, integer(10)] = Field(
         default=10000, alias="uploader.hold.max.files", description="Maximum of files held open."
@@ -116,12 +117,12 @@ class UploaderSettings(SettingsGroup):
     hold_min_free_percent: Annotated[int, integer(0, 99)] = Field(
         default=10,
         alias="uploader.hold.min.free.percent",
-        description="Free disk space below which files that the broker has deleted are let go.",
+        description="With less free disk space, release files that the broker has deleted.",
     )
     upload_timeout_ms: Annotated[int, long(1000)] = Field(
         default=300000,
         alias="uploader.upload.timeout.ms",
-        description="Time limit in ms of one try to upload a segment; waits for the rate limit are added.",
+        description="Time limit of one attempt to upload a segment; waits for the rate limit do not count.",
     )
     check_crcs: Annotated[bool, BOOLEAN] = Field(
         default=True,
@@ -131,7 +132,7 @@ class UploaderSettings(SettingsGroup):
     retention_ms: Annotated[int, long(-1)] = Field(
         default=-1,
         alias="uploader.retention.ms",
-        description="Delete stored segments of led partitions when their records are older (ms); -1: never.",
+        description="Delete stored segments of led partitions if all records are older; -1: never.",
     )
     retention_topics: Annotated[
         tuple[str, ...], words("topics, each with `=` and its milliseconds, separated by commas", parse_topic_ms)
@@ -143,8 +144,9 @@ class UploaderSettings(SettingsGroup):
     retention_bytes: Annotated[int, long(-1)] = Field(
         default=-1,
         alias="uploader.retention.bytes",
-        description="Delete the oldest stored segments of a led partition while the others have this many stored "
-        "bytes of log; -1: never.",
+        description=(
+            "Keep at least this many stored log bytes of a led partition, and delete older segments; -1: keep all."
+        ),
     )
     retention_dry_run: Annotated[bool, BOOLEAN] = Field(
         default=True,
@@ -152,42 +154,45 @@ class UploaderSettings(SettingsGroup):
         description="Log what retention would delete, and delete nothing.",
     )
     retention_interval_ms: Annotated[int, long(1000)] = Field(
-        default=3600000, alias="uploader.retention.interval.ms", description="Time in ms between passes of retention."
+        default=3600000, alias="uploader.retention.interval.ms", description="Time between passes of retention."
     )
     snapshots_enabled: Annotated[bool, BOOLEAN] = Field(
         default=True,
         alias="uploader.snapshots.enabled",
-        description="Write a snapshot of the cluster each hour, if there is a broker to ask: settings of topics, ACLs, "
-        "offsets of groups. All uploaders of a cluster together write one.",
+        description=(
+            "Write an hourly snapshot of the cluster, if a broker can be asked: topic settings, ACLs, group "
+            "offsets. All uploaders of a cluster together write one."
+        ),
     )
     snapshots_retention_ms: Annotated[int, long(-1)] = Field(
         default=2592000000,
         alias="uploader.snapshots.retention.ms",
-        description="Delete snapshots that are older (ms), but never the newest; -1: none.",
+        description="Delete older snapshots, but never the newest; -1: never.",
     )
     snapshots_registry_config: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="uploader.snapshots.registry.config",
-        description="File with the properties of a schema registry, `schema.registry.url` and logins, whose schemas "
-        "snapshots hold too.",
+        description=(
+            "Properties file of a schema registry (`schema.registry.url`, logins), to include its schemas in snapshots."
+        ),
     )
     nice: Annotated[int, integer(0, 19)] = Field(
-        default=0, alias="uploader.nice", description="Niceness of the process: lets the broker go first."
+        default=0, alias="uploader.nice", description="Niceness of the process, so that the broker has priority."
     )
     drain_ms: Annotated[int, long(0)] = Field(
-        default=60000,
-        alias="uploader.drain.ms",
-        description="Time in ms for work in progress to end after SIGTERM.",
+        default=60000, alias="uploader.drain.ms", description="Time for work in progress to end after SIGTERM."
     )
     listen: Annotated[tuple[str, int] | None, string("host:port", _listen)] = Field(
         default=None,
         alias="uploader.listen",
-        description="Where `/metrics`, `/healthz`, `/lag` and `/readyz` are served.",
+        description="Address of `/metrics`, `/healthz`, `/lag` and `/readyz`.",
     )
     metrics_topics: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
         default=(),
         alias="uploader.metrics.topics",
-        description="Topics whose lag is also a metric with the label `topic`, 100 at most, in order of name; all "
-        "others are summed as `(other)`. A pattern matches the whole name.",
+        description=(
+            "Topics with a lag metric of their own (label `topic`): the first 100 by name; all others are summed as "
+            "`(other)`. A pattern matches the whole name."
+        ),
     )
     kafka: tuple[tuple[str, SecretStr], ...] = ()

@@ -65,8 +65,8 @@ def compiled(pattern: AnyStr) -> re.Pattern[AnyStr]:
 class Kind:
     """Type of a property.
 
-    ``type`` and ``valid`` describe it in the reference and in errors. ``parse`` raises ValueError, with a reason where
-    ``valid`` is not enough. ``hides`` returns True for texts that must never be shown.
+    ``type`` and ``valid`` describe the accepted texts in the reference and in errors. ``parse`` raises ValueError, with
+    a reason if ``valid`` does not explain the fault. ``hides`` returns True for texts that must never be shown.
     """
 
     type: str
@@ -109,7 +109,8 @@ def long(low: int, high: int = MAX_INT64) -> Kind:
 
 def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str) -> Kind:
     def parse(text: str) -> int:
-        # 20 digits hold every long. int() alone would also accept underscores and digits of other scripts.
+        # 20 digits are enough for every long. ``int()`` alone would also accept underscores and digits of other
+        # scripts.
         if not re.fullmatch(r"[+-]?[0-9]{1,20}", trimmed := text.strip(_JAVA_BLANK)):
             raise ValueError
         number = int(trimmed)
@@ -135,10 +136,10 @@ def multiple(of: int, high: int = MAX_INT32) -> Kind:
 
 
 def choice(*allowed: str) -> Kind:
-    """Return the kind of one word out of a few, in exactly this case."""
+    """Return the kind of one of the ``allowed`` words. Case matters."""
 
     def parse(text: str) -> str:
-        # Compare these words exactly, as the plugin does: a file should mean the same to both.
+        # Compare these words exactly, as the plugin does, so that a file means the same in both programs.
         if text not in allowed:
             raise ValueError
         return text
@@ -147,7 +148,7 @@ def choice(*allowed: str) -> Kind:
 
 
 def choices(*allowed: str) -> Kind:
-    """Return the kind of a list of words out of a few, in exactly this case; repeated words count once."""
+    """Return the kind of a list of ``allowed`` words. Case matters; repeated words count once."""
 
     def parse(text: str) -> tuple[str, ...]:
         words = _split(text)
@@ -184,7 +185,7 @@ def string(valid: str = "", parse: Callable[[str], object] = str) -> Kind:
 
 
 def java_class(valid: str, parse: Callable[[str], object]) -> Kind:
-    """Return the kind of a Java class's name, which ``parse`` maps to its value."""
+    """Return the kind of a Java class's name. ``parse`` maps the name to the setting's value."""
     return Kind("class", valid, parse)
 
 
@@ -216,7 +217,7 @@ def _url(text: str) -> str:
         parts = urlsplit(text)
         complete = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
-        complete = False  # Drop urlsplit's own reason, which quotes the text and perhaps a password.
+        complete = False  # drop urlsplit's reason, which quotes the text, perhaps with a password
     if not complete or re.search(r"[@?#\s]", text):
         raise ValueError
     return text
@@ -228,7 +229,7 @@ SECRET: Final = Kind("password", "not empty", _secret, hides=lambda _: True)
 PATH: Final = Kind("path", "not empty", _path)
 URL: Final = Kind(
     "string",
-    "http:// or https:// and a host, without user, query and fragment",
+    "an http:// or https:// URL without user, query or fragment",
     _url,
     hides=lambda text: "@" in text or "?" in text,  # the text may contain a password, or the signature of a SAS URL
 )

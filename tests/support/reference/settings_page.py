@@ -41,7 +41,7 @@ The names are those of Aiven's Tiered Storage plugin for Apache Kafka. Names mar
 - **Prefix.** If a file has properties that begin with `rsm.config.` (or with its
   `remote.log.storage.manager.impl.prefix`), only those are read, without the prefix.
 - **Values.** One pair of double quotes around a value is removed. The plugin keeps the quotes, so do not quote
-  `key.prefix`. Commas separate the items of a list.
+  `key.prefix`. Commas separate the items of a list. Times (`.ms`) are in milliseconds.
 - **Paths** are relative to the folder of the settings file.
 - **Unknown names** are errors. So are old names: {old_names}.
 - **Trust.** A Python class that a file names runs with your rights. Read only files whose authors you trust.
@@ -71,26 +71,26 @@ SECTIONS: Final = (
     Section("Encryption", "", (EncryptionProperties,)),
     Section(
         "Key pairs",
-        "For each `<id>` that `encryption.key.pairs` lists; an error for any other id.",
+        "For each `<id>` in `encryption.key.pairs`; another id is an error.",
         (KeyPairSettings,),
         f"{PAIRS}.<id>.",
     ),
     Section(
         "Amazon S3",
-        "With `storage.backend.class` `s3`. A credentials file excludes an access key; with neither, the SDK decides.",
+        "For `storage.backend.class=s3`. Without an access key or a credentials file, the SDK finds credentials.",
         (S3Settings, AwsCredentials),
     ),
     Section(
         "Google Cloud Storage",
-        "With `storage.backend.class` `gcs`. Exactly one of the three `storage.gcs.credentials.*` must be set.",
+        "For `storage.backend.class=gcs`. Set exactly one of the three `storage.gcs.credentials.*`.",
         (GcsSettings,),
     ),
     Section(
         "Azure Blob Storage",
-        "With `storage.backend.class` `azure`: a connection string alone, or an account name or SAS token without it.",
+        "For `storage.backend.class=azure`. Set a connection string, or else an account name or a SAS token.",
         (AzureSettings,),
     ),
-    Section("SOCKS5 proxy", "Host and port are required once any of these is set.", (ProxySettings,)),
+    Section("SOCKS5 proxy", "If any of these is set, host and port are required.", (ProxySettings,)),
     Section("Reading", "", (FetchSettings, ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
     Section(
         "The uploader",
@@ -105,7 +105,7 @@ SECTIONS: Final = (
     ),
     Section(
         "Rules of places",
-        f"For each name that `{RULES}` lists. `storage.*` under it replace properties of the settings for that store.",
+        f"For each name in `{RULES}`. `storage.*` below the name replace the settings' properties for that store.",
         (EndpointRule,),
         f"{RULES}.<name>.",
     ),
