@@ -39,7 +39,7 @@ def test_only_a_format_of_text_goes_to_a_terminal_unasked(name: str, monkeypatch
     if bytes_in_terminal(data) == data:
         assert Target.parse(Rows(row_format=name)) == Target(None, name)
     else:
-        with pytest.raises(ConfigError, match=r"^this is binary and would upset a terminal: give -o FILE"):
+        with pytest.raises(ConfigError, match=r"^binary output would upset a terminal: give -o FILE"):
             Target.parse(Rows(row_format=name))
     assert Target.parse(Rows(row_format=name, output=Path("-"))) == Target(None, name)
 
@@ -61,7 +61,7 @@ def test_a_new_row_is_all_that_a_format_needs(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(sys, "stdout", Terminal())
     row = replace(WRITERS["parquet"], other_endings=(".zyx",))
     monkeypatch.setattr(writers, "WRITERS", {**WRITERS, "xyz": row})
-    with pytest.raises(ConfigError, match="this is binary"):
+    with pytest.raises(ConfigError, match="binary output"):
         Target.parse(Rows(row_format="xyz"))
     for ending in ("xyz", "ZYX"):
         path = tmp_path / f"a.{ending}"

@@ -39,11 +39,11 @@ def check_arguments(scopes: Scopes, stop: int | AtTime | None, segment: object) 
     if segment is None:
         return
     if stop is not None:
-        raise ConfigError("segment and stop exclude each other: name one segment, or where to end")
+        raise ConfigError("segment and stop exclude each other: give one of them")
     if isinstance(segment, bool) or not isinstance(segment, int | Uuid):
         raise ConfigError(f"segment is of the type {type(segment).__name__}; give the offset it begins at, or its id")
     if not names_one_topic or len(scopes.partitions or ()) != 1:
-        raise ConfigError("segment is one of a partition: name its topic, and partitions= as one number")
+        raise ConfigError("segment needs its partition: name one topic, and give partitions= as one number")
 
 
 def plan_removal(

@@ -24,7 +24,7 @@ LINES = [
     ("keys seal k", "keys seal needs --kms: tieredstore keys seal ID --kms NAME --kms-key KEY"),
     ("keys new k --activate", "--activate changes a settings file: give --settings FILE (-c)"),
     ("keys new", "keys new needs ID: tieredstore keys new ID"),
-    ("keys rotate t -p x --store .", "-p is 'x': it must be as 3, as 0,2 or as 4-7"),
+    ("keys rotate t -p x --store .", "-p is 'x': it must have the form 3, 0,2 or 4-7"),
     ("verify --level all", "--level is 'all': it must be one of listing, index, data"),
     ("verify --sample some --store .", "--sample is 'some': give a percentage, as 5%"),
     ("verify --from soon --store .", "--from is 'soon', not an offset or a time"),

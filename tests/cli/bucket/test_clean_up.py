@@ -122,7 +122,7 @@ def test_rm_of_a_topic_asks_which_one_is_meant_and_leaves_leftovers_to_gc(root: 
     assert count(root) == 20
     done = run(root, "rm", "events", "--yes")
     assert (done.code, count(root)) == (0, 2)
-    assert "1 without a manifest: gc takes them when they are old" in done.text
+    assert "1 without a manifest: gc deletes them when they are old" in done.text
     assert run(root, "gc", "--yes").code == 0
     assert count(root) == 0
 
@@ -198,6 +198,6 @@ def test_du_of_the_listing_alone_reads_no_manifest(root: Path) -> None:
 def test_a_hold_of_a_topic_that_is_not_there_is_placed_and_told(root: Path) -> None:
     misspelt = run(root, "holds", "place", "case-1", "evnets")
     assert misspelt.code == 0
-    assert "no segment of a topic 'evnets' is stored: is it spelled as it should be?" in misspelt.stderr
+    assert "no segment of a topic 'evnets' is stored: check the spelling" in misspelt.stderr
     assert run(root, "holds", "place", "case-2", "events").stderr == ""
     assert run(root, "holds", "place", "case-3").stderr == ""

@@ -127,7 +127,7 @@ def test_prices_are_looked_at_before_the_bucket(root: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--by day", "--prices are of topics and partitions: leave --by day out"),
+        ("--by day", "--prices works by topic or partition: leave out --by day"),
         ("--listing", "--prices needs the manifests: leave --listing out"),
     ],
 )
@@ -150,4 +150,4 @@ def test_a_damaged_manifest_is_named(root: Path) -> None:
     next(root.rglob("*.rsm-manifest")).write_text("{}")
     done = run(root)
     assert done.code == 0
-    assert "1 segment with a damaged manifest, which count as stored alone (see verify)" in done.stderr
+    assert "1 segment with a damaged manifest: only the stored bytes count (see verify)" in done.stderr

@@ -83,7 +83,7 @@ def test_an_existing_file_is_never_changed(folder: Path) -> None:
 
 WRONG = {
     "absent": ("absent.properties: there is no such settings file", None),
-    "no plugin": ("has no settings of tiered storage: a broker's begin with rsm.config.", {}),
+    "no plugin": ("has no settings of tiered storage: in a broker's file they begin with rsm.config.", {}),
     "no store": ("has no settings of tiered storage", {"chunk.size": "1"}),
     "invalid": ("chunk.size", {"storage.backend.class": "filesystem", "storage.root": "x", "chunk.size": "big"}),
 }

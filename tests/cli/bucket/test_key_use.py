@@ -97,7 +97,7 @@ def test_rotate_then_check_then_retire(root: Path, both: Path, new_alone: Path) 
     for settings in (both, new_alone):
         early = tieredstore("keys", "list", "key1", "-c", settings)
         assert (early.code, early.text.split()[0], early.text.split()[-1]) == (5, "cached", until[1])
-        assert "ask again when their caches have let these go" in early.stderr
+        assert "run this again when their caches have expired" in early.stderr
     let_caches_forget(root)
     retired = tieredstore("keys", "list", "key1", "-c", new_alone)
     assert (retired.code, retired.stdout) == (0, b"")
@@ -161,7 +161,7 @@ def test_a_pair_that_is_not_on_the_ring_ends_with_4_and_is_named(new_alone: Path
     done = tieredstore("keys", "rotate", "--yes", "-c", new_alone)
     assert done.code == 4
     assert done.stderr.count("key pair 'key1', which is not on the ring") == len(OLD)
-    assert f"{len(OLD)} that need a pair that is not on the ring" in done.text
+    assert f"{len(OLD)} with a key pair that is not on the ring" in done.text
     without = tieredstore("keys", "rotate", "--yes", "--store", f"file://{root}")
     without.fails(2, "encryption.key.pair.id (the new pair)")
 
@@ -224,4 +224,4 @@ def test_the_table_names_the_active_pair_and_a_misspelt_one_is_told(both: Path) 
     assert [line.split()[-1] for line in lines[2:]] == ["yes", "active"]
     misspelt = tieredstore("keys", "list", "kye1", "-c", both)
     assert misspelt.code == 0
-    assert "the settings list no key pair 'kye1': is it spelled as it should be?" in misspelt.stderr
+    assert "the settings list no key pair 'kye1': check the spelling" in misspelt.stderr

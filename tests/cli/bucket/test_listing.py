@@ -251,7 +251,7 @@ def test_topics_partitions_and_a_window_narrow_a_listing(tmp_path: Path) -> None
     assert both[0].split()[:3] == ["TOPIC", "OFFSET", "LAST"]
     assert both[-1].startswith("total ")
     alone = tieredstore("ls", "-c", settings, "-p", 1)
-    alone.fails(2, "tieredstore: -p and --topic-id narrow a topic: name it too\n")
+    alone.fails(2, "tieredstore: -p and --topic-id select within a topic: name the topic too\n")
     absent = tieredstore("ls", "-c", settings, "txn", "-p", "0-2")
     absent.fails(3, "topic 'txn' has no partitions 1 to 2 in the bucket: it has 0")
 
@@ -259,10 +259,10 @@ def test_topics_partitions_and_a_window_narrow_a_listing(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--until yesterday", "--until compares with brokers: name them by --bootstrap-server"),
+        ("--until yesterday", "--until compares with brokers: give --bootstrap-server"),
         ("--until 7 --bootstrap-server localhost:1", "--until is 7, an offset: give a time"),
         ("--until soon --bootstrap-server localhost:1", "--until is 'soon', not an offset or a time"),
-        ("--until -1h --from 7 --bootstrap-server localhost:1", "leave --from and --to out"),
+        ("--until -1h --from 7 --bootstrap-server localhost:1", "leave out --from and --to"),
     ],
 )
 def test_until_is_a_time_and_needs_brokers(line: str, words: str, settings: Path) -> None:

@@ -125,7 +125,7 @@ def test_new_records_are_followed_until_interrupted(tiered: TieredTopic, setting
 def test_what_cannot_be_is_one_sentence(tiered: TieredTopic, settings: Path) -> None:
     asked = ("cat", "-c", settings, tiered.topic)
     for wrong, words in (
-        (("-X", "secret"), "is not NAME=VALUE"),
+        (("-X", "secret"), "must be NAME=VALUE"),
         (("-X", "client.id=me"), "no broker is named: give --bootstrap-server HOST:PORT"),
         (("-f", "--to", "3"), "--follow has no end"),
         (("--bootstrap-server", "b:1", "-X", "no.such=1"), "no.such"),

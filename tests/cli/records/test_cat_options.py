@@ -185,16 +185,16 @@ def test_grep_shows_records_whose_key_or_value_match(pattern: str) -> None:
         ("--value json:none.json", "none.json cannot be read"),
         ("--on-loss skip", "--on-loss is 'skip': it must be one of fail, report"),
         ("--invalid skip", "--invalid is 'skip': it must be one of fail, null"),
-        ("-o -", "-o - has one stream of rows: say its --format"),
+        ("-o -", "-o - has no file name: give --format"),
         ("-o x.csv --follow", "--follow has no end: leave -o out"),
-        ("-o x.csv --format jsonl", "x.csv is a name for csv, and jsonl is asked for"),
-        ("-o folder -n 3", "folder is a folder, which gets all records of the offsets that it covers: leave -n out"),
+        ("-o x.csv --format jsonl", "x.csv is a name for csv, but the format is jsonl"),
+        ("-o folder -n 3", "folder is a folder, and its files must be complete: leave -n out"),
         ("-o folder --grep x", "leave --grep out, or name a file"),
         ("--group g", "no broker is named, which --group needs: give --bootstrap-server HOST:PORT"),
         ("--group g -p 3", "--group shares the whole topic and commits written offsets: leave -p out"),
         ("--group g --to 3", "leave --to out"),
         ("--group g -o x.csv", "leave -o FILE out"),
-        ("-p 1-0", "it must be as 3, as 0,2 or as 4-7"),
+        ("-p 1-0", "it must have the form 3, 0,2 or 4-7"),
         ("--follow --to 3", "--follow has no end"),
         ("--grep (", "--grep '(' is not a regular expression"),
         *((f"-n={wrong}", "") for wrong in ("0", "-1", "x", "1.5", "")),
@@ -261,7 +261,7 @@ def test_keys_and_values_are_read_as_types(bucket: Bucket, tmp_path: Path) -> No
     done = cat_bucket(bucket, "--value", "json", "--invalid", "null", "--grep", "n.*1", *OFFSETS)
     assert done.text.split() == ["0", "0"]
     cat_bucket(bucket, "--value", f"json:{schema}", "--grep", "1").fails(
-        2, "--grep matches bytes and text, and --value"
+        2, "--grep matches only bytes and text, but --value"
     )
     assert cat_bucket(bucket, "--value", "bytes").clean().stdout == cat_bucket(bucket).clean().stdout
 
@@ -295,7 +295,7 @@ def test_an_offset_of_a_long_log_that_looks_like_a_day_is_told_as_what_it_is_tak
     bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), [batch], range(20260101, 20260103))
     done = cat_bucket(bucket, "--from", 20260101, *OFFSETS)
     assert shown(done) == [(0, 20260101), (0, 20260102)]
-    assert done.stderr == "tieredstore: --from 20260101 is taken for an offset; a day is written 2026-01-01\n"
+    assert done.stderr == "tieredstore: --from 20260101 is read as an offset; a day is written 2026-01-01\n"
 
 
 def test_many_partitions_that_end_before_a_number_are_one_line(bucket: Bucket) -> None:

@@ -48,7 +48,7 @@ def test_without_a_word_all_partitions_are_meant() -> None:
     ],
 )
 def test_text_that_names_no_partitions_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="it must be as 3, as 0,2 or as 4-7"):
+    with pytest.raises(ConfigError, match="it must have the form 3, 0,2 or 4-7"):
         parse_partitions([text])
 
 

@@ -304,7 +304,7 @@ def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: K
             "--from 5 is after --to 3: the window ends before it begins",
         ),
         (["orders", "--generation", 2, "--from", "soon"], "--from is 'soon', not an offset or a time"),
-        (["orders", "--generation", 2, "-p", "x"], "-p is 'x': it must be as 3, as 0,2 or as 4-7"),
+        (["orders", "--generation", 2, "-p", "x"], "-p is 'x': it must have the form 3, 0,2 or 4-7"),
     ],
 )
 def test_what_a_backfill_cannot_do_is_said_before_anything_is_opened(

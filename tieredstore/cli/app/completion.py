@@ -1,11 +1,11 @@
 """Shell completion of topics, partitions and offsets, with names from the bucket.
 
-Reading a bucket may take long, and the shell waits. So a forked child reads the bucket and writes its answer into a
-file of the user's cache folder. The command waits 0.8 s for a first answer, then offers what the file contains. If that
-was too short, the child continues for some seconds, so that the next attempt has an answer. Errors never reach the
+Reading a bucket may take long, while the shell waits. So a forked child reads the bucket and writes its answer into a
+file in the user's cache folder. The command waits 0.8 s for an answer, then offers what the file contains. If there is
+no answer by then, the child continues for some seconds, so that the next attempt has one. Errors never reach the
 screen.
 
-Separate from ``options``, which only names these functions: this module forks and opens a bucket.
+This module is separate from ``options``, which only names the functions here, because it forks and opens a bucket.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _topic(ctx: Any) -> str | None:
 
 
 def _text(ctx: Any, *names: str) -> str | None:
-    """Return the value of the first parameter that is given; None if that parameter has several values."""
+    """Return the value of the first of these parameters that is given; None if it has several values."""
     given = _texts(ctx, *names)
     return given[0] if len(given) == 1 else None
 
@@ -100,8 +100,8 @@ def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int |
         from tieredstore.ops.bucket import open_bucket
         from tieredstore.remote.stores import settings_of
 
-        # Log nothing in this child process: errors must not appear while the user types, and the command will report
-        # them.
+        # This child process logs nothing: errors must not appear while the user types, and the command itself will
+        # report them.
         logging.disable(logging.CRITICAL)
         with open_bucket(settings_of(settings, store=store)) as place:
             write_answer(path, legal_names(_look_up(place, topic, partition)))
@@ -130,7 +130,7 @@ def _look_up(place: Bucket, topic: str | None, partition: int | None) -> Iterabl
 
 
 def legal_names(names: Iterable[str]) -> Names:
-    """Drop names that Kafka does not allow: a bucket may hold them, and a shell could run their contents."""
+    """Drop names that Kafka does not allow: a bucket may contain any name, and a shell could run a command in it."""
     return tuple(name for name in names if _LEGAL.fullmatch(name))[: 10 * _MAX_NAMES]
 
 
@@ -138,8 +138,8 @@ def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
     """Let a child read, and wait until it is done or ``wait_s`` is over."""
     looked, done = os.pipe()
     with warnings.catch_warnings():
-        # Suppress the warning of newer Pythons about forks beside threads: here the threads only wait, and hold no
-        # lock.
+        # Newer Pythons warn about a fork in a process with threads. Here the threads only wait and hold no lock, so
+        # suppress the warning.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -147,7 +147,7 @@ def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
             _leave_terminal()
             look()
         finally:
-            # End at once: errors are dropped, and nothing of the parent may be undone here.
+            # End without cleanup: the child's errors are dropped, and it must not run the parent's exit handlers.
             os._exit(0)
     os.close(done)
     try:
@@ -159,7 +159,7 @@ def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
 
 
 def _leave_terminal() -> None:
-    """In the child: leave the terminal's session, discard all output, and set the time at which to end."""
+    """In the child, leave the terminal's session, discard all output, and limit the time that the child may run."""
     os.setsid()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(signum, signal.SIG_DFL)
@@ -172,9 +172,7 @@ def _leave_terminal() -> None:
 
 
 def answer_path(settings: str | None, store: str | None, question: object) -> Path:
-    """Return the file of an answer. Its name is a hash of the settings file's present state, the URL and the
-    question.
-    """
+    """Return an answer's file. Its name is a hash of the settings file's name and time, the URL and the question."""
     from hashlib import sha256
 
     subject: list[object] = [None if store is None else redacted(store), str(Path.cwd()), question]

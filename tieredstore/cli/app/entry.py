@@ -1,4 +1,6 @@
-"""Entry of the command line. Signals end the process quietly from here on, while the rest is still being imported."""
+"""The start of the program. From here on signals end the process without a traceback, even during the imports that
+follow.
+"""
 
 from __future__ import annotations
 

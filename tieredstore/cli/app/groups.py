@@ -23,7 +23,7 @@ from typer.models import OptionInfo
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Options that go together; ``PANEL`` is their heading in the help."""
+    """A group of related options. ``PANEL`` is its heading in the help."""
 
     PANEL: ClassVar[str] = "Options"
 

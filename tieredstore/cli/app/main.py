@@ -25,7 +25,7 @@ from tieredstore.cli.terminal.streams import StandardOutputFailedError
 from tieredstore.errors import ConfigError, TieredStoreError, quoted
 from tieredstore.installation import Extra
 
-Verbose: TypeAlias = Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")]
+Verbose: TypeAlias = Annotated[bool, typer.Option("-v", "--verbose", help="Verbose output on stderr.")]
 
 _RANGE: Final = re.compile(r"(\d+)<=x<=(\d+)")
 _LEAST: Final = re.compile(r"x>=(\d+)")
@@ -51,7 +51,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands, each with the whole first sentence of its help."""
+    """A group of commands. Its help lists each command with the whole first paragraph of the command's help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Report errors in ``args`` as wrong usage of this group."""
@@ -113,7 +113,7 @@ class _Commands(Mapping[str, Any]):
 
 @functools.cache
 def load_command(entry: Entry) -> Any:
-    """Import a command and give it and its subcommands our help and the option ``-v``."""
+    """Import a command. Give it and its subcommands the help of this module and the option ``-v``."""
     loaded = entry.load()
     if not isinstance(loaded, typer.Typer):
         app = typer.Typer(add_completion=False)
@@ -148,7 +148,7 @@ def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
 
 @contextlib.contextmanager
 def _of_context(context: Any) -> Generator[None]:
-    """Add the command to usage errors of the block: the parser does not always name it."""
+    """Add the command to usage errors that the block raises, because the parser does not always name it."""
     try:
         yield
     except UsageProblem as problem:
@@ -243,7 +243,7 @@ def options(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Show the version; with --json also that of the JSON.",
+            help="Show the version; with --json also the version of the JSON output.",
         ),
     ] = False,
 ) -> None:
@@ -260,7 +260,7 @@ def options(
 
 @functools.cache
 def program() -> Any:
-    """Make the parser once. For tests, which run many commands in a process, this is most of a command's cost."""
+    """Make the parser once: tests run many commands in one process, and the parser takes most of a command's time."""
     return typer.main.get_command(app)
 
 
@@ -269,7 +269,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (asked := list(sys.argv[1:] if arguments is None else arguments)) in VERSION:
         return show_version(asked)
     try:
-        # Standalone mode would report wrong usage in its own way. The result is the exit code of typer.Exit.
+        # In standalone mode, the parser would report wrong usage in its own words. The result is the exit code of
+        # typer.Exit.
         code = int(cast("int | None", program()(args=arguments, prog_name="tieredstore", standalone_mode=False)) or 0)
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)
@@ -302,7 +303,7 @@ _MEANT: Final[Mapping[str, str]] = {
     "read": "cat", "records": "cat", "remove": "rm", "segments": "ls", "size": "du", "sql": "query",
     "stat": "inspect", "sync": "mirror", "tail": "cat --follow", "topics": "ls", "validate": "verify", "view": "cat",
 }  # fmt: skip
-"""Names that other tools use for commands, and ours."""
+"""Commands' names in other tools, and the names of the same commands here."""
 
 _MOVED: Final[Mapping[str, str]] = {
     "keys add": "keys new", "keys check": "keys list", "keys generate": "keys new", "lifecycle": "doctor",

@@ -73,7 +73,7 @@ class Store(Group):
         typer.Option(
             "--store",
             metavar="URL|DIR",
-            help="Instead of the settings' store, or without settings: s3://bucket/prefix, gs://…, "
+            help="A store to use without settings, or in place of the settings' store: s3://bucket/prefix, gs://…, "
             "az://container/prefix, or a folder.",
         ),
     ] = None
@@ -84,7 +84,7 @@ class Store(Group):
         return self.settings is not None or self.url is not None
 
     def read_settings(self) -> Settings:
-        """Return the settings: those of the file, those of the URL, or the file's with the URL as the store.
+        """Return the settings of the file, or of the URL; with both, the file's settings with the URL as the store.
 
         Raise ConfigError if neither is given.
         """
@@ -111,9 +111,9 @@ class Store(Group):
 
 @contextlib.contextmanager
 def naming_other_prefix(bucket: Bucket, *, is_all: bool) -> Generator[None]:
-    """If the bucket's prefix has no segment, name on stderr another one that has some.
+    """If the bucket's prefix has no segments, name another prefix with segments on stderr.
 
-    Look at the end of a block about all segments (``is_all``), and if the block does not find what it needs.
+    Search for another prefix if the block raises ResourceNotFoundError; with ``is_all``, also at the end of the block.
     """
     try:
         yield
@@ -143,7 +143,7 @@ class Cluster(Group):
         typer.Option(
             "--bootstrap-server",
             metavar="HOST:PORT",
-            help="The Kafka cluster whose topics these are; several brokers as host:port,host:port.",
+            help="The Kafka cluster of these topics; several brokers as host:port,host:port.",
         ),
     ] = None
     kafka_config: Annotated[
@@ -152,7 +152,7 @@ class Cluster(Group):
     ] = None
     kafka_property: Annotated[
         list[str] | None,
-        typer.Option("-X", "--kafka-property", metavar="NAME=VALUE", help="One of them; may be given several times."),
+        typer.Option("-X", "--kafka-property", metavar="NAME=VALUE", help="A client property; may be repeated."),
     ] = None
 
     def needed(self) -> Mapping[str, str]:
@@ -176,7 +176,7 @@ class Cluster(Group):
             name, equals, value = text.partition("=")
             if not equals or not name.strip():
                 # Do not show the text: it may be a password whose name was forgotten.
-                raise ConfigError("a property of the Kafka client (-X) is not NAME=VALUE, as client.id=tieredstore is")
+                raise ConfigError("a property of the Kafka client (-X) must be NAME=VALUE, as client.id=tieredstore")
             client[name.strip()] = value
         if self.bootstrap_server is not None:
             client[_SERVERS] = self.bootstrap_server
@@ -191,18 +191,18 @@ Partitions: TypeAlias = Annotated[
         "-p",
         "--partitions",
         metavar="P",
-        help="Only these partitions: 3, or 0,2, or 4-7. All without it.",
+        help="Only these partitions, such as 3, 0,2 or 4-7; default: all.",
         autocompletion=complete_partition,
     ),
 ]
 _TopicId: TypeAlias = Annotated[
-    str | None, typer.Option("--topic-id", metavar="ID", help="Which topic, if one of this name was created again.")
+    str | None, typer.Option("--topic-id", metavar="ID", help="Topic id, if the topic was deleted and re-created.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Topics(Group):
-    """The topics and partitions to use; none means all."""
+    """The topics and partitions to use. Without topics, a command uses all."""
 
     PANEL: ClassVar[str] = "Topics"
     topics: Annotated[
@@ -223,7 +223,7 @@ class Topics(Group):
         Without ``of_all``, raise ConfigError for partitions or an id that are given without a topic.
         """
         if not of_all and not self.topics and (self.partitions not in (None, [ALL]) or self.topic_id):
-            raise ConfigError("-p and --topic-id narrow a topic: name it too")
+            raise ConfigError("-p and --topic-id select within a topic: name the topic too")
         return _which(self.partitions, self.topic_id, work)
 
 
@@ -243,7 +243,7 @@ class OneTopic(Group):
 
 @dataclass(frozen=True, slots=True)
 class Address(Group):
-    """One segment: by topic, partition, and the offset that it begins at or its id."""
+    """A segment, named by topic, partition, and base offset or segment id."""
 
     PANEL: ClassVar[str] = "Segment"
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)]
@@ -306,8 +306,8 @@ From: TypeAlias = Annotated[
         "--from",
         rich_help_panel="Window",
         metavar="OFFSET|TIME",
-        help="The first offset, or the first record of a time or later: 2026-01-31T08:00Z, 10:00, yesterday, "
-        "-1h, now, @MS. Without a zone it is UTC.",
+        help="Start: an offset, or the first record at or after a time: 2026-01-31T08:00Z, 10:00, yesterday, "
+        "-1h, now, @MS. Times without a zone are UTC.",
         autocompletion=complete_offset,
     ),
 ]
@@ -351,7 +351,7 @@ class FromTo(Group):
 
 RegistryUrl: TypeAlias = Annotated[
     str | None,
-    typer.Option("--registry", metavar="URL", help="Where the schemas of Avro's messages are, by their ids."),
+    typer.Option("--registry", metavar="URL", help="URL of the schema registry, for Avro messages."),
 ]
 RegistryConfig: TypeAlias = Annotated[
     Path | None,
@@ -366,21 +366,22 @@ class Values(Group):
     PANEL: ClassVar[str] = "Values"
     key: Annotated[
         list[str] | None,
-        typer.Option("--key", metavar="TYPE", help="What keys are read as, in the words of --value."),
+        typer.Option("--key", metavar="TYPE", help="Type of the keys; takes the same values as --value."),
     ] = None
     value: Annotated[
         list[str] | None,
         typer.Option(
             "--value",
             metavar="TYPE",
-            help="bytes, text, json, json:SCHEMA, avro:SCHEMA (files), avro by --registry; of one topic: orders=text.",
+            help="Type of the values: bytes, text, json, json:FILE, avro:FILE (a schema), or avro with --registry; "
+            "for one topic: orders=text.",
         ),
     ] = None
     registry: RegistryUrl = None
     registry_config: RegistryConfig = None
     invalid: Annotated[
         Literal["fail", "null"],
-        typer.Option("--invalid", help="Keys and values that are not of their type: an error, or null."),
+        typer.Option("--invalid", help="Stop with an error if a key or value is not of its type, or read it as null."),
     ] = "fail"
 
 
@@ -390,10 +391,10 @@ class Records(Group):
 
     PANEL: ClassVar[str] = "Records"
     isolation: Annotated[
-        Isolation, typer.Option("--isolation", help="read_uncommitted has aborted and open transactions too.")
+        Isolation, typer.Option("--isolation", help="read_uncommitted also shows aborted and open transactions.")
     ] = DEFAULT_ISOLATION
     on_loss: Annotated[
-        Literal["fail", "report"], typer.Option("--on-loss", help="What to do where offsets are in no segment.")
+        Literal["fail", "report"], typer.Option("--on-loss", help="What to do if offsets are in no segment.")
     ] = "fail"
 
 
@@ -408,7 +409,7 @@ ToFile: TypeAlias = Annotated[
     ),
 ]
 _AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="One JSON object per line, then a summary; records have none.")
+    bool, typer.Option("--json", help="One JSON object per line, then a summary (for records, no summary).")
 ]
 
 
@@ -423,7 +424,7 @@ class Rows(Group):
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help=f"{formats_text()}; without it what FILE ends with, and on the screen a table.",
+            help=f"{formats_text()}; default: by FILE's ending, or a table on the screen.",
         ),
     ] = None
     as_json: _AsJson = False
@@ -437,7 +438,7 @@ class Output(Group):
     PANEL: ClassVar[str] = "Output"
     as_json: _AsJson = False
     wide: Annotated[
-        bool, typer.Option("--wide", help="All columns, ids too, however long the lines get; nothing is cut.")
+        bool, typer.Option("--wide", help="Show all columns, including ids, and cut nothing; lines may get long.")
     ] = False
 
 
@@ -473,7 +474,7 @@ class Apply(Group):
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", rich_help_panel="Work", help="Only show what would be done.")
 ]
-"""Option ``--dry-run`` of commands that only add to a bucket: without it they act at once."""
+"""Option ``--dry-run`` of commands that only add to a bucket. Without it they act at once."""
 
 MinAge: TypeAlias = Annotated[
     str,
@@ -484,7 +485,7 @@ MinAge: TypeAlias = Annotated[
 """Option of commands that collect garbage."""
 
 Count: TypeAlias = Annotated[
-    int | None, typer.Option("-n", metavar="N", min=1, rich_help_panel="Output", help="End after so many records.")
+    int | None, typer.Option("-n", metavar="N", min=1, rich_help_panel="Output", help="Stop after N records.")
 ]
 """Option of commands that show records."""
 
@@ -503,15 +504,13 @@ GroupName: TypeAlias = Annotated[
         help="Join this consumer group: share the topic, resume at its offsets, commit written offsets.",
     ),
 ]
-"""A consumer group."""
 
 Prices: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--prices", metavar="FILE", help="Price file, TOML or JSON, as examples/prices.toml: show monthly costs too."
+        "--prices", metavar="FILE", help="Also show monthly costs, by this price file (like examples/prices.toml)."
     ),
 ]
-"""Prices."""
 
 Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that is due now, then exit.")]
 """For services."""
@@ -519,13 +518,13 @@ Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that 
 BACKUP: Final = typer.Option(
     "--backup",
     metavar="FILE",
-    help="Settings of a pipeline, or of Secor, that keeps the same topics raw; to restore, also of a store of batches.",
+    help="Settings of a pipeline or Secor that stores the same topics raw; to restore, also of a store of batches.",
 )
 """Option of commands that read records from elsewhere than segments."""
 
 JsonLogs: TypeAlias = Annotated[
     bool,
-    typer.Option("--json-logs", rich_help_panel="Output", help="Log lines of JSON, for a collector of logs."),
+    typer.Option("--json-logs", rich_help_panel="Output", help="Write log lines as JSON, for a log collector."),
 ]
 """For services."""
 
@@ -558,7 +557,7 @@ def parse_option(option: str, text: str | None) -> int | AtTime | None:
 
 
 def parse_time(option: str, text: str | None) -> AtTime | None:
-    """Parse the time that an option gives, as :func:`parse_option` does; raise ConfigError for an offset too."""
+    """Parse the time that an option gives, as :func:`parse_option` does. Raise ConfigError also for an offset."""
     from tieredstore.query.positions import time_of
 
     return time_of(option, parse_option(option, text))
@@ -597,5 +596,5 @@ def _ranges(text: str) -> Iterator[range]:
         match = _RANGE.fullmatch(part.strip(" "))
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last <= MAX_INT32:
-            raise ConfigError(f"-p is {excerpt(text)!r}: it must be as 3, as 0,2 or as 4-7")
+            raise ConfigError(f"-p is {excerpt(text)!r}: it must have the form 3, 0,2 or 4-7")
         yield range(first, last + 1)

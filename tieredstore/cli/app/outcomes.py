@@ -29,10 +29,11 @@ OUTCOME: Final[Row[Outcome]] = attributes_of(Outcome)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A tool's words for a person: ``noun`` for its items, ``done`` for the main result, and others by code.
+    """A tool's words in output for people: ``noun`` for its items, ``done`` for the main result, and others by outcome
+    code.
 
-    ``show`` returns a line for an item, or None if the sums are enough. If an item is kept for a code of ``stopping``,
-    the command exits with 6, because it did not do what was asked.
+    ``show`` returns a line for an item, or None if the sums are enough. If an item is kept with an outcome code in
+    ``stopping``, the command did not do what the user asked: it exits with 6.
     """
 
     noun: str
@@ -42,7 +43,7 @@ class Words:
     doing: str
     stopping: frozenset[str] = frozenset()
     also: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Words for the codes of other changes than ``done``, which are counted separately."""
+    """Words for the outcome codes of further changes, which are counted separately from ``done``."""
     exit_codes: Mapping[str, int] = field(default_factory=dict[str, int])
     """The exit code for items with these codes; ``show`` must have reported them."""
     has_sizes: bool = True
@@ -95,7 +96,7 @@ class Teller:
     def sentence(self) -> str:
         """Return how many items are done, with their bytes."""
         done = f"{counted(self.changed, self.words.noun)} {'would be ' if self.is_plan else ''}{self.words.done}"
-        unknown = f", and {human_count(self.unsized)} whose size the store does not tell" if self.unsized else ""
+        unknown = f", and {human_count(self.unsized)} of unknown size" if self.unsized else ""
         return f"{done} ({human_bytes(self.size)}{unknown})" if self.changed and self.words.has_sizes else done
 
     def count_up(self, words: Mapping[str, str]) -> str:
@@ -152,7 +153,7 @@ def tell_all(act: Callable[[OnOutcome], Totals], teller: Teller, store: ObjectSt
 
 
 def totals_of(act: Callable[[], Totals]) -> tuple[Totals, PartlyDoneError | None]:
-    """Call ``act``. Return its totals, and the error for failed items, or None."""
+    """Call ``act``. Return its totals and, if items failed, the error."""
     try:
         return act(), None
     except PartlyDoneError as error:
@@ -162,8 +163,8 @@ def totals_of(act: Callable[[], Totals]) -> tuple[Totals, PartlyDoneError | None
 def finish(teller: Teller, totals: Totals, failure: PartlyDoneError | None, stays: list[JsonValue]) -> None:
     """Print the summary, and end with the code of the first failure.
 
-    If items failed without an error of their own, raise PartlyDoneError. If items were kept although the user named
-    them, end with exit code 6.
+    If items failed and no item has an error, raise PartlyDoneError. If items were kept although the user named them,
+    end with exit code 6.
     """
     teller.sum_up(totals, stays)
     code = next((code for name, code in teller.words.exit_codes.items() if teller.counts[name]), None)
@@ -179,7 +180,7 @@ def finish(teller: Teller, totals: Totals, failure: PartlyDoneError | None, stay
 
 
 def say_what_stays(store: ObjectStore) -> list[JsonValue]:
-    """Report on stderr which storage a deletion does not free; return the same for scripts."""
+    """Report on stderr which storage a deletion does not free. Return the same sentences for scripts."""
     from tieredstore.backends.base import admin_of
 
     sentences = list(admin_of(store).kept_after_delete())

@@ -1,7 +1,7 @@
-"""One command in its own process: streams, signals, exit. Imports little, and no command.
+"""The process of one command: its streams, signals and exit. This module imports little, and no command.
 
-``entry`` imports this module after it has arranged that signals end the process quietly. ``--version`` gets along
-without the parser.
+``entry`` imports this module after it has arranged that signals end the process quietly. ``--version`` runs without the
+parser.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run(command: Callable[[], int]) -> NoReturn:
 
         def output_failed(error: StandardOutputFailedError) -> None:
             _complain_of(error)
-            # Do not wait for work in progress: nobody reads its output any more, and closing it may wait for a store.
+            # Nobody reads the output any more, so do not wait for work in progress, which may wait for a store.
             interruption.end_soon(error.exit_code)
 
         output, complaints = take_streams(output_failed)

@@ -1,14 +1,15 @@
-"""The table of commands: the core's own, and those of optional parts by the entry point ``tieredstore.commands``.
+"""The table of commands: those of the core, and those of optional parts, found by the entry point
+``tieredstore.commands``.
 
-An entry has its name and summary without importing its module, so that help, completion and other commands do not
-import it either. An optional part's entry point names its own table::
+An entry contains a command's name and summary, so that help and completion do not import the command's module. An
+optional part's entry point names its own table::
 
     [project.entry-points."tieredstore.commands"]
     uploader = "tieredstore.uploader.cli:COMMANDS"
 
 An entry with a name like ``cat --group`` is not a command, but implements that option.
 
-Entry points are read only if the core has no command of the name.
+Entry points are read only if the core has no command with the requested name.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _GROUP: Final = "tieredstore.commands"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command or a group of commands, with the effect of each; ``summary`` is the help's first paragraph."""
+    """A command or a group of commands, with the effect of each command. ``summary`` is the help's first paragraph."""
 
     name: str
     summary: str
@@ -96,7 +97,7 @@ def read_tables(points: Iterable[EntryPoint]) -> list[Entry]:
 _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
     "upload": (
         "adds",
-        "Copy the closed segments of a broker's disk into the store; those that are there already are skipped.",
+        "Copy the closed segments on a broker's disk into the store; skip segments that are already there.",
     ),
     "ls": ("reads", "List topics, partitions and segments: offsets, sizes, ratio, time span."),
     "inspect": (
@@ -107,17 +108,17 @@ _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
     "cat": ("reads", "Show the records of a topic, by partition and offset, or write them into files."),
     "query": (
         "reads",
-        "Ask topics in SQL (DuckDB's): each is a table. Without SQL, a shell on a terminal, else the list of topics.",
+        "Query topics in DuckDB's SQL: each topic is a table. Without SQL, open a shell on a terminal, or list topics.",
     ),
-    "show": ("reads", "Show what files say: batches, records, or the entries of an index."),
+    "show": ("reads", "Show the contents of files: batches, records, or the entries of an index."),
     "mirror": ("adds", "Copy segments to another store or under another prefix; the source is only read."),
     "rm": (
         "rewrites",
-        "Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.",
+        "Delete whole segments of topics: all of them, with --to only the oldest, or with --segment only one.",
     ),
     "gc": (
         "rewrites",
-        "Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.",
+        "Delete the remains of broken copies and deletions: objects without a manifest, and unfinished writes.",
     ),
     "du": (
         "reads",
@@ -125,17 +126,20 @@ _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
     ),
     "verify": ("reads", "Check the segments of a bucket, and how they follow each other; nothing is changed."),
     "init": ("adds", "Write a settings file for a bucket, and check it as doctor does."),
-    "doctor": ("rewrites", "Look at settings, keys, store, clock, rules and caches, one line each."),
+    "doctor": ("rewrites", "Check settings, keys, store, clock, lifecycle rules and caches, one line each."),
     "keys": (
         {"new": "adds", "list": "reads", "rotate": "rewrites", "seal": "adds"},
         "Key pairs: make, count, rotate and retire them.",
     ),
-    "holds": ({"place": "adds", "list": "reads", "release": "rewrites"}, "Legal holds: what rm and gc leave alone."),
+    "holds": (
+        {"place": "adds", "list": "reads", "release": "rewrites"},
+        "Legal holds: segments that rm and gc must keep.",
+    ),
 }
 
 
 def load_of_core(name: str) -> Loaded:  # noqa: C901  a table
-    """Import a command of the core; raise LookupError for a summary without a case here."""
+    """Import a command of the core. Raise LookupError if this function has no case for it."""
     match name:
         case "upload":
             from tieredstore.cli.bucket import upload

@@ -30,7 +30,7 @@ IndexName: TypeAlias = Annotated[
 
 
 def row_of(entries: Sequence[Entry]) -> Row[Entry]:
-    """Declare the fields of an index's entries; a narrow terminal drops the last columns first."""
+    """Declare the fields of an index's entries. On a narrow terminal, the last columns are dropped first."""
 
     def declare(rank: int, name: str) -> Field[Entry]:
         align = word if any(isinstance(entry[name], str) for entry in entries) else number

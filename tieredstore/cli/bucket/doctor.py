@@ -27,30 +27,32 @@ def doctor(
     ] = False,
     fix: Annotated[
         bool,
-        typer.Option("--fix", help="Plan the rule that has the bucket abort unfinished uploads, and look no further."),
+        typer.Option("--fix", help="Plan a lifecycle rule that aborts unfinished uploads; make no checks."),
     ] = False,
     min_age: MinAge = "",
     release: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="RELEASE", help="Only what this earlier release could not read, in the whole bucket: 0.1."
+            "--for",
+            metavar="RELEASE",
+            help="List only the objects that this earlier release, such as 0.1, could not read.",
         ),
     ] = None,
     *,
     apply: Apply,
     output: Json,
 ) -> None:
-    """Look at settings, keys, store, clock, rules and caches, one line each.
+    """Check settings, keys, store, clock, lifecycle rules and caches, one line each.
 
-    An uploader's settings have its broker, log directories and hold directories looked at too.
+    With an uploader's settings, doctor also checks the broker, the log directories and the hold directories.
 
-    Ends with the exit code of the first failed check; unreadable settings are an error as with every command.
-    --fix --yes adds a lifecycle rule to the bucket that aborts multipart uploads under the prefix that are unfinished
-    after --min-age, in whole days (7d without it). Existing rules stay unchanged, and if one does this already, nothing
-    is written. The rule is read back and compared.
+    The exit code is that of the first failed check. --fix --yes adds a lifecycle rule to the bucket: it aborts
+    multipart uploads under the prefix that are unfinished after --min-age, in whole days (default: 7d). Existing rules
+    stay unchanged. If one of them already does this, nothing is written. The new rule is read back and compared.
 
-    --for lists our own objects under the prefix that an earlier release could not read: look before you mix releases
-    or go back to one. It reads the first bytes of each. Of a pipeline's output give its root, as --store s3://b/root/.
+    --for lists tieredstore's own objects under the prefix that an earlier release could not read. Use it before you run
+    two releases together, or go back to the earlier one. It reads the first bytes of each object. For a pipeline's
+    output, name its root, such as --store s3://b/root/.
 
     Example: tieredstore doctor -c store.properties --write
     """
@@ -85,13 +87,7 @@ def _line(outcome: Outcome, verb: str) -> str | None:
 
 
 _WORDS: Final = Words(
-    noun="rule",
-    done="added",
-    doing="adding",
-    show=_line,
-    left={},
-    stopping=frozenset({"no_rules"}),
-    has_sizes=False,
+    noun="rule", done="added", doing="adding", show=_line, left={}, stopping=frozenset({"no_rules"}), has_sizes=False
 )
 _CHECK: Final[Row[Check]] = Row(
     attributes("check", "outcome", "detail"),

@@ -46,13 +46,15 @@ class Sort(enum.StrEnum):
 def du(
     topics: Topics,
     store: Store,
-    by: Annotated[By, typer.Option("--by", help="Group rows by this; day: of a segment's newest record.")] = (By.TOPIC),
+    by: Annotated[By, typer.Option("--by", help="Sum by topic, partition, or day of the segments' newest records.")] = (
+        By.TOPIC
+    ),
     prices: Prices = None,
     sort: Annotated[
         Sort | None, typer.Option("--sort", help="Sort key of the rows: stored bytes, or the cost with --prices.")
     ] = None,
     listing: Annotated[
-        bool, typer.Option("--listing", help="Read no manifests: quick, without sizes before compression.")
+        bool, typer.Option("--listing", help="Read no manifests: faster, but without sizes before compression.")
     ] = False,
     *,
     window: FromTo,
@@ -62,7 +64,7 @@ def du(
 ) -> None:
     """Show bytes, segments, objects and compression, and with --prices the cost.
 
-    Reads the manifest of every segment unless --listing is given, and needs no key. With --prices it also shows the
+    It reads the manifest of every segment unless --listing is given, and needs no key. With --prices it also shows the
     cost of the same log on brokers' disks and between zones. --plot draws the rows; it needs matplotlib.
 
     Example: tieredstore du -c store.properties --by partition
@@ -71,7 +73,7 @@ def du(
     for option in (option for option, given in needing.items() if listing and given):
         raise ConfigError(f"{option} needs the manifests: leave --listing out")
     if prices and by is By.DAY:
-        raise ConfigError("--prices are of topics and partitions: leave --by day out")
+        raise ConfigError("--prices works by topic or partition: leave out --by day")
     if sort is Sort.COST and prices is None:
         raise ConfigError("--sort cost needs prices: give --prices FILE")
     known = None if prices is None else read_prices(prices)
@@ -87,10 +89,10 @@ def du(
     assumed = [] if known is None else assumptions_of(known, total.undated)
     _show(rows, total, by, known, assumed, stays, window, output)
     for sentence in stays:
-        complain(f"deleted objects may still cost, and are not counted: {sentence}")
+        complain(f"deleted objects may still cost money, and are not counted: {sentence}")
     if total.damaged:
         complain(
-            f"{counted(total.damaged, 'segment')} with a damaged manifest, which count as stored alone (see verify)"
+            f"{counted(total.damaged, 'segment')} with a damaged manifest: only the stored bytes count (see verify)"
         )
     if picture is not None:
         _draw(picture, _by_label(rows), total, known)
@@ -125,7 +127,7 @@ def _show(
 
 
 def _name_row(by: By, rows: Sequence[Usage]) -> Row[Usage]:
-    """Declare the fields that name a row. The topic's id is shown if nothing else distinguishes rows."""
+    """Declare the fields that name a row. The topic's id is shown if two rows would otherwise have the same name."""
     is_id_needed = len({(row.topic, row.partition) for row in rows}) < len(rows)
     is_day = by is By.DAY
     return Row(
@@ -200,7 +202,7 @@ _MOST_ROWS: Final = 8
 _BAR: Final = 0.38
 
 _Part = tuple[str, Callable[[Usage], float | None], str]
-"""A part of a bar: name, length, colour."""
+"""A part of a bar: its name, the function that returns its length, and its colour."""
 
 _COST: Final[Sequence[_Part]] = (
     ("storage", lambda row: _cost_of(row).storage, COLORS[0]),

@@ -26,19 +26,19 @@ def fetch(
     index: IndexName = None,
     byte_range: Annotated[
         str | None,
-        typer.Option("--range", metavar="A:B", help="Bytes A up to but not B of the log, as a Python slice."),
+        typer.Option("--range", metavar="A:B", help="Bytes A to B (exclusive) of the log, as in a Python slice."),
     ] = None,
     output: ToFile = None,
 ) -> None:
     """Fetch a segment's log, a range of its bytes, or an index, exactly as the broker wrote them.
 
-    Either bound of a range may be left out, negative ones count from the end, and those past the end are cut. The exit
-    code is 3 if the segment was copied without the index.
+    Either bound of --range A:B may be left out. A negative bound counts from the end of the log; a bound beyond the end
+    means the end. The exit code is 3 if the segment was copied without the index.
 
     Example: tieredstore fetch -c store.properties orders 0 0 --range=-1000: -o tail.log
     """
     if index is not None and byte_range is not None:
-        raise ConfigError("--index and --range exclude each other: an index comes whole")
+        raise ConfigError("--index and --range exclude each other: an index is always fetched whole")
     kind = None if index is None else index_type("--index", index)
     bounds = parse_range(byte_range or ":")
     refuse_binary(output)
@@ -62,9 +62,7 @@ def parse_range(text: str) -> slice:
     """Parse ``A:B`` as a slice; raise ConfigError for anything else."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
-        raise ConfigError(
-            f"--range {text!r} is not a range: A:B is expected, as a Python slice of bytes (100:, :-1, 5:9)"
-        )
+        raise ConfigError(f"--range {text!r} is not a range of bytes: give A:B as in a Python slice (100:, :-1, 5:9)")
     return slice(*(None if bound is None else int(bound) for bound in match.groups()))
 
 

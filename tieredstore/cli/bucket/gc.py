@@ -1,4 +1,4 @@
-"""``tieredstore gc``: delete leftovers of copies and deletions."""
+"""``tieredstore gc``: delete the remains of broken copies and deletions."""
 
 from __future__ import annotations
 
@@ -27,23 +27,25 @@ def gc(
     min_age: MinAge = "24h",
     unknown_too: Annotated[
         bool,
-        typer.Option("--unknown-too", help="With --bootstrap-server: also segments that its records never named."),
+        typer.Option(
+            "--unknown-too", help="With --bootstrap-server: also delete segments that the brokers' records never named."
+        ),
     ] = False,
     *,
     work: Work,
     apply: Apply,
     output: Json,
 ) -> None:
-    """Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.
+    """Delete the remains of broken copies and deletions: objects without a manifest, and unfinished writes.
 
-    With --bootstrap-server also segments that brokers have forgotten: deleted ones, and copies that the brokers do not
-    consider finished. Without --yes it only shows the plan. Each deletion first checks again that there is no manifest.
-    Segments under a legal hold and unrelated objects are kept. If it is stopped or killed, run it again.
+    With --bootstrap-server, gc also deletes segments that the brokers have deleted or never finished copying. Without
+    --yes it only shows the plan. Before each deletion it checks again that there is no manifest. Segments under a legal
+    hold and unrelated objects are kept. If gc is stopped or killed, run it again.
 
     Example: tieredstore gc -c store.properties --min-age 48h
     """
     if unknown_too and cluster.client() is None:
-        raise ConfigError("--unknown-too is for what brokers do not name: name them by --bootstrap-server HOST:PORT")
+        raise ConfigError("--unknown-too needs the brokers' records: give --bootstrap-server HOST:PORT")
     least = duration_of("--min-age", min_age)
     with store.open(cluster, is_all=not topics.names) as bucket:
         plan = bucket.gc(*topics.names, min_age=least, unknown_too=unknown_too, **topics.which(work))
@@ -51,7 +53,7 @@ def gc(
 
 
 def _line(outcome: Outcome, verb: str) -> str | None:
-    """Return a line for changes and warnings; objects that are merely too young are only counted."""
+    """Return a line for a change or a warning. Objects that are only too young get no line, but are counted."""
     if outcome.code == "young" and outcome.reason is None:
         return None
     size = "size not known" if outcome.stored_size is None else human_bytes(outcome.stored_size)
@@ -69,7 +71,7 @@ _WORDS: Final = Words(
         "referenced": "that now have a manifest",
         "unknown": "with a manifest that the brokers' records do not name",
         "held": "under a legal hold",
-        "left": "that only the store takes away, in its own time",
+        "left": "that only the store itself will remove",
         "gone": "already deleted, or written again",
         "refused": "that the store refuses to delete",
     },

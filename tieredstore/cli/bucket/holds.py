@@ -17,14 +17,14 @@ from tieredstore.model import AtTime
 from tieredstore.ops.garbage.holds import LegalHold
 from tieredstore.ops.garbage.removal import topic_ids
 
-app: Final = typer.Typer(no_args_is_help=True, help="Legal holds: what rm and gc leave alone.")
+app: Final = typer.Typer(no_args_is_help=True, help="Legal holds: segments that rm and gc must keep.")
 
 _Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Name of the hold.")]
 
 
 @app.callback()
 def holds() -> None:
-    """Legal holds: what rm and gc leave alone."""
+    """Legal holds: segments that rm and gc must keep."""
 
 
 @app.command()
@@ -37,16 +37,16 @@ def place(
     store: Store,
     dry_run: DryRun = False,
 ) -> None:
-    """Place a hold on a topic, a partition or some of its offsets; without TOPIC on everything.
+    """Place a hold on a topic, a partition or some of its offsets; without TOPIC, on all topics.
 
-    The hold is stored in the bucket, and every rm and gc on any machine obeys it within ten seconds.
+    The hold is stored in the bucket. Every rm and gc, on any machine, obeys it within ten seconds.
 
     Example: tieredstore holds place case-17 -c store.properties orders --reason "case 17"
     """
     if topics.topic_id is not None:
-        raise ConfigError("a hold is of a topic's name, whatever its id: leave --topic-id out")
+        raise ConfigError("a hold applies to a topic's name, whatever its id: leave out --topic-id")
     if isinstance(window.end, AtTime):
-        raise ConfigError("--to of a hold takes an offset alone: leave it out to hold all that follows")
+        raise ConfigError("--to of a hold must be an offset: leave it out to hold all later offsets")
     with store.open() as bucket:
         new = bucket.place_hold(
             name, *topics.names, partitions=topics.which().get("partitions"), start=window.first, stop=window.end,
@@ -56,8 +56,9 @@ def place(
         is_stored = new.topic is None or bool(topic_ids(opened.store, opened.prefix, new.topic))
     print_lines([f"{'would be held' if dry_run else 'held'} by {name}: {_scope(new)}"])
     if not is_stored:
-        # Warn only: a hold may be placed before its segments exist, but a misspelled one protects nothing.
-        complain(f"no segment of a topic {new.topic!r} is stored: is it spelled as it should be?")
+        # This is only a warning: a hold may be placed before its segments exist, but a misspelled topic protects
+        # nothing.
+        complain(f"no segment of a topic {new.topic!r} is stored: check the spelling")
 
 
 @app.command("list")

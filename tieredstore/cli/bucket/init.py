@@ -17,9 +17,7 @@ from tieredstore.errors import ConfigError
 def init(
     server_properties: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="SERVER_PROPERTIES", help="A broker's file, whose settings of tiered storage are taken."
-        ),
+        typer.Argument(metavar="SERVER_PROPERTIES", help="A broker's file, to take its settings of tiered storage."),
     ] = None,
     file: Annotated[Path, typer.Option("--file", metavar="FILE", help="The new settings file.")] = Path(
         "store.properties"
@@ -27,10 +25,10 @@ def init(
 ) -> None:
     """Write a settings file for a bucket, and check it as doctor does.
 
-    The settings come from SERVER_PROPERTIES; without it, init asks for them. Of a broker's file it takes what readers
-    of the bucket need: store, prefix, chunk size, compression and keys, but not the broker's caches and limits. The new
-    file is readable only by its owner, and may hold secrets, which are never printed. An existing file is never
-    changed. Ends with the exit code of the first failed check; the file stays.
+    The settings come from a broker's SERVER_PROPERTIES; without it, init asks for them. From a broker's file it takes
+    only the settings that readers of the bucket need: store, prefix, chunk size, compression and keys. The new file is
+    readable only by its owner, because it may contain secrets; they are never printed. An existing file is never
+    changed. The exit code is that of the first failed check; the new file stays.
 
     Example: tieredstore init /etc/kafka/server.properties
     """

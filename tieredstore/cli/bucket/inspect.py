@@ -42,7 +42,9 @@ def inspect(
     address: Address,
     store: Store,
     index: IndexName = None,
-    chunks: Annotated[bool, typer.Option("--chunks", help="Every chunk: where it lies, before and after.")] = False,
+    chunks: Annotated[
+        bool, typer.Option("--chunks", help="Show the position of each chunk in the log and in the object.")
+    ] = False,
     *,
     output: Output,
 ) -> None:

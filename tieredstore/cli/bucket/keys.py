@@ -1,4 +1,4 @@
-"""``tieredstore keys``: make, count, rotate and retire the key pairs that encrypt segments' data keys."""
+"""``tieredstore keys``: make, count, rotate and retire the key pairs that wrap segments' data keys."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 _LEFT: Final = {
     "active": "under it already",
     "plain": "not encrypted",
-    "unknown_key": "that need a pair that is not on the ring",
-    "wrong_key": "not opened by the pair of their id",
+    "unknown_key": "with a key pair that is not on the ring",
+    "wrong_key": "not opened by the key pair with their key id",
     "damaged": "in a damaged manifest or snapshot",
     "changed": "being changed by another process: run it again",
     "gone": "already deleted",
@@ -67,7 +67,7 @@ _NEEDS: Final = {
     NeedReason.UNCOMMITTED: "segments have no manifest",
     NeedReason.SNAPSHOT: "snapshots of the cluster are encrypted by it, or damaged",
     NeedReason.UNFINISHED: "writes have not ended",
-    NeedReason.CACHED: "rotation from it, whose old manifests readers may hold",
+    NeedReason.CACHED: "rotation from it, and readers may cache the old manifests",
 }
 _ASK: Final = "tieredstore keys list ID"
 
@@ -81,7 +81,7 @@ def keys() -> None:
 
 @app.command()
 def new(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="Name of the pair; segments record it permanently.")],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the pair; manifests record it permanently.")],
     settings_file: SettingsFile,
     directory: Annotated[
         Path | None,
@@ -109,15 +109,16 @@ def new(
         ),
     ] = None,
     activate: Annotated[
-        bool, typer.Option("--activate", help="With -c: new segments are encrypted by it from now on.")
+        bool, typer.Option("--activate", help="With -c: encrypt new segments by this pair from now on.")
     ] = False,
 ) -> None:
-    """Make an RSA key pair, and let it join those of the settings file; without -c, print the settings that use it.
+    """Make an RSA key pair and add it to the settings file; without -c, print the settings that use it.
 
-    Writes ID.private.pem (PKCS#8, readable only by its owner) and ID.public.pem (X.509); existing files are kept. The
-    active pair in the settings file stays active, unless there is none or --activate is given: first give every reader
-    and writer both pairs, then make the new one active. All other lines stay unchanged. Run it again after a kill to
-    complete it. If you lose the private key, you lose the data.
+    It writes ID.private.pem (PKCS#8, readable only by its owner) and ID.public.pem (X.509), and never overwrites a
+    file. The active pair in the settings file stays active, unless there is none or --activate is given. First add the
+    new pair to the settings of every reader and writer, then make it active. All other lines of the file stay
+    unchanged. If the command is killed, run it again to complete the pair. If you lose the private key, you lose the
+    data.
 
     Example: tieredstore keys new key2 -c store.properties
     """
@@ -144,13 +145,14 @@ def list_keys(
     store: Store,
     output: Output,
 ) -> None:
-    """List the key pairs that segments are encrypted by; of an ID, all that needs this pair, or may need it yet.
+    """List the key pairs that encrypt segments; with an ID, list everything that needs or may need this pair.
 
-    Reads every manifest, and needs no key. FIRST and LAST are the end times (UTC) of the oldest and the newest segment;
-    RING shows whether the settings list the pair. With an ID the exit code is 5 while anything needs the pair, and 0,
-    without a row, once it can be retired; 3 if there are no segments at all, for example under a wrong prefix. Objects
-    without a manifest and unfinished uploads count, because they may be committed with the pair. First make another
-    pair active in every writer, and in the settings given here.
+    It reads every manifest, and needs no key. FIRST and LAST are the end times (UTC) of the oldest and the newest
+    segment; RING shows whether the settings list the pair. Before you retire a pair, make another pair active in every
+    writer and in the settings given here, then run this with the old ID. The exit code is 5 while anything needs the
+    old pair. It is 0, without a row, once the pair can be retired; and 3 if there are no segments at all, for example
+    under a wrong prefix. Objects without a manifest and unfinished uploads count too, because they may still be
+    committed with the pair.
 
     Example: tieredstore keys list key1 -c store.properties
     """
@@ -168,12 +170,12 @@ def list_keys(
 
 @app.command()
 def rotate(topics: Topics, store: Store, work: Work, apply: Apply, output: Json) -> None:
-    """Wrap every data key again, of segments and snapshots, under the active key pair (encryption.key.pair.id).
+    """Wrap the data keys of segments and snapshots again, under the active key pair (encryption.key.pair.id).
 
-    Without --yes, only show the plan. Data and indexes stay unchanged; one text in each manifest changes. Topics limit
-    it to their segments. Every writer and reader must have the new pair on its ring first. If it is stopped or killed,
-    run it again. A segment whose pair is not on the ring, or does not open its data key, is named and skipped; the exit
-    code is then 4.
+    Without --yes, only show the plan. Data and indexes stay unchanged; only the wrapped data key in each manifest
+    changes. With topics, only their segments are rotated. Before a rotation, every writer and reader must have the new
+    pair in its settings. If a rotation is stopped or killed, run it again. A segment is reported and skipped if its
+    pair is not in the settings, or does not open its data key; the exit code is then 4.
 
     Example: tieredstore keys rotate -c store.properties --yes
     """
@@ -214,13 +216,15 @@ def seal(
     service_key: Annotated[
         str,
         typer.Option(
-            "--kms-key", metavar="KEY", help="Its key: an ARN, a resource name, a key's URL, or Vault's MOUNT/KEY."
+            "--kms-key",
+            metavar="KEY",
+            help="The service's key: an ARN, a resource name, a key's URL, or Vault's MOUNT/KEY.",
         ),
     ],
     settings_file: SettingsFile,
     endpoint_url: Annotated[
         str | None,
-        typer.Option("--kms-endpoint-url", metavar="URL", help="Where it is, if not where its own tools look."),
+        typer.Option("--kms-endpoint-url", metavar="URL", help="URL of the service, if its default does not apply."),
     ] = None,
     sealed: Annotated[
         Path | None,
@@ -229,10 +233,10 @@ def seal(
         ),
     ] = None,
 ) -> None:
-    """Seal a pair's private key by a key management service, and print the settings that open it there.
+    """Seal a pair's private key by a key management service, and print the settings that open it.
 
-    The private key is read as the settings say, sealed, opened again and compared before the file is written. Once all
-    readers and writers have the new settings, delete the private key from its old place; keep a copy off-line.
+    The private key that the settings name is sealed, opened again and compared before the file is written. Once all
+    readers and writers have the new settings, delete the unsealed private key; keep a copy offline.
 
     Example: tieredstore keys seal key1 -c store.properties --kms aws --kms-key alias/kafka
     """
@@ -255,8 +259,8 @@ def _as_properties(lines: Mapping[str, str]) -> str:
 
 
 def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
-    """Print what needs a pair. Raise typer.Exit with 5 while anything needs it, ResourceNotFoundError without any
-    segment.
+    """Print everything that needs a pair. Raise typer.Exit with code 5 if anything needs it, and ResourceNotFoundError
+    if there are no segments.
     """
     reasons: Counter[NeedReason] = Counter()
     encryption, listed = bucket.settings.encryption, 0
@@ -284,11 +288,11 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
         sums: dict[str, JsonValue] = {"segments": listed, "key_id": key_id, "active": is_active, "needed": needed}
         print_json_line({"summary": {**counts, **sums}})
     if key_id not in _ring_ids(encryption):
-        complain(f"the settings list no key pair {key_id!r}: is it spelled as it should be?")
+        complain(f"the settings list no key pair {key_id!r}: check the spelling")
     if reasons:
         is_cached_alone = reasons.keys() == {NeedReason.CACHED}
         way_out = (
-            ": ask again when their caches have let these go" if is_cached_alone else "; keys rotate wraps them again"
+            ": run this again when their caches have expired" if is_cached_alone else "; keys rotate wraps them again"
         )
         complain(f"key pair {key_id!r} is needed, or may be: {_sum_of(reasons)}{way_out}")
     if is_active:
@@ -307,14 +311,15 @@ def _until(bucket: Bucket, old_keys: Sequence[str]) -> str:
     opened, cached_ms = bucket.opened(), bucket.settings.fetch.manifest_cache.retention_ms
     names = ", ".join(map(repr, old_keys))
     if cached_ms < 0:
-        return f"readers keep manifests for ever (fetch.manifest.cache.retention.ms): restart them before {names} goes"
+        forever = "readers cache manifests forever (fetch.manifest.cache.retention.ms)"
+        return f"{forever}: restart them before you remove {names}"
     until = [cached_until_ms(opened.store, opened.prefix, key_id, cached_ms) for key_id in old_keys]
     known = [until_ms for until_ms in until if until_ms is not None]
     if not known:
-        return f"readers need {names} until their caches have let the old manifests go; then ask: {_ASK}"
+        return f"readers need {names} until the old manifests expire in their caches; then run: {_ASK}"
     return (
-        f"readers need {names} until {iso_utc(max(known))}, when their caches have let the old manifests go "
-        f"(fetch.manifest.cache.retention.ms, of brokers too); then ask: {_ASK}"
+        f"readers need {names} until {iso_utc(max(known))}, when the old manifests expire in their caches "
+        f"(fetch.manifest.cache.retention.ms, of brokers too); then run: {_ASK}"
     )
 
 

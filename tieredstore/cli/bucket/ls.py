@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _HOLE: Final = "(hole)"
 _MOST_SPANS: Final = 3
 _NEVER: Final = WIDE + 1
-"""The rank of a column that is omitted because every line would show the same."""
+"""The rank of a column that is omitted because it would have the same value in every line."""
 
 _Life: TypeAlias = tuple[str, Uuid, int]
 """A partition of one incarnation of a topic."""
@@ -60,7 +60,9 @@ _Listed: TypeAlias = tuple[Segment, Extent | None]
 """A segment, and the hole before it."""
 
 _FIRST_CHUNKS: Final = 8
-"""First chunks to read at once. A chunk has 4 MiB by default, and takes twice its size in memory."""
+"""The number of first chunks that are read in parallel. A chunk has 4 MiB by default, and takes twice its size in
+memory.
+"""
 
 
 def ls(
@@ -74,8 +76,10 @@ def ls(
             "--until",
             metavar="TIME",
             rich_help_panel="Cluster",
-            help="Is all before this time in the bucket? The exit code is 0 if it is, 3 if not, 75 if the brokers do "
-            "not tell.",
+            help=(
+                "Check that all records before this time are in the bucket: exit code 0 if they are, 3 if not, 75 "
+                "if the brokers do not tell."
+            ),
         ),
     ] = None,
     *,
@@ -84,7 +88,10 @@ def ls(
         typer.Option(
             "--first-times",
             rich_help_panel="Topics",
-            help="With -p, also the time of each segment's first record. Reads its first chunk, and needs the key.",
+            help=(
+                "With -p, also show the time of each segment's first record: this reads its first chunk, and needs "
+                "the key."
+            ),
         ),
     ] = False,
     output: Output,
@@ -92,19 +99,21 @@ def ls(
 ) -> None:
     """List topics, partitions and segments: offsets, sizes, ratio, time span.
 
-    A line is a partition; with -p it is a segment, or a hole: offsets that no segment holds. -p all lists the segments
-    of all partitions. Reads the manifest of each, and needs no key. FIRST ENDS and LAST are the times (UTC) of the
-    newest records of the first and the last segment; manifests have no others. FIRST RECORD (--first-times) is read
-    from each segment, and "-" if that has no time or cannot be decrypted. Segments that lack an object (an unfinished
-    copy or delete, or a loss) are named on stderr, and have "complete": false in JSON.
+    Each line is a partition. With -p, each line is a segment, or a hole: offsets that are in no segment. -p all lists
+    the segments of all partitions. It reads the manifest of each segment, and needs no key. FIRST ENDS and LAST are the
+    times (UTC) of the newest records of the first and the last segment; manifests have no other times. FIRST RECORD
+    (--first-times) is read from each segment; it is "-" if the record has no time or cannot be decrypted. Segments that
+    lack an object (after an unfinished copy or deletion, or a loss) are named on stderr, and have "complete": false in
+    JSON.
 
-    With --bootstrap-server a line is always a partition, with the brokers' offsets: NOT STORED are offsets that only
-    the brokers have, LOST those that neither has. No record before COMPLETE UP TO (UTC) is missing. Topics that the
-    brokers tier are listed even if the bucket has nothing of them. The active segment is stored once it is closed. With
-    --from or --to, both sides are counted in the window, and COMPLETE UP TO is left out.
+    With --bootstrap-server, each line is a partition with the brokers' offsets. NOT STORED are offsets that only the
+    brokers have; LOST are offsets that neither the bucket nor the brokers have. No record before COMPLETE UP TO (UTC)
+    is missing. Topics that the brokers tier are listed even if the bucket has none of their segments. An active segment
+    is stored only after the broker has closed it. With --from or --to, only offsets in the window count, and COMPLETE
+    UP TO is left out.
 
-    --plot draws the stored bytes by the time of their records; with -p or --bootstrap-server the offsets of each
-    partition, lost ones in red. It needs matplotlib.
+    --plot draws the stored bytes by the time of their records. With -p or --bootstrap-server, it draws the offsets of
+    each partition, lost offsets in red. It needs matplotlib.
 
     Example: tieredstore ls -c store.properties orders -p 0
     """
@@ -112,10 +121,7 @@ def ls(
     time, is_whole = parse_time("--until", until), not (window.start or window.stop)
     has_broker = cluster.client() is not None
     has_segments = topics.partitions is not None and not has_broker
-    _check(
-        until_fits=time is None or (has_broker and is_whole),
-        first_times_fit=has_segments or not first_times,
-    )
+    _check(until_fits=time is None or (has_broker and is_whole), first_times_fit=has_segments or not first_times)
     seen = _Seen(is_drawn=picture is not None, first_times={} if first_times else None)
     rows: Sequence[Topic] = ()
     with store.open(cluster, is_all=not topics.names) as bucket:
@@ -143,15 +149,13 @@ def ls(
 
 def _check(*, until_fits: bool, first_times_fit: bool) -> None:
     if not until_fits:
-        raise ConfigError(
-            "--until compares with brokers: name them by --bootstrap-server, and leave --from and --to out"
-        )
+        raise ConfigError("--until compares with brokers: give --bootstrap-server, and leave out --from and --to")
     if not first_times_fit:
         raise ConfigError("--first-times is for segments: give -p N or -p all, and no --bootstrap-server")
 
 
 def _first_time(segment: Segment) -> datetime | TieredStoreError | None:
-    """Return the time of the segment's first record, or the error that keeps it from being known."""
+    """Return the time of the segment's first record, or the error because of which the time is unknown."""
     if segment.metadata is None or segment.missing:
         return None
     try:
@@ -177,9 +181,9 @@ class _Seen:
     damaged: int = 0
     holes: int = 0
     first_times: dict[Uuid, datetime | None] | None = None
-    """The times of the segments' first records, by segment id; None if they were not asked for."""
+    """The times of the segments' first records, by segment id; None without ``--first-times``."""
     unknown: list[TieredStoreError] = field(default_factory=list[TieredStoreError])
-    """Why a time is unknown, for each such segment."""
+    """The errors because of which first times are unknown, one for each such segment."""
 
     def add(self, segment: Segment) -> _Listed:
         """Add a segment and return it with the hole before it; report an unreadable one on stderr."""
@@ -224,7 +228,7 @@ class _Seen:
 
 
 def _name_missing_keys(seen: _Seen, settings: Settings) -> None:
-    """Name on stderr why first times are unknown, or the key pairs without which the segments cannot be read."""
+    """Report on stderr why first times are unknown, or which key pairs are missing to read the segments."""
     if seen.unknown:
         complain(f"FIRST RECORD of {counted(len(seen.unknown), 'segment')} is unknown: {seen.unknown[0]}")
         return
@@ -330,7 +334,7 @@ def _sums_row(first_rank: int, last_rank: int, stored_rank: int) -> Row[Partitio
 
 _SUMS: Final = _sums_row(first_rank=2, last_rank=1, stored_rank=0)
 _SUMS_BESIDE_BROKER: Final = _sums_row(first_rank=5, last_rank=4, stored_rank=3)
-"""The sums of a table that compares with brokers, whose offsets matter more."""
+"""The sums in a table with the brokers' offsets: these offsets matter more, so the sums are dropped earlier."""
 
 
 def _broker_offsets_row(complete_up_to: Column | None) -> Row[Partition]:
@@ -453,8 +457,8 @@ def _show_segments(seen: _Seen, listed: Iterable[_Listed], output: Output) -> No
     rows.append(
         ["total", "", "", "", human_bytes(seen.size), human_bytes(stored), human_ratio(seen.size, stored), *blank]
     )
-    # Columns that every line of one topic or partition would repeat are omitted, so "total" goes into the first one
-    # left.
+    # Columns with the same value in every line of one topic or partition are omitted, so "total" goes into the first
+    # remaining column.
     at = [place for place, each in enumerate(row.columns) if each.rank != _NEVER]
     cells = [[line[place] for place in at] for line in rows]
     cells[-1][0] = "total"
@@ -469,8 +473,8 @@ def _segment_row(
     has_topic_id: bool = False,
     has_segment_id: bool = False,
 ) -> Row[Segment]:
-    """Declare the fields of a segment. Tables show complete segments, and names and ids only if they distinguish
-    rows. Times that were asked for are not cut to days where SIZE and FORM can be left out.
+    """Declare the fields of a segment. Tables show complete segments, and names and ids only if they distinguish rows.
+    If the user asked for first times, a narrow terminal drops SIZE and FORM before it shortens these times to days.
     """
     return Row(
         declare("topic", lambda one: one.topic, text("TOPIC", rank=0 if has_topic else _NEVER)),

@@ -26,7 +26,7 @@ def mirror(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="A settings file of the target, or its URL or folder: the rest is then as in the source's settings.",
+            help="The target's settings file, or its URL or folder, with all other settings from the source.",
         ),
     ],
     topics: Topics,
@@ -37,12 +37,12 @@ def mirror(
     new_data_keys: Annotated[
         bool,
         typer.Option(
-            "--new-data-keys", help="Encrypt again, under new data keys and ids: an attacker has the old keys."
+            "--new-data-keys", help="Encrypt again, under new data keys and ids, because the old keys may be stolen."
         ),
     ] = False,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Replace the target's damaged objects by good ones from here; needs --yes."),
+        typer.Option("--repair", help="Replace the target's damaged objects by the source's; needs --yes."),
     ] = False,
     no_read_back: Annotated[
         bool, typer.Option("--no-read-back", help="Do not read copies back to check them.")
@@ -59,13 +59,13 @@ def mirror(
     """Copy segments to another store or under another prefix; the source is only read.
 
     If both settings agree, the same bytes are stored under the same ids. If the target has another chunk size or
-    compression, or adds encryption, segments are rewritten under new ids; for another key ring their data keys are
-    wrapped again. Every object is read back and compared; the manifest comes last. If it is stopped or killed, run it
-    again: segments with a manifest at the target are not sent again.
+    compression, or adds encryption, segments are rewritten under new ids. If the target only has other key pairs, data
+    keys are wrapped again. Every object is read back and compared; a segment's manifest is written last. If mirror is
+    stopped or killed, run it again: segments with a manifest in the target are not sent again.
 
-    --repair runs from the good copy. It verifies every byte of the target's segments. Of a damaged one it verifies the
-    copy here, then replaces the objects that differ, under the same keys, the manifest last. Without --yes it only
-    shows what it would replace.
+    --repair replaces damaged segments of the target by those of the source. It verifies every byte of the target's
+    segments. If a segment is damaged, it verifies the source's copy, then replaces the objects that differ, under the
+    same keys, the manifest last. Without --yes it only shows which objects it would replace.
 
     Example: tieredstore mirror -c store.properties s3://backup/kafka/ --dry-run
     """
@@ -102,7 +102,7 @@ def _limit_rate(settings: Settings, rate: str | None) -> Settings:
 
 
 def _line(outcome: Outcome, verb: str) -> str | None:
-    """Return a line for changes and warnings; segments that were already there are only counted."""
+    """Return a line for a change or a warning. Segments that were already there get no line, but are counted."""
     if outcome.error is not None:
         return f"failed  {outcome.name}: {outcome.error}"
     if outcome.kind is not None and outcome.code == "copied":

@@ -1,4 +1,4 @@
-"""``tieredstore rm``: delete segments of topics: all, the oldest, or a single one."""
+"""``tieredstore rm``: delete all segments of topics, the oldest ones, or one segment."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ def rm(
     apply: Apply,
     output: Json,
 ) -> None:
-    """Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.
+    """Delete whole segments of topics: all of them, with --to only the oldest, or with --segment only one.
 
-    Without --yes it only shows the plan. A segment's manifest is deleted first, so that no incomplete segment is ever
-    visible. Brokers do not notice: if a broker still lists a deleted segment, its readers fail. --bootstrap-server asks
-    the brokers, and keeps the segments that they list. It also keeps segments that they do not know, until those are
-    twice as old as the longest copy (upload.max.age.ms). Segments under a legal hold are kept. With --to it stops, in
-    each partition, at the first segment that is newer, is kept, or does not record its end. --segment ID also deletes
-    the remains of an unfinished copy or delete (make sure that no copy of it is still running).
+    Without --yes, rm only shows the plan. A segment's manifest is deleted first, so that readers never see an
+    incomplete segment. Brokers do not notice a deletion: if a broker still lists a deleted segment, its readers fail.
+    With --bootstrap-server, rm asks the brokers, and keeps the segments that they list. It also keeps segments that the
+    brokers do not know, until these are twice as old as the longest copy (upload.max.age.ms). Segments under a legal
+    hold are kept. With --to, rm stops in each partition at the first segment that is newer, is kept, or has an unknown
+    end. --segment ID also deletes the remains of an unfinished copy or deletion; make sure that no copy of that segment
+    is still running.
 
     Example: tieredstore rm -c store.properties orders -p 0 --to 2026-01-31
     """
@@ -58,11 +59,11 @@ def rm(
     if isinstance(end, int) and not (is_one_topic and partitions):
         raise ConfigError("--to takes an offset only with one TOPIC and -p: offsets differ between partitions")
     if one is not None and end is not None:
-        raise ConfigError("--segment and --to exclude each other: name one segment, or where to end")
+        raise ConfigError("--segment and --to exclude each other: give one of them")
     if one is not None and not (is_one_topic and len(partitions or ()) == 1):
-        raise ConfigError("--segment is one of a partition: name its TOPIC, and -p with one number")
+        raise ConfigError("--segment needs its partition: name one TOPIC, and give -p with one number")
     if force and cluster.client() is None:
-        raise ConfigError("--force is for what brokers list: name them by --bootstrap-server HOST:PORT")
+        raise ConfigError("--force needs the brokers' records: give --bootstrap-server HOST:PORT")
     with store.open(cluster) as bucket:
         plan = bucket.remove(*topics.names, stop=end, segment=one, force=force, **which)
         words = WORDS
@@ -73,7 +74,9 @@ def rm(
 
 
 def _check_topics(names: Sequence[str]) -> None:
-    """Raise ConfigError if no topic is given, and for a number after a topic, which may be meant as a partition."""
+    """Raise ConfigError if no topic is given. Also raise ConfigError for a number after a topic: it may be meant as a
+    partition.
+    """
     if not names:
         raise ConfigError("rm needs TOPIC: tieredstore rm TOPIC...")
     number = next((name for name in names[1:] if name.isdecimal()), None)
@@ -94,7 +97,7 @@ WORDS: Final = Words(
     doing="deleting",
     show=_line,
     left={
-        "leftover": "without a manifest: gc takes them when they are old",
+        "leftover": "without a manifest: gc deletes them when they are old",
         "unknown": "with an unknown end offset",
         "held": "under a legal hold",
         "listed": "that the brokers still list",

@@ -1,4 +1,4 @@
-"""The pictures of ``ls``: stored bytes by time, and offsets. Apart from it because few listings draw."""
+"""The pictures of ``ls``: stored bytes by time, and offsets. Separate from ``ls``, because few calls of it draw."""
 
 from __future__ import annotations
 
@@ -11,26 +11,16 @@ from typing import Any, Final
 
 from tieredstore.api.rows import Partition
 from tieredstore.cli.terminal.output import complain, iso_utc
-from tieredstore.cli.terminal.plots import (
-    COLORS,
-    GREY,
-    RED,
-    Picture,
-    add_legend,
-    label,
-    mark_amounts,
-    module,
-    unit_of,
-)
+from tieredstore.cli.terminal.plots import COLORS, GREY, RED, Picture, add_legend, label, mark_amounts, module, unit_of
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.ops.offsets import Extent
 
 _STEPS: Final = 500
-"""The number of points in time for which a picture has a value. Those of a larger number would share dots."""
+"""The number of points in time for which a picture has a value. With more points, several would share one dot."""
 _NARROWEST_MS: Final = 1000
 
 Stored = Sequence[tuple[int, int]]
-"""Times in milliseconds, ascending, each with the bytes stored of records since the previous time."""
+"""Pairs of a time in milliseconds, ascending, and the stored bytes of records since the previous time."""
 
 
 def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]]) -> None:
@@ -41,8 +31,8 @@ def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]
     stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     timeless = 0
     for topic, time_ms, size in segments:
-        # Leave out an invalid time, from producers that count in other units: it would squeeze all others into one
-        # spot.
+        # Leave out invalid times, which come from producers that count in other units. In the picture, they would
+        # squeeze all other times into one spot.
         if time_ms is None or iso_utc(time_ms) is None:
             timeless += 1
         else:
@@ -80,7 +70,9 @@ def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]
 
 
 def _bands(stored: Mapping[str, Stored]) -> dict[str, Stored]:
-    """Return the largest topics first. The last band sums up those for which there is no colour."""
+    """Return the bands of the picture, the largest topics first. The last band sums up the topics for which no colour
+    is left.
+    """
     by_size = sorted(stored, key=lambda topic: (-sum(size for _, size in stored[topic]), topic))
     if len(by_size) <= len(COLORS):
         return {topic: stored[topic] for topic in by_size}
@@ -107,7 +99,7 @@ def _heights(stored: Stored, times: Iterable[int]) -> list[int]:
 _BUCKET, _BROKER = COLORS[:2]
 _THICK: Final = 0.38
 _TALLEST: Final = 30.0
-"""The greatest height in inches, however many partitions share it."""
+"""The greatest height of a picture in inches, for any number of partitions."""
 
 
 def draw_offsets(picture: Picture, partitions: Mapping[tuple[str, Uuid, int], Partition], *, broker: bool) -> None:

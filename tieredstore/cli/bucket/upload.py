@@ -1,4 +1,4 @@
-"""``tieredstore upload``: copy closed segments of a broker's disk into the store, each once."""
+"""``tieredstore upload``: copy the closed segments on a broker's disk into the store."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def upload(
     dry_run: DryRun = False,
     output: Json,
 ) -> None:
-    """Copy the closed segments of a broker's disk into the store; those that are there already are skipped.
+    """Copy the closed segments on a broker's disk into the store; skip segments that are already there.
 
-    It can be stopped at any time and run again: a segment counts as copied once its manifest exists, and the next run
-    copies the others. The active segment of a partition is skipped. If a segment cannot be copied, it continues with
-    the next one; a failing store stops it. --topic-id replaces the id in partition.metadata.
+    You can stop upload at any time and run it again: a segment counts as copied once its manifest exists, and the next
+    run copies the others. The active segment of a partition is skipped. If a segment cannot be copied, upload continues
+    with the next one. If the store fails, upload stops. --topic-id replaces the id in partition.metadata.
 
     Example: tieredstore upload -c store.properties /var/lib/kafka/data --dry-run
     """
@@ -174,11 +174,4 @@ _LEFT: Final = {
 }
 _NOT_CLOSED: Final = {"active", "gone", "left_alone"}
 """Outcome codes of files on disk that are not closed segments."""
-_WORDS: Final = Words(
-    noun="segment",
-    done="copied",
-    doing="uploading",
-    show=_line,
-    left={},
-    only_adds=True,
-)
+_WORDS: Final = Words(noun="segment", done="copied", doing="uploading", show=_line, left={}, only_adds=True)

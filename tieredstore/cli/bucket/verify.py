@@ -37,23 +37,31 @@ def verify(
         typer.Option(
             "--level",
             metavar="LEVEL",
-            help="How deep: the listing and the manifests (listing), every index too (index), every byte (data).",
+            help=(
+                "Depth of the check: listing (keys and manifests), index (also every index), data (also every byte "
+                "of the logs)."
+            ),
         ),
     ] = "listing",
     sample: Annotated[
         str | None,
         typer.Option(
-            "--sample", metavar="PERCENT", help="Levels index and data for this part of the segments only: 5%."
+            "--sample",
+            metavar="PERCENT",
+            help="Use level index or data only for a random share of the segments, such as 5%.",
         ),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(
-            "--state", metavar="FILE", help="Only what FILE does not know to be sound; FILE is kept up to date."
-        ),
+        typer.Option("--state", metavar="FILE", help="Skip segments that FILE records as sound; update FILE."),
     ] = None,
     recheck_after: Annotated[
-        str, typer.Option("--recheck-after", metavar="AGE", help="With --state: check again after so long: 24h, 7d.")
+        str,
+        typer.Option(
+            "--recheck-after",
+            metavar="AGE",
+            help="With --state: check a segment again after this time, such as 24h or 7d.",
+        ),
     ] = "30d",
     *,
     window: FromTo,
@@ -62,9 +70,9 @@ def verify(
 ) -> None:
     """Check the segments of a bucket, and how they follow each other; nothing is changed.
 
-    Each finding is a line: severity, kind, and the affected bytes of an object. The exit code is 4 if something is
-    damaged, 3 if there are only gaps or something is missing. Levels index and data need the private keys. With
-    --bootstrap-server the brokers' __remote_log_metadata is compared too.
+    Each line is a finding: its severity, its kind, and the affected bytes of an object. The exit code is 4 if something
+    is damaged, 3 if there are only gaps or something is missing. Levels index and data need the private keys. With
+    --bootstrap-server, the brokers' records about segments (__remote_log_metadata) are compared too.
 
     Example: tieredstore verify -c store.properties --level data events
     """
@@ -131,7 +139,7 @@ class Report:
         return f"{self._reading()}{passed}: {worst or 'no problems found'}"
 
     def _reading(self) -> str:
-        """Return what was read: the parts that the level checks, or only a sample of the segments."""
+        """Return a phrase about what was read: how many manifests, indexes or logs."""
         seen, segments = self.seen, counted(self.seen.segments, "segment")
         if seen.level == "data":
             return f"{seen.segments_read} of {segments} read in full ({human_share(seen.log_read, seen.log_size)})"

@@ -52,7 +52,9 @@ _WIDTH: Final = 8
 """The width of offsets in the table when a group's records are shown."""
 
 _OF_COLUMNS: Final = "parquet", "arrow"
-"""Formats with columns of fields, for which ``--value json`` infers a schema; the others have room for any JSON."""
+"""Formats with a column for each field, for which ``--value json`` infers a schema. The other formats can contain any
+JSON.
+"""
 
 
 def cat(
@@ -67,7 +69,7 @@ def cat(
             "--grep",
             metavar="PATTERN",
             rich_help_panel="Records",
-            help="Only those whose key or value has a match of this pattern.",
+            help="Only records with a match of this pattern in key or value.",
         ),
     ] = None,
     follow: Follow = False,
@@ -78,7 +80,7 @@ def cat(
             "--columns",
             metavar="NAMES",
             rich_help_panel="Output",
-            help="Columns of a file or of --json and --format: offset,key,value.",
+            help="Columns of a file, or for --json and --format, such as offset,key,value.",
         ),
     ] = None,
     *,
@@ -89,12 +91,12 @@ def cat(
 ) -> None:
     r"""Show the records of a topic, by partition and offset, or write them into files.
 
-    With --bootstrap-server it reads the bucket up to its end and the broker from exactly there. Reports and omissions
-    of the read go to stderr.
+    With --bootstrap-server, cat reads the bucket up to its last offset, then the broker from the next offset on.
+    Warnings, also about records that were left out, go to stderr.
 
-    -o FILE is complete or absent. -o DIR gets files by partition, each named after its offsets, and the next run
-    continues after the existing ones. --format may also be a line with kcat's letters, as
-    '%t [%p] at offset %o: key %k: %s\n'; it also knows %T %h %S %K %R.
+    -o FILE appears only when it is complete. -o DIR gets files for each partition, named after their offsets; the next
+    run continues after the existing files. --format may also be a line with kcat's letters, such as '%t [%p] at offset
+    %o: key %k: %s\n'; %T %h %S %K %R are known too.
 
     Example: tieredstore cat -c store.properties orders --last 5
 
@@ -110,7 +112,7 @@ def cat(
         raise ConfigError(f"--follow has no end: leave {'-o' if window.stop is None else '--to'} out, or --follow")
     if sink.target.is_folder and (grep is not None or output.count is not None):
         raise ConfigError(
-            f"{sink.target.path} is a folder, which gets all records of the offsets that it covers: leave "
+            f"{sink.target.path} is a folder, and its files must be complete: leave "
             f"{'-n' if grep is None else '--grep'} out, or name a file"
         )
     types = parse_types(values, "bytes", alone=topic.topic)
@@ -157,9 +159,9 @@ def cat(
 
 
 def read_options(records: Records, *, by_id: str = "--topic-id") -> QueryOptions:
-    """Return the options of a read, without types; errors name the command's options.
+    """Return the options of a read, without the types of keys and values. Errors name the command's options.
 
-    ``by_id`` is the one that chooses a topic id.
+    ``by_id`` is the command's option that chooses a topic id.
     """
     from tieredstore.reading.query import QueryWords
 
@@ -194,14 +196,14 @@ def _text_of(column: str, types: ColumnTypes) -> Any:
 
     kind: Any = types.key.arrow_type if column == "key" else types.value.arrow_type
     if kind.num_fields:
-        raise ConfigError(f"--grep matches bytes and text, and --{column} is of fields: leave one of them out")
+        raise ConfigError(f"--grep matches only bytes and text, but --{column} has fields: leave one of them out")
     field: Any = pyarrow.dataset.field(column)
     return field.cast(pa.string()) if is_json(kind) else field
 
 
 @dataclass(frozen=True, slots=True)
 class _Sink:
-    """Where a topic's records go, and in which form: lines of a format, or the target's."""
+    """The destination of a topic's records, and their form: lines of a format, or the target's file format."""
 
     topic: str
     target: Target
@@ -280,7 +282,7 @@ def _write_folder(
 
     bucket.export(
         topic.topic, folder, partitions, start=window.first, stop=window.end, last=last,
-        file_format=target.ending or "", on_file=tell, **how,
+        file_format=target.ending or "", on_file=tell, **how
     )  # fmt: skip
     lost = "" if how.get("on_loss") == "fail" else " that are not lost"
     complain(
@@ -294,7 +296,7 @@ def _tell_numbers(window: FromTo) -> None:
     """Warn on stderr if a number within the logs looks like a time."""
     for option, place in (("--from", window.first), ("--to", window.end)):
         if isinstance(place, int) and (hint := hint_of_number(place)) is not None:
-            complain(f"{option} {place} is taken for an offset; {hint}")
+            complain(f"{option} {place} is read as an offset; {hint}")
 
 
 def _refuse_with_group(given: Mapping[str, object]) -> None:
@@ -311,8 +313,8 @@ def _need_broker(cluster: Cluster) -> Mapping[str, str]:
 
 
 def _group_reader() -> Any:
-    """Return the implementation of ``cat --group``, a ``ConsumedTopic``, of the optional part ``consumer``."""
+    """Return the implementation of ``cat --group``: the class ``ConsumedTopic`` of the optional part ``consumer``."""
     entry = find_option("cat --group")
     if entry is None:
-        raise ConfigError("--group is read by the consumer, which is not installed here")
+        raise ConfigError("--group needs the consumer, which is not installed here")
     return entry.load()

@@ -1,14 +1,14 @@
 """File formats that ``show`` knows: the core's own, and those that an optional part attaches by an entry point.
 
-Separate from ``show``, because optional parts import it. An entry point of ``tieredstore.files`` names a tuple of
-:class:`Format`::
+This module is separate from ``show``, because optional parts import it. An entry point of ``tieredstore.files`` names a
+tuple of :class:`Format`::
 
     [project.entry-points."tieredstore.files"]
     pubsub = "tieredstore.pubsub.cli.files:FILES"
 
-``show`` asks one format after another if it knows a file: first the core's, then those of optional parts in the order
-of their entry points. The first that does prints the file. Keep the import of the table cheap: ``knows`` and ``show``
-import what they need.
+``show`` asks one format after another if it knows a file: first the core's formats, then those of optional parts in the
+order of their entry points. The first format that knows the file prints it. The import of the table should be cheap, so
+``knows`` and ``show`` import the modules that they need.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Asked:
 class Rows(Generic[T]):
     """Rows of a file, generated while they are printed, so that an error comes after the rows before it.
 
-    A person sees ``heading`` and a table or, if there is no table, the ``lines`` of each row. ``sums`` are called at
-    the end, for the summary; those of several files are added up.
+    The output for people has ``heading`` and a table or, without a table, the ``lines`` of each row. ``sums`` are
+    called at the end, for the summary; the sums of several files are added up.
     """
 
     row: Row[T]
@@ -90,8 +90,8 @@ class Format:
     knows: Callable[[Asked], bool]
     """Returns True for files of the format, by name, settings or first bytes."""
     show: Callable[[Asked], AbstractContextManager[Shown]]
-    """Returns what to show; the file stays open within the context."""
+    """Opens the file, and returns its rows or records. The file stays open within the context."""
     topics: Callable[[Path, Sequence[str]], AbstractContextManager[TopicBackup] | None] | None = None
-    """Opens topics whose records are in such files, by a settings file, so that they can be restored. Returns None for
-    settings of something else.
+    """Opens the topics of a settings file that have their records in such files, so that they can be restored. Returns
+    None for settings of another kind.
     """

@@ -1,6 +1,6 @@
-"""Files of a broker's log directory, as formats for ``show``. Uses no store.
+"""The formats of files in a broker's log directory, for ``show``. This module uses no store.
 
-Separate from ``show``, which sees all formats, the core's and the optional parts', only through their tables.
+This module is separate from ``show``, which uses all formats, of the core and of optional parts, only through tables.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def query(
     sql: Annotated[
         str | None,
-        typer.Argument(metavar="SQL", help="The query, or - to read it from standard input; topics are its tables."),
+        typer.Argument(metavar="SQL", help="The query, or - to read it from standard input; topics are tables."),
     ] = None,
     *,
     store: Store,
@@ -36,7 +36,7 @@ def query(
     output: Rows,
     plot: PlotFile = None,
     sandbox: Annotated[
-        bool, typer.Option("--sandbox", help="The SQL may read no files and install nothing: topics alone.")
+        bool, typer.Option("--sandbox", help="SQL can only read topics: no files, no installation of extensions.")
     ] = False,
     topic_ids: Annotated[
         list[str] | None,
@@ -44,21 +44,21 @@ def query(
             "--topic-ids",
             metavar="TOPIC=ID",
             rich_help_panel="Topics",
-            help="Which topic, if one of this name was created again: orders=ID; may be given several times.",
+            help="Topic id, if the topic was deleted and re-created: orders=ID; may be given several times.",
         ),
     ] = None,
     work: Work,
 ) -> None:
-    """Ask topics in SQL (DuckDB's): each is a table. Without SQL, a shell on a terminal, else the list of topics.
+    """Query topics in DuckDB's SQL: each topic is a table. Without SQL, open a shell on a terminal, or list topics.
 
     Columns are topic, partition, "offset", timestamp, timestamp_type, key, value, headers and leader_epoch. Conditions
     on partition, "offset" and timestamp limit what is fetched. "TOPIC$segments" and "TOPIC$partitions" are tables of
     metadata. Topics of batches (`pubsub topics`) are tables too, with the columns message, record and messageId; use
     "TOPIC$batches" if a topic of segments has the same name.
 
-    SQL may read and write local files, and install extensions. With --sandbox it reads only the topics that it names.
-    --plot draws the second column over the first instead of writing rows: a line over numbers and times, bars over
-    names. It needs matplotlib.
+    SQL may read and write local files, and install extensions. With --sandbox, it can only read topics. --plot draws
+    the second column over the first instead of writing rows: a line over numbers and times, bars over names. It needs
+    matplotlib.
 
     Example: tieredstore query -c store.properties "SELECT count(*) FROM orders"
 
@@ -124,7 +124,9 @@ def _parse_ids(texts: Sequence[str]) -> dict[str, str]:
 
 
 _MEASURED: Final = "integer", "floating", "decimal", "timestamp", "date", "null"
-"""Kinds of Arrow types that have an axis of their own; values of all other types are names on an axis."""
+"""The kinds of Arrow types that are drawn on an axis of numbers or times. Values of all other types become names on the
+axis.
+"""
 
 _MOST_POINTS: Final = 100_000
 _MOST_NAMES: Final = 40

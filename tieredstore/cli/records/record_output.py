@@ -49,7 +49,7 @@ def write_formatted(
 
 
 def tell_left_out(sentences: Iterable[str]) -> None:
-    """Report on stderr what was not shown, and how to see it."""
+    """Report on stderr which records were not shown, and how to see them."""
     for sentence in sentences:
         complain(f"left out: {sentence}; --isolation read_uncommitted shows them")
 
@@ -92,9 +92,9 @@ def parse_format(text: str) -> RecordFormat:
     ``%%``  a per cent sign
     ======  ==========================================================
 
-    Beside them ``\n``, ``\r``, ``\t``, ``\0`` and ``\xHH``; before any other character but a letter or a digit a
-    backslash stands for that character. Keys and values are written as the bytes they are, null as nothing. ConfigError
-    for a letter or an escape that means nothing.
+    The escapes are ``\n``, ``\r``, ``\t``, ``\0`` and ``\xHH``; a backslash before any other character that is not a
+    letter or a digit stands for that character. Keys and values are written as raw bytes, and null as no bytes. Raise
+    ConfigError for an unknown letter or escape.
     """
     parts: list[_Part] = []
     columns: dict[str, None] = {}
@@ -134,7 +134,8 @@ def _length_of(data: bytes | None) -> int:
 
 
 def _encode(text: str) -> bytes:
-    # Keep bytes of arguments that are not text in the locale's encoding.
+    # Python stores the bytes of an argument as surrogates if they are no text in the locale's encoding. Write these
+    # bytes unchanged.
     return text.encode(errors="surrogateescape")
 
 

@@ -1,4 +1,6 @@
-"""Destinations and formats of records and rows: a table on the screen; Parquet, Arrow, CSV and JSON lines anywhere."""
+"""The destinations and formats of records and rows: a table on the screen, or Parquet, Arrow, CSV and JSON lines in a
+file or on stdout.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class Target:
         path = rows.output
         if path is None or str(path) == "-":
             if path is not None and ending is None:
-                raise ConfigError("-o - has one stream of rows: say its --format")
+                raise ConfigError("-o - has no file name: give --format")
             if _is_binary(ending):
                 refuse_binary(path)
             return cls(None, ending)
@@ -49,7 +51,7 @@ class Target:
         if takes_folder and named is None and (path.is_dir() or not path.exists() or path.is_file()):
             return cls(path, ending or "parquet", is_folder=True)
         if named is not None and ending not in (None, named):
-            raise ConfigError(f"{path} is a name for {named}, and {ending} is asked for: leave one of them out")
+            raise ConfigError(f"{path} is a name for {named}, but the format is {ending}: leave out one of them")
         if named is None and ending is None:
             raise ConfigError(f"{str(path)!r} has no known ending: name it {writers.endings_text()}, or give --format")
         return cls(path, ending or named)
@@ -99,7 +101,7 @@ def _flushing(rows: BatchRows, file: BinaryIO) -> Iterator[pa.RecordBatch]:
 
 
 class _Screen:
-    """A terminal, which would obey control characters in records."""
+    """A terminal as a destination. Control characters in records are removed, because the terminal would obey them."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,7 +1,8 @@
 """Interactive SQL over topics: ``tieredstore query`` on a terminal without SQL.
 
-Separate from ``query``, because it needs the terminal's line editor. The duckdb wheel has no shell, so this one uses
-Python's ``readline`` for history and completion, and DuckDB's own lists of keywords and functions.
+This module is separate from ``query``, because only the shell needs the terminal's line editor. The duckdb wheel has no
+shell, so this one uses Python's ``readline`` for history and completion, and DuckDB's own lists of keywords and
+functions.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ def _read_statement() -> str | None:
 
 
 def _answer(tables: QueryTables, statement: str, most: int) -> None:
-    """Print the first rows of a statement's result. The rest is not read: DuckDB drops a result without a reader."""
+    """Print the first rows of a statement's result. The rest is not read: DuckDB drops the result when its reader is
+    closed.
+    """
     rows = tables.run_any(statement)
     if rows is None:
         return

@@ -35,33 +35,33 @@ def show(
         list[str], typer.Argument(metavar="FILE|KEY", help="Files on this machine, or keys of objects in the store.")
     ],
     store: Store,
-    records: Annotated[bool, typer.Option("--records", help="The records, not the batches that hold them.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Show records instead of batches.")] = False,
     sources: Annotated[
-        bool, typer.Option("--sources", help="Of a pipeline's files: where their records came from.")
+        bool, typer.Option("--sources", help="For a pipeline's files: show where their records came from.")
     ] = False,
     backups: Annotated[list[Path] | None, BACKUP] = None,
     base_offset: Annotated[
         int | None,
         typer.Option(
-            "--base-offset", metavar="OFFSET", min=0, help="An index's first offset; else by the file's name."
+            "--base-offset", metavar="OFFSET", min=0, help="First offset of an index; default: by the file's name."
         ),
     ] = None,
     count: Count = None,
     *,
     output: Output,
 ) -> None:
-    """Show what files say: batches, records, or the entries of an index.
+    """Show the contents of files: batches, records, or the entries of an index.
 
     It reads local .log, .index, .timeindex, .txnindex and .snapshot files of Kafka and, if these parts are installed,
     batches of pub/sub and files of pipelines (with -c PIPELINE). A corrupt file is shown up to the corruption, with
-    exit code 4. Several files are all shown, even after a failure; the exit code is that of the first error.
+    exit code 4. If one of several files fails, the others are still shown; the exit code is that of the first failure.
 
     Example: tieredstore show /var/lib/kafka/orders-0/00000000000000000000.log --records
     """
     if records and sources:
         raise ConfigError("--records and --sources exclude each other: give one of them")
     if backups and not sources:
-        raise ConfigError("--backup is searched for what --sources shows: give --sources too")
+        raise ConfigError("--backup needs --sources: it names where to find the records that --sources shows")
     view = View.RECORDS if records else View.SOURCES if sources else View.CONTENTS
     report = _Report(output, count)
     for place, name in enumerate(files):
@@ -119,7 +119,7 @@ class _Report:
             self._sums.update(shown.sums())
 
     def finish(self) -> None:
-        """Print the summary, unless nothing was shown. Records are data, and get no summary."""
+        """Print the summary, unless nothing was shown. Records are data, so they have no summary."""
         if self._output.as_json and self._shown and not self._is_data:
             sums: dict[str, JsonValue] = {**self._sums, "entries": self._sums["entries"]}
             print_json_line({"summary": {"files": self._shown, **sums, "failed": len(self.exit_codes)}})
@@ -135,7 +135,7 @@ class _Report:
             for partition, batch in batches:
                 sys.stdout.writelines(json_lines(batch, partition, topic=shown.topic))
             return
-        # Records of a broker's file do not name their partition: drop that column.
+        # The records in a broker's file do not name their partition, so drop the column.
         skipped = 1 if shown.topic is None else 0
         rows = (
             table_cells(row, "" if partition is None else str(partition))[skipped:]

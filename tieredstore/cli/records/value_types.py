@@ -1,6 +1,6 @@
 """Types of keys and values from ``--key`` and ``--value``, for all topics or for single ones.
 
-Separate from the options, because those do not need pyarrow.
+This module is separate from the options, because they do not need pyarrow.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ _SAMPLE_OF_PARTITION: Final = 200
 
 @dataclass(slots=True)
 class TopicTypes:
-    """The types of topics' keys and values, as a function of the topic; counts what they read as null.
+    """The types of topics' keys and values, as a function of the topic. Counts the invalid values that are read as
+    null.
 
-    With ``sample``, ``json`` is a struct of the fields that a sample has, and the schema is printed; without it, JSON
-    stays text.
+    With ``sample``, the type ``json`` becomes a struct of the fields in a sample, and its schema is printed. Without
+    ``sample``, JSON stays text.
     """
 
     invalid: Literal["fail", "null"]
@@ -61,7 +62,7 @@ class TopicTypes:
         return ColumnTypes(key(f"{topic}-key"), value(f"{topic}-value"))
 
     def tell_nulls(self) -> None:
-        """Report on stderr how much was read as null, with the first reason."""
+        """Report on stderr how many values were read as null, and why the first one was."""
         if self.nulls.count:
             complain(f"{counted(self.nulls.count, 'invalid value')} read as null; the first: {self.nulls.first}")
 
@@ -124,7 +125,9 @@ def _parse_kind(rules: TopicTypes, option: str, text: str) -> _Kind:
 
 
 def _infer_kind(rules: TopicTypes, option: str, as_text: _Kind, subject: str) -> ValueType:
-    """Return a struct of the fields that a sample has, and print its schema; ``as_text`` without such fields."""
+    """Return a struct of the fields in a sample, and print its schema. If there are no common fields, return
+    ``as_text``.
+    """
     from tieredstore.values import Json
     from tieredstore.values.json_schema import format_json_schema
     from tieredstore.values.json_text import infer_schema
@@ -148,7 +151,7 @@ def _infer_kind(rules: TopicTypes, option: str, as_text: _Kind, subject: str) ->
 
 
 def sample_of(bucket: Bucket, how: QueryOptions, topic_ids: Mapping[str, str] | None = None) -> Sample:
-    """Return a function that reads the latest keys or values of a topic; none of a topic of batches.
+    """Return a function that reads the latest keys or values of a topic. For a topic of batches it returns no values.
 
     ``how`` has the options of the command's own read; ``topic_ids`` choose between topics of one name.
     """

@@ -1,7 +1,7 @@
 """Bars and counters on a terminal, and the lines above them.
 
-As long as one is shown, what the process writes to this terminal appears above it, whether through stdout or stderr.
-Separate from ``progress``, because importing rich takes a tenth of a second.
+While a bar is shown, everything that the process writes to this terminal, through stdout or stderr, appears above it.
+This module is separate from ``progress``, because importing rich takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHOW_CURSOR: Final = "\x1b[?25h\n"
 
 
 _ONE_LINE: Final = Column(no_wrap=True)
-"""On a narrow terminal the bar gets shorter, and the words stay whole."""
+"""A column without line breaks: on a narrow terminal, the bar gets shorter instead."""
 
 
 class _Count(ProgressColumn):
@@ -51,7 +51,7 @@ class _Count(ProgressColumn):
 
 
 class _Done(ProgressColumn):
-    """Bytes done of the total, formatted as in tables and sums."""
+    """The processed bytes and the total, formatted as in tables and sums."""
 
     def render(self, task: Task) -> Text:
         """Return both sizes, such as ``1.5 MiB of 6.0 MiB``."""
@@ -129,7 +129,7 @@ def _progress(*columns: ProgressColumn) -> Generator[Progress]:
 
 @contextlib.contextmanager
 def _lines_above(console: Console) -> Generator[None]:
-    """Within the block, print what is written to stderr above the bar, and stdout too if it is the same terminal."""
+    """Within the block, print text for stderr above the bar; text for stdout too, if stdout is the same terminal."""
     complaints = _Above(console, sys.stderr)
     with contextlib.redirect_stderr(cast("TextIO", complaints)), contextlib.ExitStack() as more:
         more.callback(complaints.end)

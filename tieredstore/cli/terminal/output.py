@@ -104,7 +104,7 @@ def human_rate(count: int, seconds: float) -> str:
 
 
 def human_count(count: int) -> str:
-    """Return a number for a sentence: ``1,234``. Not for offsets, which users type again."""
+    """Return a number for a sentence: ``1,234``. Offsets are not formatted like this, because users type them again."""
     return f"{count:,}"
 
 

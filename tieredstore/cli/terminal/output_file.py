@@ -17,16 +17,17 @@ from tieredstore.process.whole_files import whole_file
 def output_to(path: Path | None) -> Generator[BinaryIO]:
     """Open the destination: stdout for None and ``-``, otherwise a file that appears whole at the end or not at all.
 
-    The bytes go to a draft (unfinished file) in the same folder, which is then synced and renamed. A device or a pipe
-    is written directly. Drafts of a killed command are removed. Raise ConfigError for a symbolic link to a file:
-    another user of the folder may have created the link to choose what is overwritten.
+    The bytes go to a draft (unfinished file) in the same folder. At the end the draft is synced and renamed. A device
+    or a pipe is written directly. Drafts that a killed command left are removed. Raise ConfigError for a symbolic link
+    to a file: another user of the folder may have created the link to choose what is overwritten.
     """
     if path is None or str(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     with _explained(path):
-        # Check for a link now: if the name becomes one later, the rename replaces the link and does not follow it.
+        # Check for a link before the write. If the name becomes a link later, the rename replaces the link and does not
+        # follow it.
         target = path.resolve() if path.is_symlink() else path.parent.resolve() / path.name
         if path.is_symlink() and (target.is_file() or not target.exists()):
             raise ConfigError(f"{path} is a symbolic link to {target}: name the file itself, or remove the link")
@@ -39,11 +40,9 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
 
 
 def refuse_binary(path: Path | None) -> None:
-    """Raise ConfigError if binary data would go to a terminal, unless ``-`` asks for it."""
+    """Raise ConfigError if binary data would go to a terminal. The path ``-`` allows it."""
     if path is None and sys.stdout.isatty():
-        raise ConfigError(
-            "this is binary and would upset a terminal: give -o FILE, or -o - to have it here all the same"
-        )
+        raise ConfigError("binary output would upset a terminal: give -o FILE, or -o - to write it anyway")
 
 
 @contextlib.contextmanager

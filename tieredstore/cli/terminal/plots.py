@@ -1,4 +1,4 @@
-"""Pictures of command output: the right kind of file, uniform axes, written whole or not at all."""
+"""Pictures of command output. They have uniform axes; a picture's file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ _LONGEST_NAME: Final = 30
 
 
 class Picture:
-    """A picture to draw. The constructor raises ConfigError if it cannot be drawn, before the command reads
+    """A picture to draw. The constructor raises ConfigError if drawing is not possible, before the command reads
     anything.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if path.suffix.lower() not in _KINDS:
-            raise ConfigError(f"a picture is {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; {str(path)!r} is none of them")
+            raise ConfigError(
+                f"a picture is {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; {str(path)!r} has another ending"
+            )
         module("matplotlib.figure")
 
     def axes(self, *, width: float = 10, height: float = 4.5) -> Any:
@@ -86,7 +88,7 @@ def module(name: str) -> ModuleType:
 
 
 def label(name: str) -> str:
-    """Return a name from elsewhere as a label; a long name is shortened in the middle.
+    """Return a topic's or another name as a label; a long name is shortened in the middle.
 
     matplotlib treats ``$`` as mathematics, and omits names with a leading underscore from a legend.
     """

@@ -1,4 +1,6 @@
-"""Progress of a command: a bar on a terminal, sentences elsewhere, and a sentence if a signal ends the command."""
+"""The progress of a command: a bar on a terminal, or else sentences. If a signal ends the command, a sentence says how
+far it came.
+"""
 
 from __future__ import annotations
 

@@ -115,11 +115,11 @@ class Row(Generic[T]):
         return [each.cell(item) for each in self._fields if each.column is not None]
 
     def of(self, part: Callable[[PartT], T]) -> Row[PartT]:
-        """Return these fields for larger values; ``part`` returns the row's value within a larger value."""
+        """Return a row of the same fields for values that contain this row's value; ``part`` takes it from them."""
         return Row(*(_of_part(each, part) for each in self._fields))
 
     def in_json(self, *shown: str) -> Row[T]:
-        """Return these fields without their columns, except those ``shown`` in a table."""
+        """Return the same fields; in a table, only the columns of the ``shown`` fields remain."""
         return Row(*(each if each.name in shown else replace(each, column=None) for each in self._fields))
 
     def show(
@@ -134,7 +134,7 @@ class Row(Generic[T]):
     ) -> None:
         """Print the items: as lines of JSON followed by the summary, or as a table followed by the cells of a total.
 
-        Without items a person sees ``empty`` on stderr, if given, and no table header.
+        Without items, no table header is printed, but ``empty`` on stderr, if given.
         """
         if as_json:
             for item in items:

@@ -1,4 +1,4 @@
-"""stdout and stderr of the process. If writing fails anywhere, the user sees one sentence and an exit code."""
+"""The process's stdout and stderr. If a write fails anywhere, the user sees one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class StandardOutputFailedError(OutputFailedError):
 
 
 class ReaderGoneError(StandardOutputFailedError):
-    """The reader of stdout is gone, as after ``| head``. It gets no message, because other tools silently end by
-    SIGPIPE.
+    """The reader of stdout is gone, as after ``| head``. The command ends without a message, like other tools, which
+    SIGPIPE ends.
     """
 
     exit_code = 141
@@ -59,7 +59,7 @@ class _Stream(io.RawIOBase):
 class StandardOutput(_Stream):
     """The bytes of stdout. Its errors are StandardOutputFailedError; after the first error nothing more is written.
 
-    They are not OSErrors, which a caller may take for an error of the file or store that it uses.
+    These errors are not OSErrors, because a caller might take an OSError for an error of its file or store.
     """
 
     def __init__(self, descriptor: int | None, on_failure: Callable[[StandardOutputFailedError], None]) -> None:
@@ -113,10 +113,8 @@ class StandardError(_Stream):
                 return view.nbytes
 
 
-def take_streams(
-    on_failure: Callable[[StandardOutputFailedError], None],
-) -> tuple[StandardOutput, StandardError]:
-    """Replace Python's own streams, which raise the system's errors, and are None if they were closed."""
+def take_streams(on_failure: Callable[[StandardOutputFailedError], None]) -> tuple[StandardOutput, StandardError]:
+    """Replace Python's own streams: those raise OSError, and are None if they were closed when the process began."""
     output = StandardOutput(None if sys.stdout is None else _STDOUT, on_failure)
     complaints = StandardError(None if sys.stderr is None else _STDERR)
     _occupy_free_descriptors()
@@ -140,7 +138,9 @@ def _text(replaced: TextIO | None, raw: io.RawIOBase) -> io.TextIOWrapper:
 
 
 def _occupy_free_descriptors() -> None:
-    """Keep the next opened file from becoming descriptor 0, 1 or 2, which other code reads or writes."""
+    """Occupy the descriptors 0, 1 and 2 if they are free: otherwise the next opened file would get one, and other code
+    would read or write it as a standard stream.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(descriptor)
@@ -151,8 +151,8 @@ def _write(descriptor: int, view: memoryview) -> int:
         try:
             return os.write(descriptor, view)
         except BlockingIOError:
-            # The process at the other end has made the stream non-blocking, for this process too: wait until it is
-            # writable.
+            # The process at the other end of the pipe has made it non-blocking, which applies to this process too. Wait
+            # until it is writable.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

@@ -1,4 +1,5 @@
-"""Tables that fit: on a terminal each row is one line, in a pipe nothing is cut. Returns lines and prints nothing.
+"""Tables that fit: on a terminal each row is one line, in a pipe nothing is cut. The functions return lines and print
+nothing.
 
 A function for each kind of content makes the columns::
 
@@ -6,9 +7,9 @@ A function for each kind of content makes the columns::
 
 ``number`` and ``word`` (an id, a fixed word) are never cut. ``text`` (names and texts from elsewhere) is cut with ``…``
 if the terminal is too narrow. If that is not enough, columns with a rank are dropped: the greatest rank first, and
-within a rank from the right; ``--wide`` shows all of them. Columns of a rank up to ``WANTED`` are what users look for
-first: before one of these is dropped, cells with a shorter form are shortened, for example a ``moment`` to its day.
-Instead of a column, ``NAME`` means ``text`` and ``>NAME`` means ``number``.
+within a rank from the right; ``--wide`` shows all columns. Users look first for the columns of a rank up to ``WANTED``.
+Before one of these is dropped, cells with a shorter form are shortened, for example a ``moment`` to its day. In place
+of a ``Column``, the text ``NAME`` means ``text("NAME")``, and ``>NAME`` means ``number("NAME")``.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def table_lines(
 ) -> Iterator[str]:
     """Yield the lines of a table, without line ends: header, rule, rows. ``total`` is a last row after another rule.
 
-    ``width`` is the terminal's; None for a pipe. With ``sample``, that many rows determine the widths of columns and
-    the others are taken one by one; without it, all rows are taken first.
+    ``width`` is the terminal's; None for a pipe. With ``sample``, the first ``sample`` rows determine the widths of
+    columns, and the other rows are read one by one. Without it, all rows are read first.
     """
     every = [_column(column) for column in columns]
     ahead = iter(rows)
@@ -192,7 +193,7 @@ def _needed(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
 
 
 def _lacks_wanted(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int], width: int) -> bool:
-    """Return True if a column of a rank up to ``WANTED`` is dropped, or the shown columns do not fit."""
+    """Return True if a column of a rank up to ``WANTED`` is dropped, or if the shown columns do not fit."""
     left_out = (column.rank for at, column in enumerate(columns) if at not in shown)
     return _total(columns, needed, shown) > width or any(rank <= WANTED for rank in left_out)
 
@@ -229,5 +230,5 @@ def _widths(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[in
     def capped(cap: int) -> list[int]:
         return [max(low, min(high, cap)) for low, high in zip(least, most, strict=True)]
 
-    # Find the largest limit of widths under which all columns fit: their sum grows with the limit.
+    # Search for the largest limit of widths with which all columns fit: the sum of the widths grows with the limit.
     return capped(bisect.bisect_right(range(max(most) + 1), room, key=lambda cap: sum(capped(cap))) - 1)

@@ -49,7 +49,7 @@ def produce(
     ] = None,
     topic_id: Annotated[
         str | None,
-        typer.Option("--topic-id", metavar="ID", help="Id of the source topic, if the topic was created again."),
+        typer.Option("--topic-id", metavar="ID", help="Topic id, if the topic was deleted and re-created."),
     ] = None,
     partitioner: Annotated[
         Literal["keep", "java", "librdkafka"],
@@ -63,7 +63,7 @@ def produce(
     ] = None,
     on_loss: Annotated[
         Literal["fail", "report"],
-        typer.Option("--on-loss", help="If offsets are missing in the source: fail, or report them."),
+        typer.Option("--on-loss", help="What to do if offsets are in no segment."),
     ] = "fail",
     create_with: Annotated[
         str | None,
