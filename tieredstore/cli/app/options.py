@@ -516,9 +516,7 @@ Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that 
 """For services."""
 
 BACKUP: Final = typer.Option(
-    "--backup",
-    metavar="FILE",
-    help="Settings of a pipeline or Secor that stores the same topics raw; to restore, also of a store of batches.",
+    "--backup", metavar="FILE", help="Settings of a pipeline or Secor with the topics raw; to restore, also of batches."
 )
 """Option of commands that read records from elsewhere than segments."""
 
