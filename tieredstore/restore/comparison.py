@@ -1,4 +1,4 @@
-"""Comparison of a bucket's committed records with the records that a restore has put into a cluster, record by record.
+"""Comparison of a source's committed records with the records that a restore has put into a cluster, record by record.
 
 Both sides are read as columns and compared in batches. ``restore logdir`` keeps offsets, and ``restore produce`` writes
 an offset map. If keys were hashed again, the map has offset runs: sequences of a source partition's records that are
@@ -12,7 +12,7 @@ import hashlib
 import logging
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,33 +26,28 @@ from tieredstore.errors import ConfigError
 from tieredstore.live import LiveReader
 from tieredstore.model import Earliest, Latest, TopicPartition, Uuid
 from tieredstore.ops.offsets import without as offsets_without
-from tieredstore.partitions.selections import Subscribe
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.reading import LogQuery, TopicReader
-from tieredstore.reading.losses import losses_between
 from tieredstore.records.columns import int64_values
-from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.pairs import Pair, RecordDifference, Rows, Side
 from tieredstore.restore.produce.control_topic import ControlTopic
 from tieredstore.restore.produce.partitioning import Partitioning
-from tieredstore.restore.produce.runs import CONTROL_TOPIC, OffsetRun
-from tieredstore.restore.produce.source import without
+from tieredstore.restore.produce.runs import CONTROL_TOPIC, OffsetRun, ProduceOptions
+from tieredstore.restore.produce.source import COLUMNS, BackupTopics, BucketTopics, without
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import OffsetSpan
     from tieredstore.model import AtTime
-    from tieredstore.partitions.log import PartitionLog
-    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.topic_backup import TopicBackup
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.produce.offset_map import OffsetMap
     from tieredstore.restore.produce.runs import RunPosition, SourceRange
+    from tieredstore.restore.produce.source import SourceTopics
 
 _logger: Final = logging.getLogger(__name__)
 
 _compute: Final[Any] = pyarrow.compute
 
-_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 _AT_ONCE: Final = 4
 """Number of partitions to compare in parallel. Each takes a few batches of 4 MiB in memory."""
 
@@ -65,7 +60,7 @@ class ComparedPartition:
     ``records`` and ``target_records`` count committed records. The digests (SHA-256, hexadecimal) cover the records'
     offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that are not in
     the run's map; no digest covers them. Two kinds of offsets are not compared, and are listed as inclusive spans:
-    ``lost`` has the offsets that the bucket has lost since, and ``left_out`` those that a restore to a time did not
+    ``lost`` has the offsets that the source has lost, and ``left_out`` those that a restore to a time did not
     restore.
     """
 
@@ -134,11 +129,13 @@ class _Work:
     There is one target partition, unless keys were hashed again; then ``partitioning`` is the rule for that.
     """
 
-    log: PartitionLog
+    where: TopicPartition
     start: int
     stop: int
     topic: str
     rules: Mapping[int, MappedOffsets]
+    lost: Sequence[OffsetSpan]
+    """The spans that the source has lost; the ends are exclusive."""
     left_out: Sequence[OffsetSpan] = ()
     moves_zero_times: bool = False
     partitioning: Partitioning | None = None
@@ -148,11 +145,6 @@ class _Work:
         """The target partition; there must be only one."""
         (number,) = self.rules
         return self.topic, number
-
-    @property
-    def lost(self) -> Sequence[OffsetSpan]:
-        """The offset spans that the bucket has lost; their ends are exclusive."""
-        return [(loss.start, loss.stop) for loss in losses_between(self.log, self.start, self.stop)]
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
         """Yield the records that a run restores. Except for the offsets, they are as they should be in the target."""
@@ -170,8 +162,8 @@ class _Work:
         """Return the result for the partition."""
         is_empty = self.start == self.stop
         return ComparedPartition(
-            topic=self.log.topic,
-            partition=self.log.partition,
+            topic=self.where[0],
+            partition=self.where[1],
             target_topic=self.topic,
             target_partition=self.target[1] if self.partitioning is None else None,
             first_offset=None if is_empty else self.start,
@@ -191,8 +183,8 @@ class Comparison:
     """Compares topics of a bucket with topics of a cluster. ``properties`` are those of a Kafka client for the
     cluster."""
 
-    def __init__(self, source: SegmentSource, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
-        self._source = source
+    def __init__(self, bucket: SegmentSource, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
+        self._bucket = bucket
         self._properties = properties
         self._timeout_s = timeout_s
 
@@ -204,23 +196,20 @@ class Comparison:
         ``start`` (inclusive) and ``stop`` are in the source. Raise ResourceNotFoundError for a topic that does not
         exist on one side, and the errors of reads.
         """
-
-        def works(reader: TopicReader, snapshot: LogSnapshot) -> Iterator[_Work]:
-            windows = reader.lookup(snapshot).clamped(
-                Earliest() if start is None else start, Latest() if stop is None else stop
-            )
+        with BucketTopics(self._bucket, ProduceOptions(topics=topics, name="verify", on_data_loss="report")) as source:
+            windows = source.windows(Earliest() if start is None else start, Latest() if stop is None else stop)
+            work: list[_Work] = []
             for where, (first, end) in windows.items():
-                same = OffsetRun(*where, first, where[1], first, end - first)
-                yield _Work(snapshot.logs[where], first, end, topics[where[0]], {where[1]: MappedOffsets([same])})
+                rules = {where[1]: MappedOffsets([OffsetRun(*where, first, where[1], first, end - first)])}
+                work.append(_Work(where, first, end, topics[where[0]], rules, source.losses(where, first, end)))
+            yield from self._compare(source, topics, work)
 
-        return self._compare(topics, works, {})
-
-    def run(self, offset_map: OffsetMap) -> Generator[ComparedPartition]:
-        """Compare what a run of ``restore produce`` has restored, by its map.
+    def run(self, offset_map: OffsetMap, backup: TopicBackup | None = None) -> Generator[ComparedPartition]:
+        """Compare what a run of ``restore produce`` has restored from the bucket or from a backup, by its map.
 
         The run's position in the cluster shows what its cut left out. If the run is not finished, log a warning, and
-        compare as far as its map goes. Raise ConfigError if the run hashed keys again, but its position, which has the
-        partitioner, is missing.
+        compare as far as its map goes. Raise ConfigError if the position names another source, or if the run hashed
+        keys again, but its position, which has the partitioner, is missing.
         """
         topics = {topic: there.target for topic, there in offset_map.topics.items()}
         position = self._position(offset_map.run)
@@ -241,7 +230,8 @@ class Comparison:
         else:
             _logger.warning("the run %s is not finished: it is compared as far as its map goes", offset_map.run)
 
-        def works(_: TopicReader, snapshot: LogSnapshot) -> Iterator[_Work]:
+        with self._source(offset_map.run, topics, position, backup) as source:
+            work: list[_Work] = []
             for where, restored in sorted(ranges.items()):
                 target, runs = topics[where[0]], list(offset_map.mapped_runs(where))
                 rules = {
@@ -254,20 +244,34 @@ class Comparison:
                     )
                 elif not rules:
                     rules = {where[1]: MappedOffsets(())}
-                yield _Work(
-                    snapshot.logs[where], restored.start, restored.stop, target, rules,
-                    left_out=sources[where].left_out if where in sources else (), moves_zero_times=True,
-                    partitioning=partitioning,
+                work.append(
+                    _Work(
+                        where, restored.start, restored.stop, target, rules,
+                        lost=source.losses(where, restored.start, restored.stop),
+                        left_out=sources[where].left_out if where in sources else (),
+                        moves_zero_times=True, partitioning=partitioning,
+                    )
                 )  # fmt: skip
+            yield from self._compare(source, topics, work)
 
+    def _source(
+        self, run: str, topics: Mapping[str, str], position: RunPosition | None, backup: TopicBackup | None
+    ) -> SourceTopics:
+        """Return the source of a run; raise ConfigError if its position names another one."""
+        began: Mapping[str, str] = {} if position is None else position.topic_ids
+        there = "; ".join(f"{topic} of {text}" for topic, text in sorted(began.items()))
+        if backup is not None:
+            if began and began != backup.identities:
+                raise ConfigError(f"the run {run} did not restore this backup (--backup), but {there}")
+            return BackupTopics(self._bucket, ProduceOptions(topics=topics, name=run), backup)
         topic_ids: dict[str, Uuid] = {}
-        for name, text in () if position is None else position.topic_ids.items():
+        for topic, text in began.items():
             if (topic_id := Uuid.spelled(text)) is None:
-                raise ConfigError(
-                    f"the run {offset_map.run} restored {name} from a backup, and only buckets can be compared: {text}"
-                )
-            topic_ids[name] = topic_id
-        return self._compare(topics, works, topic_ids)
+                raise ConfigError(f"the run {run} restored {there}: name the settings of this backup (--backup)")
+            topic_ids[topic] = topic_id
+        # Losses are reported in the result, so they must not raise an error.
+        options = ProduceOptions(topics=topics, topic_ids=topic_ids, name=run, on_data_loss="report")
+        return BucketTopics(self._bucket, options)
 
     def _position(self, run: str) -> RunPosition | None:
         with LiveReader(self._properties, isolation="read_committed", timeout_s=self._timeout_s) as reader:
@@ -276,33 +280,28 @@ class Comparison:
             return ControlTopic(reader, run, settles_s=self._timeout_s).newest_position()
 
     def _compare(
-        self,
-        topics: Mapping[str, str],
-        works: Callable[[TopicReader, LogSnapshot], Iterator[_Work]],
-        topic_ids: Mapping[str, Uuid],
+        self, source: SourceTopics, topics: Mapping[str, str], work: Sequence[_Work]
     ) -> Generator[ComparedPartition]:
-        # Losses are reported in the result, so they must not raise an error.
-        query = LogQuery(Subscribe(tuple(sorted(topics))), on_data_loss="report", topic_ids=topic_ids)
         with (
-            TopicReader(lambda: self._source, query, ReadSettings(columns=_COLUMNS)) as reader,
             LiveReader(self._properties, isolation="read_committed", timeout_s=self._timeout_s) as target,
             ThreadPool(_AT_ONCE, "tieredstore-compare") as pool,
         ):
             for topic in topics.values():
                 target.cluster.existing_topic(topic)
-            work = list(works(reader, reader.snapshot()))
             there = _Target(target, {(one.topic, number) for one in work for number in one.rules})
-            all_of = partial(in_parallel, pool, at_once=_AT_ONCE)
             by_run = _RunDigests()
-            for digests in all_of(partial(_digest_target, there), _runs_by_target(work).items()):
+            for digests in in_parallel(
+                pool, partial(_digest_target, there), _runs_by_target(work).items(), at_once=_AT_ONCE
+            ):
                 by_run.add_all(digests)
 
             def compare(one: _Work) -> ComparedPartition:
                 if one.partitioning is None:
-                    return _compare_partition(reader, there, one)
-                return _compare_rehashed(reader, there, by_run, one, one.partitioning)
+                    return _compare_partition(source, there, one)
+                return _compare_rehashed(source, there, by_run, one, one.partitioning)
 
-            with closing(all_of(compare, work)) as done:
+            # A backup is for one thread at a time.
+            with closing(in_parallel(pool, compare, work, at_once=1 if source.is_backup else _AT_ONCE)) as done:
                 yield from done
 
 
@@ -318,14 +317,14 @@ class _Target:
         """Read the offsets ``[start, stop)``, as far as the target has them. The comparison reports records that are
         missing at both ends."""
         start, stop = max(span[0], self._starts[where]), min(span[1], self._ends[where])
-        return self._reader.read(*where, start, max(start, stop), columns=_COLUMNS)
+        return self._reader.read(*where, start, max(start, stop), columns=COLUMNS)
 
 
-def _compare_partition(reader: TopicReader, target: _Target, work: _Work) -> ComparedPartition:
+def _compare_partition(source: SourceTopics, target: _Target, work: _Work) -> ComparedPartition:
     pair, rule = Pair(), work.rules[work.target[1]]
     for start, stop in offsets_without(work.lost, (work.start, work.stop)):
         with (
-            closing(reader.read(work.log, start, stop)) as ours,
+            closing(source.read(work.where, start, stop)) as ours,
             closing(target.read(work.target, rule.span(start, stop))) as theirs,
         ):
             pair.compare(_expected(ours, work, rule, pair), (Rows(None, batch) for batch in theirs))
@@ -351,7 +350,7 @@ def _expected_by_key(
     nowhere, counts = MappedOffsets(()), Counter[OffsetRun]()
     for records in work.kept(batches):
         keys = records.column("key").to_pylist()
-        for partition, places in partitioning.shares(keys, work.log.partition).items():
+        for partition, places in partitioning.shares(keys, work.where[1]).items():
             share = records.take(pa.array(places, pa.int64()))
             for first, stop, run in work.rules.get(partition, nowhere).pieces(int64_values(share, "offset")):
                 piece, count = share.slice(first, stop - first), stop - first
@@ -425,11 +424,11 @@ def _digest_target(target: _Target, item: tuple[TopicPartition, Sequence[OffsetR
 
 
 def _compare_rehashed(
-    reader: TopicReader, target: _Target, theirs: _RunDigests, work: _Work, partitioning: Partitioning
+    source: SourceTopics, target: _Target, theirs: _RunDigests, work: _Work, partitioning: Partitioning
 ) -> ComparedPartition:
     pair, ours = Pair(), _RunDigests()
     for start, stop in offsets_without(work.lost, (work.start, work.stop)):
-        with closing(reader.read(work.log, start, stop)) as batches:
+        with closing(source.read(work.where, start, stop)) as batches:
             for run, rows in _expected_by_key(batches, work, partitioning, pair):
                 ours.add(run, rows.records)
     digests = hashlib.sha256(), hashlib.sha256()
@@ -443,7 +442,7 @@ def _compare_rehashed(
         for digest, (_, text) in zip(digests, (here, there), strict=True):
             digest.update(text.encode())
         if here != there and pair.difference is None:
-            pair.difference = _first_of_run(reader, target, work, partitioning, run)
+            pair.difference = _first_of_run(source, target, work, partitioning, run)
         if (extra := theirs.extra.get(run)) is not None:
             pair.theirs.records += extra[0]
             pair.difference = pair.difference or RecordDifference("extra", None, extra[1], run.target_partition)
@@ -451,12 +450,12 @@ def _compare_rehashed(
 
 
 def _first_of_run(
-    reader: TopicReader, target: _Target, work: _Work, partitioning: Partitioning, run: OffsetRun
+    source: SourceTopics, target: _Target, work: _Work, partitioning: Partitioning, run: OffsetRun
 ) -> RecordDifference | None:
     """Return the first difference in a run."""
     pair, where = Pair(), (work.topic, run.target_partition)
     with (
-        closing(reader.read(work.log, run.start, run.end)) as ours,
+        closing(source.read(work.where, run.start, run.end)) as ours,
         closing(target.read(where, (run.target_start, run.target_end))) as theirs,
     ):
         expected = (rows for of, rows in _expected_by_key(ours, work, partitioning, pair) if of == run)

@@ -1,4 +1,6 @@
-"""``restore produce --backup``: topics from files of pipelines, of Secor and from batches, each record once."""
+"""``restore produce --backup``: topics from files of pipelines, of Secor and from batches, each record once, and
+their comparison by ``restore verify --backup``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 import tieredstore as ts
 from tests.restore.produce.restores import TIME_MS, Kept, Restore, SourceBucket, committed, mapped, mixed_topics
 from tests.support.cli.cli_process import Result, tieredstore
-from tests.support.kafka.kafka_topics import make_topic
+from tests.support.kafka.kafka_topics import Produced, make_topic, produce
 from tests.support.pipelines.secor_files import sequence_file
 from tests.support.pubsub.pubsub_topics import topics_in
 from tests.support.records.topic_buckets import Bucket
@@ -28,9 +30,11 @@ from tieredstore.pubsub.format.messages import Compression, ProducerRequest, sea
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.records.settings import OnDataLoss
 from tieredstore.restore.cli.produce import open_backup
-from tieredstore.restore.produce.offset_map import load_map
+from tieredstore.restore.comparison import Comparison
+from tieredstore.restore.pairs import RecordDifference
+from tieredstore.restore.produce.offset_map import OffsetMap, load_map
 from tieredstore.restore.produce.producing import ProduceRun
-from tieredstore.restore.produce.runs import ProduceOptions
+from tieredstore.restore.produce.runs import OffsetRun, ProduceOptions
 from tieredstore.restore.produce.source import BackupTopics
 
 FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -51,6 +55,11 @@ def pipeline_file(folder: Path, bucket: Path, **more: str) -> Path:
     path.write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
     (folder / "files").mkdir(exist_ok=True)
     return path
+
+
+def verify(store: Path, server: KafkaServer, *words: object) -> Result:
+    servers = "--bootstrap-server", server.bootstrap_servers
+    return tieredstore("restore", "verify", *words, "--store", store, *servers, "--json")
 
 
 def batch_topics(folder: Path, *names: str, partitions: int, **settings: str) -> SourceBucket:
@@ -115,6 +124,11 @@ def test_topics_of_a_backup_come_back_whole(kafka: KafkaServer, tmp_path: Path, 
     assert restore.die("commit", 3)
     assert not restore.die("")
     restore.check()
+    run = ProduceOptions(topics=restore.topics).run
+    summary = verify(restore.source.bucket.root, kafka, run, "--backup", restore.backup).clean().rows[1]
+    records = sum(map(len, restore.source.committed.values()))
+    assert (summary["records"], summary["different"], summary["with_losses"]) == (records, 0, 0)
+    assert bool(summary["not_compared"]) == name.startswith("batches")
 
 
 def test_batches_come_back_once_whatever_kills_the_run(kafka: KafkaServer, tmp_path: Path) -> None:
@@ -189,9 +203,52 @@ def test_secors_files_come_back_once_and_what_they_lack_is_said_first(
     assert [record[1:] for record in found] == [(-1, None, b"value %d" % offset, None) for offset in SECOR_OFFSETS]
     offsets = load_map(FilesystemObjectStore(tmp_path), "", f"orders={target}")
     assert mapped(offsets, "orders", 0) == list(zip(SECOR_OFFSETS, [record[0] for record in found], strict=True))
-    tieredstore(
-        "restore", "verify", f"orders={target}", "--store", tmp_path, "--bootstrap-server", kafka.bootstrap_servers
-    ).fails(2, "restored orders from a backup, and only buckets can be compared: pipeline kept, generation 1")
+    run = f"orders={target}"
+    compared = verify(tmp_path, kafka, run, "--backup", secor).clean()
+    assert compared.rows[1] == {
+        "partitions": 1, "records": len(SECOR_OFFSETS), "different": 0, "with_losses": 0, "not_compared": lacking,
+    }  # fmt: skip
+    began = f"the run {run} restored orders of pipeline kept, generation 1, no topic id"
+    verify(tmp_path, kafka, run).fails(2, f"{began}: name the settings of this backup (--backup)")
+    secor.write_text(secor.read_text().replace("kept", "another"))
+    verify(tmp_path, kafka, run, "--backup", secor).fails(2, f"the run {run} did not restore this backup (--backup), b")
+    verify(tmp_path, kafka, "orders", "--same-offsets", "--backup", secor).fails(2, "leave out --backup")
+
+
+RESTORED: list[tuple[int | None, Produced | None]] = [
+    (offset, Produced(None, b"value %d" % offset, timestamp_ms=-1)) for offset in SECOR_OFFSETS
+]
+"""Source offsets and records of a target; no offset for a foreign record, and no record for a missing one."""
+FOREIGN = Produced(None, b"foreign", timestamp_ms=-1)
+KEYED = Produced(b"a key", b"value 191", timestamp_ms=-1)
+LAST = len(RESTORED) - 1
+
+
+@pytest.mark.parametrize(
+    ("there", "difference"),
+    [
+        (RESTORED, None),
+        ([*RESTORED[:3], (105, FOREIGN), *RESTORED[4:]], RecordDifference("value", 105, 3)),
+        ([*RESTORED[:-1], (191, KEYED)], RecordDifference("key", 191, LAST)),
+        ([*RESTORED[:-1], (191, None)], RecordDifference("missing", 191, LAST)),
+        ([*RESTORED[:2], (None, FOREIGN), *RESTORED[2:]], RecordDifference("extra", None, 2)),
+    ],
+    ids=["equal", "value", "key", "missing", "foreign"],
+)
+def test_a_target_that_differs_from_secors_files(
+    kafka: KafkaServer,
+    secor: Path,
+    tmp_path: Path,
+    there: list[tuple[int | None, Produced | None]],
+    difference: RecordDifference | None,
+) -> None:
+    target, offsets = make_topic(kafka), OffsetMap("by-hand")
+    produce(kafka, target, [record for _, record in there if record is not None])
+    offsets.add_topic("orders", target)
+    offsets.extend(OffsetRun("orders", 0, offset, 0, at, 1) for at, (offset, _) in enumerate(there) if offset)
+    with ts.open(str(tmp_path)) as bucket, open_backup(secor, ["orders"]) as backup:
+        (one,) = Comparison(bucket.manager, {"bootstrap.servers": kafka.bootstrap_servers}).run(offsets, backup)
+    assert (one.difference, one.digest == one.target_digest) == (difference, one.difference is None)
 
 
 def test_secors_files_come_back_once_whatever_kills_the_run(kafka: KafkaServer, secor: Path, tmp_path: Path) -> None:
@@ -241,6 +298,8 @@ def test_missing_files_are_a_loss(kafka: KafkaServer, tmp_path: Path, name: str,
             settings, tmp_path / "bucket", kafka, f"orders={topics['orders']}", "--dry-run"
         ).fails(3, missing)  # fmt: skip
         run("report")
+    lossy = verify(restore.source.bucket.root, kafka, ProduceOptions(topics=restore.topics).run, "--backup", settings)
+    assert (lossy.code, lossy.rows[0][0]["lost"], lossy.rows[1]["different"]) == (3, [[start, stop - 1]], 0), lossy
     kept = restore.source.committed["orders", 0]
     restore.source.committed["orders", 0] = [record for record in kept if not start <= record[0] < stop]
     assert 0 < len(restore.source.committed["orders", 0]) < len(kept)

@@ -1,4 +1,4 @@
-"""``restore verify``: compare the records that a restore has put into a cluster with the bucket.
+"""``restore verify``: compare the records that a restore has put into a cluster with its source.
 
 Separate from the other commands of ``restore``, because it changes nothing.
 """
@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tieredstore.cli.app.options import Cluster, FromTo, Json, Store
+from tieredstore.cli.app.options import BACKUP, Cluster, FromTo, Json, Store
 from tieredstore.cli.terminal.output import JsonValue, counted, human_count, print_lines
 from tieredstore.cli.terminal.progress import counting
 from tieredstore.cli.terminal.rows import Row, attributes, field
 from tieredstore.cli.terminal.tables import number, text
 from tieredstore.errors import ConfigError, CorruptDataError, DataLossError
-from tieredstore.restore.cli.produce import parse_topics
+from tieredstore.restore.cli.produce import open_backup, parse_topics
 
 if TYPE_CHECKING:
     from tieredstore.restore.comparison import ComparedPartition
@@ -30,17 +32,19 @@ def verify(
     same_offsets: Annotated[
         bool, typer.Option("--same-offsets", help="For restored log directories: compare topics by their old offsets.")
     ] = False,
+    backup: Annotated[Path | None, BACKUP] = None,
     *,
     window: FromTo,
     store: Store,
     cluster: Cluster,
     output: Json,
 ) -> None:
-    """Compare the committed records of a restore with the bucket, one by one: offset, time, key, value, headers.
+    """Compare the records of a restore with the bucket, or the backup, one by one: offset, time, key, value, headers.
 
     The output has a digest of each side per partition. If they differ, it names the first different record, and the
-    exit code is 4. Offsets that the bucket has lost since are listed and not compared; then the exit code is 3. Offsets
-    that a run's cut left out are listed too. --from and --to are offsets or times in the bucket, for --same-offsets.
+    exit code is 4. Offsets that the source has lost are listed and not compared; then the exit code is 3. Offsets that
+    a run's cut left out, and what a backup lacks, are listed too. --from and --to are offsets or times in the bucket,
+    for --same-offsets.
 
     Example: tieredstore restore verify orders -c store.properties --bootstrap-server broker1:9092
     """
@@ -51,32 +55,41 @@ def verify(
     window.check_order()
     if not same_offsets and (len(names) > 1 or window.first is not None or window.end is not None):
         raise ConfigError("several topics, --from and --to need --same-offsets; a run is compared whole")
+    if same_offsets and backup is not None:
+        raise ConfigError("--same-offsets is for log directories, which come from a bucket: leave out --backup")
     compared: list[ComparedPartition] = []
-    with store.open() as bucket, counting("comparing", "partition") as advance:
+    lacks: Sequence[str] = ()
+    with ExitStack() as stack:
+        bucket, advance = stack.enter_context(store.open()), stack.enter_context(counting("comparing", "partition"))
         comparison = Comparison(bucket.manager, client)
         if same_offsets:
             partitions = comparison.same_offsets(parse_topics(names), window.first, window.end)
         else:
             opened = bucket.opened()
-            partitions = comparison.run(load_map(opened.store, opened.prefix, names[0]))
+            offsets, kept = load_map(opened.store, opened.prefix, names[0]), None
+            if backup is not None:
+                kept = stack.enter_context(open_backup(backup, list(offsets.topics)))
+                lacks = kept.lacks
+            partitions = comparison.run(offsets, kept)
         for each in partitions:
             compared.append(each)
             advance()
-    _report(compared, as_json=output.as_json)
+    _report(compared, lacks, as_json=output.as_json)
 
 
-def _report(compared: Sequence[ComparedPartition], *, as_json: bool) -> None:
+def _report(compared: Sequence[ComparedPartition], lacks: Sequence[str], *, as_json: bool) -> None:
     different, lost = [one for one in compared if one.difference], [one for one in compared if one.lost]
     summary: Mapping[str, JsonValue] = {
         "partitions": len(compared), "records": sum(one.records for one in compared), "different": len(different),
-        "with_losses": len(lost),
+        "with_losses": len(lost), "not_compared": [*lacks],
     }  # fmt: skip
     _COMPARED.show(compared, as_json=as_json, summary=summary)
     if not as_json:
         print_lines(map(_show_difference, different))
-        print_lines(_show_spans(one, "the bucket has lost the offsets", one.lost) for one in lost)
+        print_lines(_show_spans(one, "the source has lost the offsets", one.lost) for one in lost)
         cut = [one for one in compared if one.left_out]
         print_lines(_show_spans(one, "the run's cut left out the offsets", one.left_out) for one in cut)
+        print_lines(f"not compared: {sentence}" for sentence in lacks)
         counts = Counter("different" if one.difference else "equal" for one in compared)
         print_lines(
             [f"{counted(len(compared), 'partition')}: {counts['equal']} equal, {counts['different']} different"]
@@ -89,7 +102,7 @@ def _report(compared: Sequence[ComparedPartition], *, as_json: bool) -> None:
 
 _MEANINGS: Final = {
     "missing": "the record is missing in the target",
-    "extra": "the target has a record that the bucket does not have",
+    "extra": "the target has a record that the source does not have",
     "not_restored": "the run did not restore the record",
 }
 

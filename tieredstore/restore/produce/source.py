@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tieredstore.errors import DataLossError
 from tieredstore.model import Earliest, TopicPartition, name_of
+from tieredstore.ops.offsets import without as offsets_without
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.process.closing import Closing
 from tieredstore.reading import LogQuery, QueryWords, TopicReader
@@ -32,6 +33,7 @@ from tieredstore.restore.produce.time_cut import find_cut
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import OffsetSpan, Span
     from tieredstore.reading.topic_backup import TopicBackup
+    from tieredstore.reading.windows import Places, Windows
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.produce.time_cut import TimeCut
     from tieredstore.restore.produce.transactions import Headers, Row
@@ -43,7 +45,8 @@ _AT_ONCE: Final = 4
 in memory."""
 
 _CONVERTED: Final = 500
-_COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp")
+COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
+"""The columns of a source's records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,12 @@ class SourceTopics(Closing, ABC):
         """
 
     @abstractmethod
-    def read(self, where: TopicPartition, left: SourceRange) -> Generator[pa.RecordBatch]:
-        """Yield the remaining records of a partition, in offset order."""
+    def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
+        """Return the half-open spans of ``[start, stop)`` that the source has lost, ascending."""
+
+    @abstractmethod
+    def read(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
+        """Yield the records of ``[start, stop)`` in offset order, with the columns ``COLUMNS``."""
 
     def batches(self, ranges: Mapping[TopicPartition, SourceRange], turn: int = 1) -> Generator[SourceBatch]:
         """Yield the remaining records of the ranges: a few partitions take turns, and each partition's records come in
@@ -141,7 +148,7 @@ class SourceTopics(Closing, ABC):
                 reader.close()
 
     def _partition(self, where: TopicPartition, left: SourceRange) -> Generator[SourceBatch]:
-        with closing(self.read(where, left)) as batches:
+        with closing(self.read(where, left.next, left.stop)) as batches:
             for records in batches:
                 following = int64_values(records, "offset")[-1] + 1
                 kept = without(records, left.left_out)
@@ -163,7 +170,7 @@ class BucketTopics(SourceTopics):
         words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
         topics = Subscribe(tuple(sorted(options.topics)))
         self._query = LogQuery(topics, topic_ids=options.topic_ids, on_data_loss=options.on_data_loss, words=words)
-        self._reader = TopicReader(lambda: source, self._query, ReadSettings(columns=_COLUMNS))
+        self._reader = TopicReader(lambda: source, self._query, ReadSettings(columns=COLUMNS))
         self._snapshot = self._reader.snapshot()
 
     def find_cut(self, time_ms: int) -> TimeCut:
@@ -182,13 +189,16 @@ class BucketTopics(SourceTopics):
         """
         cuts = {} if self.cut is None else self.cut.of_topics(self.topic_ids, self._snapshot.logs)
         stops = {where: cut.stop for where, cut in cuts.items()}
-        lookup = self._reader.lookup(self._snapshot)
-        windows = lookup.clamped(Earliest(), stops)
-        lookup.check_readable(windows, Earliest(), stops)
+        windows = self.windows(Earliest(), stops)
+        self._reader.lookup(self._snapshot).check_readable(windows, Earliest(), stops)
         return {
             where: SourceRange(start, start, stop, cuts[where].left_out if where in cuts else ())
             for where, (start, stop) in windows.items()
         }
+
+    def windows(self, start: Places, stop: Places) -> Windows:
+        """Return the offsets of each partition from ``start`` up to ``stop``."""
+        return self._reader.lookup(self._snapshot).clamped(start, stop)
 
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
         """Return the parts of segments that contain the ranges."""
@@ -205,9 +215,13 @@ class BucketTopics(SourceTopics):
             if left.next < left.stop:
                 Losses(self._query).accept_missing(losses_between(self._snapshot.logs[where], left.next, left.stop))
 
-    def read(self, where: TopicPartition, left: SourceRange) -> Generator[pa.RecordBatch]:
+    def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
+        """Return the offsets that are in no segment, or in one that cannot be read."""
+        return [(loss.start, loss.stop) for loss in losses_between(self._snapshot.logs[where], start, stop)]
+
+    def read(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
         """Read segments."""
-        return self._reader.read(self._snapshot.logs[where], left.next, left.stop)
+        return self._reader.read(self._snapshot.logs[where], start, stop)
 
     def close(self) -> None:
         """Close the reader."""
@@ -244,19 +258,21 @@ class BackupTopics(SourceTopics):
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
         """For offsets that are missing in the backup, log a warning or raise DataLossError, as the options say."""
         for where, left in sorted(ranges.items()):
-            for start, stop in self._backup.holes(where, left.next, left.stop):
+            for start, stop in self.losses(where, left.next, left.stop):
                 sentence = f"offsets {start} to {stop - 1} of {name_of(where)} are missing in the backup"
                 if self.options.on_data_loss != "report":
                     raise DataLossError(f"{sentence}: bring them back, or use --on-loss report to leave them out")
                 _logger.warning("%s, and are left out", sentence)
 
-    def read(self, where: TopicPartition, left: SourceRange) -> Generator[pa.RecordBatch]:
-        """Yield the remaining records of a partition, without the offsets that the backup lacks."""
-        begin = left.next
-        for start, stop in (*self._backup.holes(where, left.next, left.stop), (left.stop, left.stop)):
-            if begin < start:
-                yield from self._backup.records(where, begin, start)
-            begin = stop
+    def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
+        """Return the holes of the backup."""
+        return self._backup.holes(where, start, stop)
+
+    def read(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
+        """Yield records, without those that the backup has lost."""
+        for first, end in offsets_without(self.losses(where, start, stop), (start, stop)):
+            for batch in self._backup.records(where, first, end):
+                yield _untyped(batch).select(COLUMNS)
 
     def close(self) -> None:
         """Do nothing: the caller opened the backup, and closes it."""
