@@ -200,7 +200,7 @@ def test_errors_that_are_named_exist() -> None:
             text_of_all(),
         )
     )
-    assert {"SegmentCorruptError", "InvalidRangeError"} <= named
+    assert {"MessageCorruptError", "DataLossError"} <= named
     assert named - vars(errors).keys() - vars(pubsub_errors).keys() - vars(builtins).keys() == set()
 
 
