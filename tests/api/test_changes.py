@@ -57,6 +57,7 @@ def test_a_plan_changes_nothing_before_it_is_applied(bucket: ts.Bucket, root: Pa
     assert {one.status for plan in plans for one in plan} == {"planned"}
     assert repr(plans[1]) == "<Plan: remove txn [0], stop 1300; apply() does it>"
     assert repr(plans[2]).startswith("<Plan: remove t*, stop 2030-01-01 00:00:00+00:00; ")
+    assert ", min_age 1d; " in repr(plans[3])
     assert content(root) == before
     assert plans[1].apply().done == 2
     assert [one.base_offset for one in bucket.segments("txn")] == [1209, 1815, 2420]

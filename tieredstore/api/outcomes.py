@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.errors import PartlyDoneError
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
 from tieredstore.ops import steps
 from tieredstore.query.arguments import check_callback
+from tieredstore.query.positions import duration_text
 
 if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket as OpenBucket
@@ -156,7 +157,8 @@ class Plan:
             return run(outcomes, on_outcome)
 
     def __repr__(self) -> str:
-        bounds = "".join(f", {name} {bound}" for name, bound in self.bounds.items())
+        shown = {name: duration_text(of) if isinstance(of, timedelta) else of for name, of in self.bounds.items()}
+        bounds = "".join(f", {name} {bound}" for name, bound in shown.items())
         return f"<Plan: {self.action} {self.scope}{bounds}; apply() does it>"
 
 

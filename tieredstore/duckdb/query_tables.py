@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from tieredstore.catalog.names import topic_names
+from tieredstore.config.nearest import did_you_mean
 from tieredstore.errors import AlreadyClosedError, ConfigError, ResourceNotFoundError, TieredStoreError, excerpt
 from tieredstore.process.closing import Closing
 from tieredstore.process.interruption import Interrupted
@@ -195,7 +196,8 @@ class QueryTables(Closing):
         topics, quotes = self._topics(), self._quotes_missing()
         if name not in topics:
             listed = excerpt(", ".join(topics) or "none", 300)
-            return ResourceNotFoundError(f"there is no topic {name}; there are {listed}{quotes}")
+            meant = did_you_mean(name, topics, otherwise=f"there are {listed}")
+            return ResourceNotFoundError(f"there is no topic {name}{meant}{quotes}")
         if quotes:
             return ResourceNotFoundError(f"there is no table of that name{quotes}")
         return ConfigError(f"the query: {name} is a topic: read it as FROM {name}")

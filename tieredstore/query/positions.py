@@ -105,6 +105,13 @@ def duration_of(name: str, given: timedelta | str) -> timedelta:
             raise ConfigError(f"{name} is of the type {type(given).__name__}; give a timedelta, or a text as 24h")
 
 
+def duration_text(given: timedelta) -> str:
+    """Return a duration as :func:`duration_of` parses it, by its largest unit: ``1d``; a part of a second is lost."""
+    units = {letter: timedelta(**{unit: 1}) for letter, unit in reversed(_UNITS.items())}
+    letter = next((letter for letter, unit in units.items() if not given % unit), "s")
+    return f"{given // units[letter]}{letter}"
+
+
 def parse_place(name: str, text: str, *, clock: Clock = _now) -> int | AtTime:
     """Parse the position in ``text``. If it is invalid, raise ConfigError with the argument's ``name``."""
     word = text.strip()

@@ -11,7 +11,7 @@ import pytest
 from tests.support.cli.cli_process import ORIGINALS, store_of, tieredstore
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime
-from tieredstore.query.positions import GivenPlace, duration_of, place_of, time_of
+from tieredstore.query.positions import GivenPlace, duration_of, duration_text, place_of, time_of
 
 
 def test_durations() -> None:
@@ -21,6 +21,12 @@ def test_durations() -> None:
         timedelta(days=1),
         timedelta(days=7),
     ]
+
+
+def test_a_duration_is_shown_by_its_largest_unit() -> None:
+    for text in ("90s", "30m", "36h", "7d", "1s"):
+        assert duration_text(duration_of("--age", text)) == text
+    assert [duration_text(duration_of("--age", text)) for text in ("24h", "120s")] == ["1d", "2m"]
 
 
 @pytest.mark.parametrize("text", ["", "7", "7w", "-7d", "1.5h", "٣d", "yesterday"])

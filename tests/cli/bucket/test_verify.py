@@ -75,7 +75,13 @@ def test_a_finding_names_object_and_bytes_and_what_it_means_and_asks_for(
     bytes_of = f"bytes {header.position}:{header.position + header.size_in_bytes}"
     assert shown[0].startswith(f"damage: batch-crc: {planted.key(Suffix.LOG)} {bytes_of}: ")
     assert any("readers fail there" in line for line in shown)
-    assert any("do: copy the segment again" in line for line in shown)
+    assert any("do: take it from a backup by mirror --repair" in line for line in shown)
+
+
+def test_two_notices_are_in_the_plural(tmp_path: Path, planted: PlantedBucket) -> None:
+    for number in (1, 3):
+        planted.delete(Suffix.MANIFEST, number=number)
+    assert ": 1 gap, 2 notices\n" in verified(tmp_path).text
 
 
 def test_json_is_a_line_for_each_finding_and_a_summary(tmp_path: Path, planted: PlantedBucket) -> None:

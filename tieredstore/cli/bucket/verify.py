@@ -98,6 +98,11 @@ def verify(
         raise typer.Exit(report.exit_code)
 
 
+def _count(number: int, severity: Severity) -> str:
+    is_countable = severity in {Severity.GAP, Severity.NOTICE}
+    return counted(number, severity.value) if is_countable else f"{number} {severity.value}"
+
+
 def percent(text: str) -> float:
     """Parse a share such as ``5%`` or ``5``; raise ConfigError unless it is above 0 and at most 100."""
     match = _PERCENT.fullmatch(text.strip())
@@ -134,7 +139,7 @@ class Report:
         counts: Counter[Severity] = Counter()
         for kind, count in self._kinds.items():
             counts[kind.facts.severity] += count
-        worst = ", ".join(f"{counts[severity]} {severity.value}" for severity in Severity if severity in counts)
+        worst = ", ".join(_count(counts[severity], severity) for severity in Severity if severity in counts)
         passed = f"; {self.seen.passed_over} passed over as known" if self.seen.passed_over else ""
         return f"{self._reading()}{passed}: {worst or 'no problems found'}"
 

@@ -97,7 +97,7 @@ class KindFacts:
 
 
 COPY_AGAIN: Final = (
-    "copy the segment again while a broker or a backup has it, or restore an older version of the object"
+    "take it from a backup by mirror --repair, copy it again while a broker has it, or restore an older version of it"
 )
 _KIND: Final = FindingKind
 _DAMAGE, _MISSING, _GAP, _NOTICE = Severity.DAMAGE, Severity.MISSING, Severity.GAP, Severity.NOTICE
