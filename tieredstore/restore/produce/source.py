@@ -32,8 +32,9 @@ from tieredstore.restore.produce.time_cut import find_cut
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import OffsetSpan, Span
+    from tieredstore.model import Places
     from tieredstore.reading.topic_backup import TopicBackup
-    from tieredstore.reading.windows import Places, Windows
+    from tieredstore.reading.windows import Windows
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.produce.time_cut import TimeCut
     from tieredstore.restore.produce.transactions import Headers, Row
