@@ -61,7 +61,7 @@ IN_A_FOLDER = [
     ("query|select offset from none|--store|logs", 2, '"from"; offset is an SQL keyword: write "offset"\n'),
     ("query|select * from none where offset > 1|--store|logs", 2, 'offset is an SQL keyword: write "offset"\n'),
     ("query|select ofset from none|--store|logs", 2, 'column "ofset" not found in FROM clause! Candidate'),
-    ("query|select * from nine|--store|logs", 3, "there is no topic nine; there are none, of-two\n"),
+    ("query|select * from nine|--store|logs", 3, "there is no topic nine; did you mean none?\n"),
     ("query|select * from of-two|--store|logs", 2, 'write "of-two", in double quotes\n'),
 ]
 """Run in a folder with a store of the topics ``none`` and ``of-two``."""
