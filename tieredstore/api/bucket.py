@@ -58,7 +58,8 @@ CLOSE_S: Final = 2.0
 
 
 class _Opened:
-    """The store that one process has opened. Its manager is made when something is first read, copied or decrypted."""
+    """The store that one process has opened. The ``RemoteStorageManager`` is created when the process first reads,
+    copies or decrypts a segment."""
 
     def __init__(self, settings: Settings) -> None:
         from tieredstore.ops.bucket import Bucket as OpenBucket  # noqa: PLC0415  below: nothing asks a store yet
@@ -73,10 +74,10 @@ class _Opened:
 
 
 class Bucket(Closing):
-    """The segments under one prefix of a store. Make it with :func:`tieredstore.open`.
+    """The segments under one prefix of a store. Create a bucket with :func:`tieredstore.open`.
 
-    A bucket is thread-safe and can be pickled. A forked child, or a process that unpickles it, opens its own store.
-    Close it, or use it as a context manager: afterwards every call raises AlreadyClosedError.
+    A bucket is thread-safe and can be pickled. A forked child, or a process that unpickles the bucket, opens its own
+    store. Close the bucket, or use it as a context manager: after closing, every call raises AlreadyClosedError.
 
     Example::
 
@@ -109,13 +110,12 @@ class Bucket(Closing):
     ) -> Table[Topic]:
         """Return the topics with their partitions and sums over complete segments.
 
-        ``topics`` are names or globs; without any, all topics are returned. Reads the manifest of each segment, and
-        needs no key. ``start`` and ``stop`` restrict the sums to segments with records in between. If the bucket has a
-        broker, its offsets in between are added, and topics that it tiers (``remote.storage.enable``) but the bucket
-        lacks.
-        ``until`` is a time: ``missing_until`` then lists the offsets before it that the bucket lacks, and
-        ``why_missing`` the reasons. ``on_segment`` is called with each segment, complete or not. Raises
-        ResourceNotFoundError for a name that does not exist.
+        ``topics`` are names or globs; without any, all topics are returned. The call reads the manifest of each
+        segment, and needs no key. ``start`` and ``stop`` restrict the sums to segments with records in this range. If
+        the bucket has a broker, the broker's offsets in this range are added, and topics that the broker tiers
+        (``remote.storage.enable``) but the bucket lacks. ``until`` is a time: ``missing_until`` then lists the offsets
+        before it that the bucket lacks, and ``why_missing`` the reasons. ``on_segment`` is called with each segment,
+        complete or not. Raises ResourceNotFoundError for a name that does not exist.
         """
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
 
@@ -145,10 +145,10 @@ class Bucket(Closing):
         stop: GivenPlace = None,
         topic_id: TopicIdLike = None,
     ) -> Table[Segment]:
-        """Return the segments of a topic by partition and offset, including incomplete and damaged ones.
+        """Return all segments of a topic, even incomplete and damaged segments, sorted by partition and offset.
 
-        ``start`` and ``stop`` select the segments that have records at ``start`` or later and before ``stop``. Reads
-        the segments' manifests, and needs no key.
+        ``start`` and ``stop`` select the segments that have records at ``start`` or later and before ``stop``. The call
+        reads the segments' manifests, and needs no key.
         """
         scopes, (first, last) = Scopes((topic,), partitions, topic_id), window_of(start, stop)
         return Table(segment_of(one, self) for one in self._listed(scopes, first, last))
@@ -163,12 +163,13 @@ class Bucket(Closing):
         last: int | None = None,
         **how: Unpack[ReadOptions],
     ) -> Read:
-        """Return the records of a topic as one log: those in the bucket and, with a broker, the newer ones there.
+        """Return the records of a topic as one log: the bucket's records and, if the bucket has a broker, the broker's
+        newer records.
 
-        Reading begins at ``start`` and ends before ``stop``; each is an offset or a time. ``last`` instead returns the
-        last records of each partition. ``follow=True`` also returns new records, and never ends. Records of aborted and
-        open transactions are left out. Raises DataLossError, before the first record, for offsets that were written but
-        no longer exist anywhere.
+        Reading begins at ``start`` and ends before ``stop``; both can be an offset or a time. ``last`` instead returns
+        the last records of each partition. ``follow=True`` also returns new records, and never ends. Records of aborted
+        and open transactions are left out. Raises DataLossError, before the first record, for offsets that were written
+        but no longer exist anywhere.
         """
         with Extra("reading records", "arrow"):
             from tieredstore.api.reading import read_records  # noqa: PLC0415
@@ -187,8 +188,8 @@ class Bucket(Closing):
     ) -> Read:
         """Return the rows of a query in DuckDB's SQL; each topic is a table, with keys and values as text.
 
-        ``topic_ids`` choose between topics that had one name in turn. The SQL may read and write local files, and
-        install extensions. With ``sandbox`` it can only read the topics that it names.
+        ``topic_ids`` choose between the topics of a name that was deleted and re-created. The SQL may read and write
+        local files, and install extensions. With ``sandbox`` it can only read the topics that it names.
         """
         with Extra("SQL", "query"):
             from tieredstore.api.reading import query_rows  # noqa: PLC0415
@@ -209,10 +210,10 @@ class Bucket(Closing):
         on_file: OnFile | None = None,
         **how: Unpack[ReadOptions],
     ) -> int:
-        """Write the records of a topic into a folder of files by partition, and return how many were new.
+        """Write the records of a topic into a folder of files by partition, and return the number of new records.
 
-        A file is named after the offsets that it covers, and is complete or absent. Call it again to complete an
-        interrupted export, or to add the records of a topic that has grown. ``on_file`` is called with each finished
+        A file is named after the offsets that it covers, and is complete or absent. Call the method again to complete
+        an interrupted export, or to add the records of a topic that has grown. ``on_file`` is called with each finished
         file.
         """
         with Extra("reading records", "arrow"):
@@ -226,9 +227,9 @@ class Bucket(Closing):
         )  # fmt: skip
 
     def inspect(self, topic: str, partition: int, segment: int | Uuid, *, topic_id: TopicIdLike = None) -> Segment:
-        """Return one segment, given its base offset or its id. Takes one listing of its partition, and one request.
+        """Return the segment with this base offset or id. The call takes one listing of the partition, and one request.
 
-        If several segments match an offset, a complete one is preferred to one that lost an object. Raises
+        If several segments match an offset, a complete segment is preferred to a segment that lost an object. Raises
         SegmentNotFoundError, which names the nearest segments; ConfigError, which names all matches if several are
         left; or CorruptDataError for a damaged manifest.
         """
@@ -257,8 +258,8 @@ class Bucket(Closing):
         """Return the bytes, segments and objects in the bucket, by topic, partition or day of the newest record.
 
         ``prices`` adds the cost per month; it is a price file like ``examples/prices.toml``. ``listing`` reads no
-        manifests: that is fast, but the size before compression stays unknown. With ``start`` and ``stop``, only
-        segments with records in between count. ``on_segment`` is called with each segment.
+        manifests: that is fast, but the size before compression stays unknown. ``start`` and ``stop`` restrict the sums
+        to segments with records in this range. ``on_segment`` is called with each segment.
         """
         from tieredstore.api.usage import add_up, prices_of  # noqa: PLC0415
         from tieredstore.ops.cost.usage import UsageBy  # noqa: PLC0415
@@ -285,10 +286,10 @@ class Bucket(Closing):
     ) -> Table[KeyUse]:
         """Return what each key pair encrypts, including quarantined segments.
 
-        With ``key_id`` return only the uses of that pair; the result is empty if nothing uses it. ``on_segment`` is
-        called with each segment examined. ``on_need`` is called with each thing that needs the pair ``key_id`` or may
-        need it. That includes readers, which cache manifests for a while after a rotation; they are not among the
-        returned rows.
+        With ``key_id`` return only the uses of that pair; the result is empty if the pair encrypts nothing.
+        ``on_segment`` is called with each segment examined. ``on_need`` is called for everything that needs the pair
+        ``key_id`` or may need it, also for readers that still cache manifests from before a rotation. The returned rows
+        do not include such readers.
         """
         from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 
@@ -307,14 +308,14 @@ class Bucket(Closing):
         on_segment: Callable[[Verification], object] | None = None,
         **which: Unpack[Which],
     ) -> Verification:
-        """Check the segments and their continuity; changes nothing.
+        """Check the segments, and that no offsets are missing between them. Change nothing.
 
-        ``level`` is how deep to check; the levels index and data need the private keys, and examine only the share
-        ``sample`` of the segments. ``start`` and ``stop`` restrict the check to segments that may have records in
-        between. Segments that the file ``state`` records as sound are skipped for ``recheck_after``. If the bucket has
-        a broker, the bucket is compared with the broker's metadata topic in both directions. ``on_finding`` receives
-        each finding at once; findings are then not kept. ``on_segment`` is called with the sums so far. Raises
-        ResourceNotFoundError if there is nothing to verify.
+        ``level`` is how deep to check; the levels index and data need the private keys. ``sample`` is the share of
+        segments to examine at these levels. ``start`` and ``stop`` restrict the check to segments that may have records
+        in between. The file ``state`` records which segments were sound; these are not checked again within
+        ``recheck_after``. If the bucket has a broker, the bucket is compared with the broker's metadata topic in both
+        directions. ``on_finding`` receives each finding at once; findings are then not kept. ``on_segment`` is called
+        with the sums so far. Raises ResourceNotFoundError if there is nothing to verify.
         """
         from tieredstore.api.verifying import Depth, verify_segments  # noqa: PLC0415
 
@@ -328,8 +329,8 @@ class Bucket(Closing):
     def doctor(self, *, write: bool = False, release: str | None = None, on_check: OnCheck = None) -> Table[Check]:
         """Check settings, keys, store, clock, rules and caches; ``write`` puts and deletes a few small objects.
 
-        With ``release``, check instead which of our objects that earlier release could not read. Call ``on_check`` with
-        each result.
+        With ``release``, the call instead checks which objects that earlier release of tieredstore could not read.
+        ``on_check`` is called with each result.
         """
         from tieredstore.ops.doctor.checkup import checked  # noqa: PLC0415
 
@@ -349,15 +350,15 @@ class Bucket(Closing):
         on_progress: Callable[[int], object] | None = None,
         **which: Unpack[Which],
     ) -> Totals:
-        """Copy the closed segments of a broker's disk into the bucket. Segments already stored are skipped: run it
-        repeatedly.
+        """Copy the closed segments of a broker's disk into the bucket. Segments already stored are skipped, so call
+        this repeatedly.
 
-        ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` selects topics by name
-        or glob. ``topic_id`` and ``broker_id`` replace those of ``partition.metadata`` and ``meta.properties``. A
-        segment is stored once its manifest exists, so the next run completes a killed one. A failure does not stop
-        the other segments; the call then raises PartlyDoneError at its end. ``on_found`` is called with the segments
-        on disk, before any request. ``on_progress`` is called, on any thread, with the bytes of logs as they are
-        sent.
+        ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` selects topics by name or
+        glob. ``topic_id`` and ``broker_id`` replace those of ``partition.metadata`` and ``meta.properties``. A segment
+        counts as stored once its manifest exists, so if a call is killed, the next call completes its work. A failure
+        does not stop the other segments; the call then raises PartlyDoneError at its end. ``on_found`` is called with
+        the segments on disk, before any request. ``on_progress`` is called, on any thread, with the bytes of logs as
+        they are sent.
         """
         from tieredstore.api.uploading import find_segments, upload_segments  # noqa: PLC0415
 
@@ -386,9 +387,9 @@ class Bucket(Closing):
         """Copy segments to another bucket under the same ids. Segments that already exist there are not sent again.
 
         If ``target`` is a URL or a folder, this bucket's settings apply to it. If the target has another chunk size,
-        compression or encryption, segments are rewritten under new ids. ``new_data_keys`` does so to every encrypted
-        segment, because its data key is known to an attacker. ``decrypt`` permits plain copies of encrypted segments.
-        With ``read_back`` each object is read back and compared before its manifest is written.
+        compression or encryption, segments are rewritten under new ids. ``new_data_keys`` rewrites every encrypted
+        segment with a new data key: use it if an attacker may know the data keys. ``decrypt`` permits plain copies of
+        encrypted segments. With ``read_back`` each object is read back and compared before its manifest is written.
         """
         from tieredstore.api.mirroring import copy_segments  # noqa: PLC0415
 
@@ -411,11 +412,11 @@ class Bucket(Closing):
     ) -> Plan:
         """Return a plan to delete the segments of topics.
 
-        ``stop`` restricts it to complete segments before an offset (of one topic's ``partitions``) or a time. Like
-        Kafka's retention, the plan then deletes the oldest segments up to the first one to keep. ``segment`` selects a
-        single segment, by base offset or id; by id, the plan includes the remains of an unfinished copy or deletion.
-        Segments under a legal hold, or written after the plan was made, are kept. If the bucket has a broker, segments
-        that the broker lists or may still list are also kept, unless ``force``.
+        ``stop`` restricts the plan to complete segments before an offset (of one topic's ``partitions``) or a time.
+        Like Kafka's retention, the plan then deletes the oldest segments up to the first one to keep. ``segment``
+        selects a single segment, by base offset or id; by id, the plan includes the remains of an unfinished copy or
+        deletion. Segments under a legal hold, or written after the plan was made, are kept. If the bucket has a broker,
+        segments that the broker lists or may still list are also kept, unless ``force``.
         """
         from tieredstore.api.removing import check_arguments, plan_removal  # noqa: PLC0415
 
@@ -432,11 +433,11 @@ class Bucket(Closing):
         unknown_too: bool = False,
         **which: Unpack[Which],
     ) -> Plan:
-        """Return a plan to delete leftovers of broken copies and deletions that are older than ``min_age`` (``24h``,
-        ``7d``).
+        """Return a plan to delete objects older than ``min_age`` (``24h``, ``7d``) that broken copies and deletions
+        left behind.
 
-        If the bucket has a broker, the plan also deletes segments that the broker has forgotten. ``unknown_too``
-        adds segments that the broker's records never named.
+        If the bucket has a broker, the plan also deletes segments that the broker has deleted from its metadata.
+        ``unknown_too`` adds segments that never were in the broker's metadata.
         """
         from tieredstore.api.removing import plan_gc  # noqa: PLC0415
 
@@ -449,7 +450,7 @@ class Bucket(Closing):
         return plan_gc(self, scopes, least, unknown_too=unknown_too, parallel=which.get("parallel", READERS))
 
     def repair(self, target: StoreLike, *topics: str, **which: Unpack[Which]) -> Plan:
-        """Return a plan to replace damaged objects in ``target`` by those of this bucket, under the same keys.
+        """Return a plan to replace damaged objects in ``target`` by the objects with the same keys in this bucket.
 
         Both copies of a segment are verified first; segments that are sound in the target stay as they are.
         """
@@ -459,9 +460,9 @@ class Bucket(Closing):
         return plan_repair(self, target, scopes, parallel=which.get("parallel"))
 
     def rotate_keys(self, *topics: str, **which: Unpack[Which]) -> Plan:
-        """Return a plan to wrap each segment's data key by the active key pair, including quarantined segments.
+        """Return a plan to encrypt the data key of each segment, even quarantined segments, with the active key pair.
 
-        Data and indexes stay unchanged. Raises ConfigError if no encryption is configured.
+        Rotation leaves data and indexes unchanged. Raises ConfigError if no encryption is configured.
         """
         from tieredstore.api.key_pairs import rotate_segments  # noqa: PLC0415
 
@@ -469,10 +470,11 @@ class Bucket(Closing):
         return Plan("rotate_keys", str(scopes), rotate_segments(self, scopes, which.get("parallel", READERS)))
 
     def abort_rule(self, *, min_age: timedelta | str = "7d") -> Plan:
-        """Return a plan to make the store abort multipart uploads that have been unfinished for ``min_age``, which is
-        in whole days.
+        """Return a plan to make the store abort multipart uploads that have been unfinished for ``min_age``, which must
+        be whole days.
 
-        The plan adds one rule to those of the store, and changes no other; if a rule already does this, it adds none.
+        The plan adds one lifecycle rule to the store and leaves other rules unchanged. If a rule already does this, the
+        plan is empty.
         """
         from tieredstore.api.removing import plan_abort_rule  # noqa: PLC0415
 
@@ -497,13 +499,14 @@ class Bucket(Closing):
         reason: str = "",
         dry_run: bool = False,
     ) -> LegalHold:
-        """Protect segments from deletion from now on: all of them, those of a topic or a partition, or a range of
+        """Protect segments from deletion from now on: all segments, those of a topic or a partition, or a range of
         offsets.
 
-        A hold covers at most one topic and one of its partitions. If ``start`` is a time, give both; the hold then
-        begins with the first segment that has a record at that time or later. ``stop`` is an exclusive offset. It
-        cannot be a time, because manifests lack a segment's first time, so the hold would cover too little. Returns
-        the hold as stored, or with ``dry_run`` as it would be; raises PreconditionFailedError if the name is taken.
+        A hold covers at most one topic and one of its partitions. If ``start`` is a time, name both a topic and a
+        partition; the hold then begins with the first segment that has a record at that time or later. ``stop`` is an
+        exclusive offset. It cannot be a time: manifests lack the time of a segment's first record, so the hold might
+        end too early. Returns the stored hold, or with ``dry_run`` the hold that would be stored; raises
+        PreconditionFailedError if the name is taken.
         """
         from tieredstore.api.holding import place  # noqa: PLC0415
 
@@ -512,7 +515,7 @@ class Bucket(Closing):
     def release_hold(self, name: str) -> Plan:
         """Return a plan to release a hold, which permits deletion again. Raises ObjectNotFoundError if there is none.
 
-        If the hold has been replaced by a new one of the same name, the new one is kept.
+        If a new hold with the same name has replaced the hold since the plan was made, the new hold is kept.
         """
         from tieredstore.api.holding import plan_release  # noqa: PLC0415
 
@@ -527,7 +530,8 @@ class Bucket(Closing):
 
     @property
     def manager(self) -> RemoteStorageManager:
-        """Kafka's RemoteStorageManager over this bucket; closed with it. Reads the key files on first use."""
+        """Kafka's RemoteStorageManager over this bucket, which closes it. The manager reads the key files on
+        first use."""
         self._life.check()
         return self._handles.get().managers.get()
 
@@ -557,8 +561,8 @@ class Bucket(Closing):
         parallel: int = READERS,
         latest: dict[TopicIdPartition, ListedSegment] | None = None,
     ) -> Iterator[ListedSegment]:
-        """Yield the segments of each partition by offset. ``ordered`` also sorts the partitions, and keeps the
-        listing in memory. ``latest`` is given each partition's last segment, in the window or not.
+        """Yield the segments of each partition by offset. ``ordered`` also sorts the partitions, and keeps the listing
+        in memory. ``latest`` receives each partition's last segment, even if it is outside of the window.
         """
         from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment, load_listing, load_stream, within  # noqa: PLC0415

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.query.arguments import Partitions
 
 OnFile: TypeAlias = Callable[[Exported, int, int], object]
-"""Called with each finished file, its number, and the number of files."""
+"""A function that is called with each finished file, the file's number, and the number of files."""
 
 _OF_FILES: Final = ("columns", "filter", "follow", "limit")
 
@@ -42,7 +42,7 @@ def export_records(
     on_file: OnFile | None,
     how: ReadOptions,
 ) -> int:
-    """Write the records that the folder lacks, and return how many."""
+    """Write the records that the folder lacks, and return their number."""
     check_keywords(bucket.export, how, ReadOptions)
     begin, end = places_of(*window)
     surplus = next((name for name in _OF_FILES if how.get(name)), None)

@@ -1,6 +1,6 @@
-"""Legal holds of a bucket: placed, and released by a plan.
+"""Places legal holds of a bucket, and plans their release.
 
-A separate module, imported by the bucket on first use: only these two methods need it.
+A separate module, imported by the bucket on first use: only ``place_hold`` and ``release_hold`` need it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def place(
     *,
     dry_run: bool,
 ) -> LegalHold:
-    """Place a legal hold on the scope's one topic and partition, or only check it; return it."""
+    """Place a legal hold on the scope's topic and partition, or only check that this is possible. Return the hold."""
     topics, (first, end) = scopes.topics, window_of(*window)
     if len(topics) > 1 or any(map(is_glob, topics)) or len(scopes.partitions or ()) > 1:
         raise ConfigError("a hold is of one topic and one partition at most: place one for each")

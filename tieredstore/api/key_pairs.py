@@ -1,4 +1,4 @@
-"""Key pairs: what each encrypts, what needs a pair, and rotation of segments to another pair.
+"""Key pairs: what each pair encrypts, what needs a pair, and rotation of segments to another pair.
 
 A separate module, imported by the bucket on first use, because it needs the key ring.
 """
@@ -33,10 +33,9 @@ def count_uses(
     on_listed: Callable[[ListedSegment], object],
     on_need: Callable[[KeyNeed], object],
 ) -> Table[KeyUse]:
-    """Return the uses of all pairs, or of ``key_id`` alone; ``on_need`` is called with each thing that needs
-    ``key_id``.
+    """Return the uses of all pairs, or of ``key_id`` alone. Call ``on_need`` for everything that needs ``key_id``.
 
-    A need without stored data, such as a reader's cache, is not among the returned rows.
+    The returned rows only have stored data. Other things that need a pair, such as a reader's cache, are left out.
     """
     totals: dict[str | None, SegmentTotals] = {}
     listed = list_encrypted(opened.store, opened.prefix, Scope())
@@ -75,7 +74,8 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
         rotation = Rotation(opened.store, ring, rules=opened.manifest_rules, dry_run=dry_run, parallel=parallel)
         found = [rotation.run(list_encrypted(opened.store, opened.prefix, scope)) for scope in chosen]
         if not scopes.topics:
-            # Snapshots belong to no topic. One that is written during the rotation has its writer's active pair.
+            # Rotate all snapshots, which belong to no topic. A snapshot that is written during the rotation uses the
+            # active pair of the process that writes it.
             found.append(rotation.run_snapshots(Snapshots(opened.store, opened.prefix, ring)))
         for steps_of in found:
             for step in steps_of:

@@ -1,4 +1,4 @@
-"""Copies of segments in another bucket: made by ``mirror``, and used by ``repair``.
+"""Copies segments to another bucket (``mirror``), and repairs damaged objects from the copy (``repair``).
 
 A separate module, imported by the bucket on first use, because copying needs the codecs.
 """
@@ -58,7 +58,7 @@ def copy_segments(
 
 
 def plan_repair(bucket: Bucket, target: StoreLike, scopes: Scopes, *, parallel: int | None) -> Plan:
-    """Return a plan to replace damaged objects of the target by those of this bucket."""
+    """Return a plan to replace damaged objects of the target by the same objects of this bucket."""
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         with _both(bucket, target) as (source, into):

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tieredstore.remote.stores import StoreLike
 
 BrokerLike: TypeAlias = "str | os.PathLike[str] | GivenProperties | None"
-"""A broker beside the bucket: ``host:9092``, the properties file of a Kafka client, or its properties."""
+"""The broker that has the newer records of the bucket's topics: ``host:9092``, the properties file of a Kafka client,
+or its properties."""
 
 _SERVERS = "bootstrap.servers"
 
@@ -30,14 +31,14 @@ def open(
     broker: BrokerLike = None,
     **settings: SettingValue,
 ) -> Bucket:
-    """Return a bucket of segments. It connects lazily: to the store at the first request, and reads key files at the
-    first read.
+    """Return a bucket of segments. It connects to the store at the first request, and reads key files at the first
+    read.
 
     ``source`` is a URL (``s3://logs/prod/``), a folder, a settings file (also a broker's ``server.properties``), a
-    mapping of settings, or an open bucket; without it, the file named by ``TIEREDSTORE_SETTINGS``. ``store`` is a
-    URL or a folder that replaces the source's store. ``broker`` is the cluster whose records follow the bucket's.
-    Keywords are settings, with ``_`` for ``.``, such as ``chunk_size=1 << 20``. Close the bucket, or use it as a
-    context manager.
+    mapping of settings, or an open bucket; by default, the file named by ``TIEREDSTORE_SETTINGS``. ``store`` is a URL
+    or a folder that replaces the source's store. ``broker`` is the cluster that has the newer records. Other keywords
+    are settings, with ``_`` for ``.``, such as ``chunk_size=1 << 20``. Close the bucket, or use it as a context
+    manager.
 
     Raises ConfigError, which names the faulty argument or setting.
 

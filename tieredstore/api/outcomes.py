@@ -1,4 +1,4 @@
-"""Outcomes of a tool's items, and the plans that tools carry out."""
+"""Plans of tools such as mirror and remove, and the outcome for each segment or object."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _MOST_FAILURES: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The actual or planned outcome for one item of a tool. A field is None if it does not apply or is unknown.
+    """The actual or planned outcome for one segment or object that a tool processes. A field is None if it does not
+    apply or is unknown.
 
     ``code`` gives the cause of ``status`` in a word; ``reason`` gives it in a sentence if one is needed. Offsets are
     inclusive. ``size`` is the bytes of the log, ``stored_size`` the bytes of its objects in the store.
@@ -78,7 +79,8 @@ OnOutcome: TypeAlias = Callable[[Outcome], object] | None
 class Totals:
     """The number of items by outcome.
 
-    ``stored_size`` sums up the done (or planned) items; ``failures`` are the first outcomes that failed.
+    Sums over outcomes. ``stored_size`` counts only items that are done (or planned). ``failures`` has the first failed
+    outcomes.
     """
 
     planned: int = 0
@@ -90,7 +92,7 @@ class Totals:
 
 
 def run(outcomes: Iterable[Outcome], on_outcome: OnOutcome = None) -> Totals:
-    """Carry out all items. If some fail, the others are still done; then PartlyDoneError is raised."""
+    """Process all items, even if some fail; then raise PartlyDoneError if any failed."""
     check_callback("on_outcome", on_outcome)
     counts: dict[Status, int] = {"planned": 0, "done": 0, "kept": 0, "failed": 0}
     stored_size = 0
@@ -114,9 +116,9 @@ def run(outcomes: Iterable[Outcome], on_outcome: OnOutcome = None) -> Totals:
 class Plan:
     """The plan of a tool. Iterating shows its items and changes nothing; :meth:`apply` carries it out.
 
-    Topic ids and ``bounds`` are fixed when the plan is made. Items are listed anew by each call, and each item is
-    checked again right before it is changed. ``as_of`` is the store's time when the plan was made: newer items are
-    kept. It is None if age does not matter, or the store reports no time.
+    Topic ids and ``bounds`` are fixed when the plan is made. Each call lists the items again, and each item is checked
+    again right before it is changed. ``as_of`` is the store's time when the plan was made: newer items are kept. It is
+    None if age does not matter, or the store reports no time.
 
     Example::
 

@@ -53,8 +53,8 @@ _QUERY_WORDS: Final = QueryWords(accept_loss="use on_loss='report'")
 class QueryOptions(TypedDict, total=False):
     """Options of reads and queries. ``key`` and ``value`` default to bytes, in SQL to text.
 
-    ``registry`` has the schemas of Avro. ``types``, a function of the topic's name, replaces these three options.
-    ``limit`` is the largest number of records or rows. ``words`` gives the options' names for errors.
+    ``registry`` has the schemas of Avro. ``types``, a function of the topic's name, replaces ``key``, ``value`` and
+    ``registry``. ``limit`` is the largest number of records or rows. ``words`` gives the options' names for errors.
     """
 
     key: TypeName
@@ -87,7 +87,8 @@ def read_records(
     last: int | None,
     how: ReadOptions,
 ) -> Read:
-    """Return the records of a topic, in bucket and broker as one log: those between two positions, or the last ones."""
+    """Return records of a topic, from bucket and broker as one log: the records between two positions, or the last
+    records."""
     check_keywords(bucket.read, how, ReadOptions)
     begin, end = places_of(start, stop, last)
     columns, limit = _columns(how), _limit(how)
@@ -130,7 +131,8 @@ def query_rows(
 def open_tables(
     bucket: Bucket, how: QueryOptions, *, sandbox: bool, topic_ids: Mapping[str, TopicIdLike] | None
 ) -> QueryTables:
-    """Open a connection to which topics are tables; each topic stays as it is at its first query."""
+    """Open a DuckDB connection in which topics are tables. The first query of a topic fixes which records its table
+    has."""
     from tieredstore.duckdb.query_tables import QueryTables  # noqa: PLC0415  of the extra `query`
     from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415
     from tieredstore.query.topic_table import TableOptions  # noqa: PLC0415
@@ -188,7 +190,7 @@ def kind_of(
 ) -> Callable[[str], ValueType] | None:
     """Return a function from a registry's subject to the type with this name; None for an unknown name.
 
-    ``nulls`` counts what the policy reads as null.
+    ``nulls`` counts the keys and values that the policy reads as null.
     """
     match name:
         case "bytes":

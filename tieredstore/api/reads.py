@@ -44,9 +44,9 @@ class Record:
 class Read(Closing):
     """Rows that are read once, on demand. Exhaust the read, or close it.
 
-    It is an Arrow stream (``__arrow_c_stream__``), which pyarrow, pandas, Polars, DuckDB and others accept directly.
-    Iterating yields records, or mappings for a query's rows. Only a regular end means that there are no more rows: a
-    closed read raises AlreadyClosedError, and a failed read raises its error again each time.
+    A read is an Arrow stream (``__arrow_c_stream__``), which pyarrow, pandas, Polars, DuckDB and others accept
+    directly. Iterating yields records, or mappings for a query's rows. Only a regular end means that there are no more
+    rows: a closed read raises AlreadyClosedError, and a failed read raises its error again each time.
 
     Example::
 
@@ -75,10 +75,10 @@ class Read(Closing):
         return self._rows.schema
 
     def left_out(self, *, asks: bool = True) -> list[str]:
-        """Return what was left out so far because it is not committed (aborted and open transactions), a sentence for
-        each.
+        """Return sentences about records left out so far because they are not committed (in aborted or open
+        transactions).
 
-        If the bucket has a broker, this asks the broker what it withholds, unless ``asks`` is False.
+        If the bucket has a broker, this method also asks the broker for open transactions, unless ``asks`` is False.
         """
         return [] if self._left_out is None else self._left_out.sentences(asks=asks)
 

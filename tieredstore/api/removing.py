@@ -49,7 +49,7 @@ def check_arguments(scopes: Scopes, stop: int | AtTime | None, segment: object) 
 def plan_removal(
     bucket: Bucket, scopes: Scopes, stop: int | AtTime | None, segment: int | Uuid | None, *, force: bool, parallel: int
 ) -> Plan:
-    """Return the plan. Segments given by name are looked up now."""
+    """Return the plan to delete segments. A single segment (``segment``) is looked up at once."""
     opened = bucket.opened()
     if segment is None:
         chosen, only = scopes.of_one_life(opened.store, opened.prefix), None
@@ -149,9 +149,7 @@ def _bounds(stop: int | AtTime | None, only: SegmentObjects | None) -> dict[str,
 
 
 def _find(opened: OpenBucket, scopes: Scopes, segment: int | Uuid) -> SegmentObjects:
-    """Find a single segment. Given its offset, it must have a manifest; given its id, the remains of a segment are
-    enough.
-    """
+    """Find a single segment. A segment found by offset must have a manifest; one found by id may be incomplete."""
     topic, partition = scopes.topics[0], (scopes.partitions or (0,))[0]
     start, segment_id = (None, segment) if isinstance(segment, Uuid) else (segment, None)
     address = SegmentAddress(topic, partition, start, scopes.topic_id, segment_id)

@@ -36,12 +36,14 @@ class SegmentFiles(Protocol):
 class Partition:
     """A partition in the bucket, with offsets from ``earliest_offset`` up to ``end_offset`` (exclusive).
 
-    Both are None if the bucket has no offsets of it. ``gaps`` are half-open ranges of offsets between two segments that
-    are in neither. The sums cover complete segments; ``incomplete`` segments lack an object, or have a ``damaged``
-    manifest. ``broker`` is None without a broker, or if the broker lacks the partition.
+    ``earliest_offset`` and ``end_offset`` are None if the bucket has no offsets of the partition. ``gaps`` are
+    half-open ranges of offsets between two segments that are in neither segment. The sums cover complete segments;
+    ``incomplete`` segments lack an object, or have a ``damaged`` manifest. ``broker`` is None without a broker, or if
+    the broker lacks the partition.
 
-    The bucket has all records before ``complete_up_to``, without a hole after its first offset; if it has everything up
-    to the log's end, that is when the broker was asked. None means unknown, or that even the first record is missing.
+    From its first offset on, the bucket has all records before the time ``complete_up_to``. If the bucket has all
+    records up to the log's end, this is the time of the request to the broker. None means unknown, or that even the
+    first record is missing.
     """
 
     number: int
@@ -82,7 +84,7 @@ class Partition:
     def missing_until(self) -> tuple[tuple[int, int], ...] | None:
         """The ranges of offsets before ``until`` that the bucket lacks; () if the bucket is complete up to then.
 
-        None if unknown, because the broker lacks the partition.
+        ``missing_until`` is None if unknown, because the broker lacks the partition.
         """
         return None if self.broker is None or self.broker.until is None else self.missing_before(self.broker.until)
 
@@ -142,7 +144,7 @@ class Segment:
     metadata: RemoteLogSegmentMetadata | None = field(default=None, repr=False)
     """The argument for methods of a ``RemoteStorageManager``; None without a readable manifest."""
     stored: StoredSegment | None = field(default=None, repr=False, compare=False)
-    """The segment's manifest and objects, after ``inspect``; a listing does not keep them."""
+    """The segment's manifest and objects if ``inspect`` returned the segment; None after a listing."""
     _files: SegmentFiles | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> SegmentStream:
@@ -163,10 +165,11 @@ class Segment:
         return files.manager.fetch_index(metadata, wanted)
 
     def read_first_time(self) -> datetime | None:
-        """Return the time of the first record; None if the segment has no record, or that has no time.
+        """Return the time of the first record; None if the segment has no record, or its first record has no time.
 
-        Manifests lack it, so this reads the log's first chunk. It needs the private key of an encrypted segment, and
-        ``tieredstore[arrow]``. Raises what :meth:`open` does, and BatchCorruptError for a damaged batch.
+        Manifests lack the first time, so this method reads the log's first chunk. That needs ``tieredstore[arrow]``,
+        and the private key of an encrypted segment. Raises what :meth:`open` does, and BatchCorruptError for a damaged
+        batch.
         """
         from tieredstore.catalog.timestamps import first_timestamp  # noqa: PLC0415  few need it
 
@@ -217,8 +220,8 @@ class Segment:
 class Usage:
     """Stored bytes, segments and objects. Fields by which the sums are not grouped are None.
 
-    ``no_manifest`` counts segments without a manifest, ``damaged`` those with a damaged one; both add only to
-    ``stored_size``. ``ratio`` is log bytes per stored byte.
+    ``no_manifest`` counts segments without a manifest, ``damaged`` counts segments with a damaged manifest; of the
+    sums, both add only to ``stored_size``. ``ratio`` is log bytes per stored byte.
     """
 
     topic: str | None
@@ -237,15 +240,15 @@ class Usage:
     sized_stored: int = field(default=0, repr=False)
     """The stored bytes of segments whose manifests were read."""
     undated: int = field(default=0, repr=False)
-    """The number of segments without a time, or with one in the future; they do not count for growth."""
+    """The number of segments without a time, or with a time in the future; they do not count for growth."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
     """The data that a key pair encrypts; ``key_id`` None stands for data that is not encrypted.
 
-    ``may_need`` counts things other than its segments that may need the requested pair: damaged manifests, and copies
-    without a manifest, which may still be committed under it. It is None if all pairs were requested.
+    ``may_need`` counts other objects that may need the requested pair: damaged manifests, and copies without a
+    manifest, whose writer may still commit them. It is None if all pairs were requested.
     """
 
     key_id: str | None
@@ -267,7 +270,8 @@ _KAFKAS_NAMES: Final = {
 
 
 def index_type(argument: str, name: str) -> IndexType:
-    """Return the index type of a name, ours or one of Kafka's suffixes; raise ConfigError, which names ``argument``."""
+    """Return the index type for one of our names or Kafka's file suffixes; raise ConfigError, which names
+    ``argument``."""
     known = {**{kind.value: kind for kind in IndexType}, **_KAFKAS_NAMES}
     kind = known.get(str(name).removeprefix("."))
     if kind is None:
@@ -276,7 +280,7 @@ def index_type(argument: str, name: str) -> IndexType:
 
 
 def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool = False) -> Segment:
-    """Return the row of a listed segment; with ``whole`` it keeps the manifest."""
+    """Return the row of a listed segment; with ``whole`` the row keeps the manifest."""
     stored = listed.stored
     where, encryption = listed.partition, None if stored is None else stored.manifest.encryption
     return Segment(

@@ -35,7 +35,7 @@ def check_keywords(method: Callable[..., object], given: Mapping[str, object], a
     for name in given.keys() - known:
         parameters = inspect.signature(method).parameters.values()
         names = [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        # Nobody should try ``force`` because a name is like it.
+        # Never suggest ``force``, which skips safety checks, because of a similar misspelled name.
         meant = [one for one in (*names, *known) if one != "force"]
         hint = did_you_mean(name, meant, otherwise=f"it takes {', '.join([*names, *known])}")
         raise ConfigError(f"{method.__name__}() has no argument {name!r:.60}{hint}")
@@ -100,7 +100,8 @@ class Scopes:
                 yield Scope(topic, self.topic_id, number)
 
     def of_one_life(self, store: ObjectStore, prefix: str) -> list[Scope]:
-        """Return the scopes, each with its topic's id; raise ConfigError for a name that several topics had in turn."""
+        """Return the scopes, each with its topic's id; raise ConfigError for a re-created topic, which has
+        several ids."""
         scopes: list[Scope] = []
         for scope in self.of(store, prefix):
             ids = topic_ids(store, prefix, scope.topic or "") if scope.topic_id is None else []

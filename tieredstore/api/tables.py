@@ -28,7 +28,7 @@ def told(items: Iterable[RowT], tell: Callable[[RowT], object]) -> Iterator[RowT
 
 
 class Table(list[RowT]):
-    """Rows of one kind, each a frozen value. In every other respect it is a list."""
+    """A list of rows of one kind. Each row is a frozen value."""
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as a pyarrow table."""

@@ -39,11 +39,11 @@ def sum_up(
     window: Bounds,
     latest: Mapping[TopicIdPartition, ListedSegment],
 ) -> Table[Topic]:
-    """Return the topics of a listing. With a broker, add its offsets in the window, and the topics in scope that it
-    tiers.
+    """Return the topics of a listing. With a broker, add the broker's offsets in the window, and the topics in scope
+    that the broker tiers.
 
-    After the listing, ``latest`` has each partition's last segment, even one outside of the window. A window leaves
-    unknown up to when a partition is complete.
+    After the listing, ``latest`` has each partition's last segment, even if it is outside of the window. If there is a
+    window, the time up to which a partition is complete stays unknown.
     """
     lives: dict[_Life, dict[int, _Held]] = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
@@ -109,7 +109,8 @@ def _ask_broker(
 def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | None) -> BrokerLog:
     """Cut the broker's log at the end of the window's segments if the bucket has later ones.
 
-    The window's last segment then has the first record at or after its stop. The broker's own log may begin later.
+    The window's last segment then has the first record at or after the window's stop, but the broker's own log may
+    begin later.
     """
     end = row.end_offset
     if end is None or last is None or last.objects.start_offset < end or not isinstance(window[1], AtTime):
@@ -120,11 +121,12 @@ def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | N
 def _compare(
     bucket: Bucket, life: _Life, held: _Held, row: Partition, log: BrokerLog, until: AtTime | None, now_ms: int
 ) -> Partition:
-    """Return the partition with the broker's offsets, the time up to which it is complete, and why not further."""
+    """Return the partition with the broker's offsets, the time up to which it is complete, and the reasons for later
+    missing offsets."""
     row = replace(row, broker=log)
     missing = row.missing_before(max(log.end_offset, row.end_offset or 0))
     up_to_ms = held.newest_before(missing[0][0], now_ms) if missing else now_ms
-    # The broker's answer for an earlier time is an offset of its own log, which may begin behind the missing ones.
+    # The broker's answer for an earlier time is an offset of its own log, which may begin after the missing offsets.
     if until is not None and log.until is not None and missing and (up_to_ms or -1) >= until.timestamp_ms:
         row = replace(row, broker=replace(log, until=min(log.until, missing[0][0])))
     row = replace(row, complete_up_to=time_of(up_to_ms))
@@ -144,7 +146,8 @@ def _topic(name: str, topic_id: Uuid, partitions: list[Partition]) -> Topic:
 class _Held:
     """Sums over the segments of a partition, which are added in order of offsets.
 
-    ``gaps`` are the ranges of offsets between them, each with the greatest timestamp of the segment before it.
+    ``gaps`` are the ranges of offsets between the segments, each with the greatest timestamp of the segment before the
+    gap.
     """
 
     number: int
@@ -167,7 +170,8 @@ class _Held:
         self.last = one.whole
 
     def row(self, broker_of: Bucket | None = None) -> Partition:
-        """Return the partition. If its last manifest lacks the end offset and there is a broker, look the end up."""
+        """Return the partition. If the last segment's manifest lacks the end offset and there is a broker, look the end
+        up."""
         start, end = (self.held.spans[0][0], self.held.spans[-1][1] + 1) if self.held.spans else (None, None)
         if end is not None and self.last is not None and self.last.last_offset is None and broker_of is not None:
             from tieredstore.catalog.completion import describe_segment  # noqa: PLC0415  few need it
@@ -188,9 +192,8 @@ class _Held:
     def newest_before(self, offset: int, now_ms: int) -> int | None:
         """Return the greatest timestamp of the segment that ends before a missing offset, at most ``now_ms``.
 
-        No record before that time is missing: the first record at or after it is stored, as Kafka finds it. The
-        greatest timestamp of all segments would claim too much if a producer's clock was once ahead. None if the offset
-        is before all segments.
+        No record before the returned time is missing. The greatest timestamp of all segments could be too late, if a
+        producer's clock was once ahead. Return None if the offset is before all segments.
         """
         if not self.held.spans or offset < self.held.spans[0][0]:
             return None

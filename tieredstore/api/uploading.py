@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_NAMED: Final = 5
 _OF_A_BROKER: Final = "meta.properties"
-"""A file in each log directory of a broker, even if it has no partition yet."""
+"""A file that a broker writes into each of its log directories, even before the first partition."""
 _REASONS: Final = {
     steps.Outcome.ACTIVE: "the broker may still append to it",
     steps.Outcome.GONE: "the broker has deleted its records",
@@ -42,7 +42,7 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DiskSegments:
-    """Segments of a log directory: those to upload, and those to leave alone."""
+    """Segments of a log directory: those to upload, and those to skip."""
 
     found: tuple[FoundSegment, ...]
     left_alone: tuple[LeftAlone, ...]
@@ -57,8 +57,8 @@ class DiskSegments:
 def find_segments(
     log_dir: Path, topics: Sequence[str], partitions: Partitions = None, topic_id: TopicIdLike = None
 ) -> DiskSegments:
-    """Return the requested part of a disk. Raise ConfigError for absent topics, and if one topic id is given for
-    several topics.
+    """Return the segments of the requested topics on a disk. Raise ConfigError for absent topics, and if one topic id
+    is given for several topics.
     """
     narrowed, life = Scopes(topics or ("*",), partitions), topic_id_of(topic_id)
     discovery = discover(log_dir)
@@ -110,7 +110,7 @@ def upload_segments(
 
 @contextlib.contextmanager
 def _name_leftover(metadata: RemoteLogSegmentMetadata) -> Generator[None]:
-    """Report what an upload may leave behind if the process ends before it can be undone."""
+    """Log which objects an upload may leave behind if the process ends before it can delete them."""
     where = metadata.topic_id_partition
     named = f"{where.topic} -p {where.partition} --segment={metadata.remote_log_segment_id.id}"
     with at_sudden_end(

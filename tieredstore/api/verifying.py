@@ -68,12 +68,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How much was verified, and the findings. Anything not counted here was not examined.
+    """The result of a verification: the findings, and how much was examined.
 
-    ``segments`` were examined; their logs have ``log_size`` bytes. ``passed_over`` of them were known to be sound, so
-    only the existence of their objects was checked. ``indexes_read`` counts segments whose indexes were checked.
-    ``segments_read`` counts segments that were read completely, and ``log_read`` their bytes. ``severities`` counts
-    findings by severity. ``findings`` is empty if ``on_finding`` received them.
+    ``segments`` is the number of examined segments; their logs have ``log_size`` bytes. ``passed_over`` is the number
+    of segments known to be sound, for which only the existence of their objects was checked. ``indexes_read`` counts
+    segments whose indexes were checked. ``segments_read`` counts segments that were read completely, and ``log_read``
+    their bytes. ``severities`` counts findings by severity. ``findings`` is empty if the caller passed ``on_finding``.
     """
 
     level: Level
@@ -106,7 +106,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How deep to check, and which segments. Raises ConfigError for an invalid level or sample."""
+    """The level of checks, and the segments to check. Raises ConfigError for an invalid level or sample."""
 
     level: Level
     sample: float
@@ -129,7 +129,7 @@ class Depth:
             raise ConfigError(f"start {self.start} is after stop {self.stop}")
 
     def has_offsets(self, first: int, last: int) -> bool:
-        """Return True if these offsets may be selected; a selection by time excludes no offsets."""
+        """Return True if the selection may include these offsets; a selection by time excludes no offsets."""
         is_before = isinstance(self.start, int) and last < self.start
         return not is_before and not (isinstance(self.stop, int) and first >= self.stop)
 
@@ -191,10 +191,10 @@ def _check(opened: OpenBucket, scopes: Iterable[Scope], depth: Depth) -> Generat
 
 
 class _NoBrokers:
-    """Replaces _Brokers if the bucket has no broker: there is nothing to compare."""
+    """Replaces _Brokers if the bucket has no broker. It compares nothing."""
 
     def read_on(self) -> Iterator[Found]:
-        """Read new records of the metadata topic; yield what they reveal."""
+        """Read new records of the metadata topic; yield the problems that they reveal."""
         return iter(())
 
     def compare(self, checked: CheckedSegment) -> Iterator[Found]:  # noqa: ARG002
@@ -202,7 +202,7 @@ class _NoBrokers:
         return iter(())
 
     def rest(self, opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Iterator[Found]:  # noqa: ARG002
-        """Yield the segments that only the bucket or only the brokers have."""
+        """Yield a finding for each segment that only the bucket or only the brokers have."""
         return iter(())
 
 

@@ -39,8 +39,8 @@ class EpochInquiry:
     """Asks the broker where the leader epochs of the bucket's last records end. If the broker cannot answer, reads the
     watermarks in the bucket (up to which offset a partition was uploaded).
 
-    Answers are reused until the bucket's log or the leader changes. ``known`` are earlier answers, ``moves`` the
-    watermarks that were read before.
+    The broker's answers are reused until the bucket's log or the leader changes. ``known`` holds earlier answers.
+    ``moves`` holds the watermark objects that the caller has already read.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class EpochInquiry:
         """Return the history of each partition if its leader has a later epoch than the bucket. All partitions share
         one request.
 
-        Raise BrokerUnavailableError if the broker does not answer and no watermark tells where the epoch ends.
+        Raise BrokerUnavailableError if the broker does not answer and no watermark in the bucket shows where the leader
+        epoch ends.
         """
         behind = {where: both for where, both in partitions.items() if both.is_left_behind}
         asked = {
@@ -74,7 +75,8 @@ class EpochInquiry:
         return {where: self._known[both.lineage.partition] for where, both in behind.items()}
 
     def look_at_watermarks(self, lineages: Iterable[Lineage]) -> None:
-        """Read the watermarks of logs that the broker lacks, by one listing. Skip logs without leader epochs."""
+        """Read the bucket's watermarks for logs that the broker does not have. One listing finds all of them. Skip logs
+        without leader epochs."""
         self._moves.look(lineage.partition for lineage in lineages if last_epoch(lineage) > NO_EPOCH)
 
     def stored_history(self, lineage: Lineage) -> History | None:
@@ -91,7 +93,7 @@ class EpochInquiry:
         assert both.live_epoch is not None
         cuts = [None if answer is None else cut_by_broker(lineage, answer)]
         # If the broker's log begins after the end of the epoch, the leader no longer knows the epoch, and answers with
-        # the start of its log. The watermark in the bucket then says more.
+        # the start of its log. The watermark in the bucket then gives a later end of the epoch.
         if answer is None or answer.end <= both.live_start:
             cuts.append(cut_by_watermark(lineage, read_moves(self._source, lineage.partition)))
             if answer is None and cuts == [None, None]:

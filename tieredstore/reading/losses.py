@@ -1,7 +1,7 @@
 """Data loss: requested offsets that no longer exist. This module describes losses in messages, and applies the query's
 policy.
 
-By the policy, a loss is an error, or a warning after which the read continues.
+By the query's policy, a loss of data raises an error, or logs a warning and the read continues.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DeletedOnBroker(NamedTuple):
 
 
 class CutWhileRead(NamedTuple):
-    """Offsets to be read from the broker that an election has truncated since the read was planned."""
+    """Offsets at the broker that a leader election has truncated since the read was planned."""
 
     lost: LostOffsets
     cut_at: int
@@ -117,7 +117,8 @@ class Gone(NamedTuple):
 
 
 class CreatedAgain(NamedTuple):
-    """A topic that was re-created since it was read. ``read`` is a clause with the offset up to which it was read."""
+    """A topic that was re-created after it was read. ``read`` is a part of the message: up to which offset it was
+    read."""
 
     topic: str
     now: Uuid
@@ -125,7 +126,7 @@ class CreatedAgain(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A position that is not valid in the present log. ``standing`` says why."""
+    """A position that is not valid in the present log. ``standing`` gives the reason."""
 
     where: TopicPartition
     position: int
@@ -150,7 +151,8 @@ class EndsBefore(NamedTuple):
 
 
 class NotReadable(NamedTuple):
-    """Offsets of a batch that is read again, whose partition is gone or belongs to the re-created topic ``now``."""
+    """Offsets that cannot be read a second time: their partition is gone, or belongs to the re-created topic
+    ``now``."""
 
     where: TopicPartition
     topic_id: Uuid
@@ -328,9 +330,9 @@ class Losses:
         """Apply the policy to unreadable segments that may have records of the windows.
 
         An unreadable segment is no loss if another segment or the broker has its offsets, or if it belongs to another
-        topic id. At the beginning or end of a log it leaves no gap, so it counts as a loss there. Exceptions are the
-        partitions in ``starts_there`` and ``stops_there``: for these the caller named the window's first or last
-        offset, so missing offsets show.
+        topic id. An unreadable segment at the beginning or end of a log leaves no gap that a reader could notice, so it
+        counts as a loss. In the partitions in ``starts_there`` and ``stops_there`` it does not: the caller named the
+        window's first or last offset, so the reader notices missing offsets.
         """
         hidden = [*self._without_log(snapshot)]
         for where, (start, stop) in windows.items():
@@ -356,8 +358,8 @@ def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOff
     """Yield the offsets from ``start`` up to ``stop`` (exclusive) that neither the bucket nor the broker has."""
     if log.lineage is not None:
         yield from lost_offsets(log.lineage, start, min(stop, log.seam))
-    # The gaps within the bucket were yielded above. Now yield the offsets between the end of the bucket's part and the
-    # broker's first offset, and those after the end of the log.
+    # The gaps between the bucket's segments were yielded above. Now yield the offsets between the end of the bucket's
+    # part and the broker's first offset, and those after the end of the log.
     live_start = log.seam if log.live_start is None else log.live_start
     for first, last in (
         (max(start, log.seam if log.lineage is not None else 0), min(stop, live_start)),

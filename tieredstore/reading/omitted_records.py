@@ -1,7 +1,6 @@
 """Reports which records of a requested range ``read_committed`` has left out, because they are not committed.
 
-A caller that passes records on to a user reports its progress to :class:`LeftOut`. Readers do not depend on this
-module.
+A command that shows records to a user reports its progress to :class:`LeftOut`. Readers do not depend on this module.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ class LeftOut:
         return max((log.end for log in self._logs.values()), default=0)
 
     def begin(self, log: PartitionLog, start: int, stop: int) -> None:
-        """Note that the caller begins to read a partition."""
+        """Record that the caller begins to read a partition."""
         self._logs[log.partition], self._windows[log.partition] = log, (start, stop)
         self._aborted[log.partition] = set()
         self._reached[log.partition] = start
 
     def meet(self, partition: int, aborted: Iterable[AbortedTransaction]) -> None:
-        """Note the aborted transactions in a range that was read. The range may be after the records that the caller
-        has passed on.
+        """Record the aborted transactions in a range that was read. The range may come after the records that the
+        caller has shown so far.
         """
         with self._lock:
             self._aborted[partition].update(aborted)
 
     def note_given(self, partition: int, next_offset: int) -> None:
-        """Note that the caller has passed on all records of a partition before ``next_offset``, and of earlier
-        partitions.
+        """Record that the caller has shown all records of a partition before ``next_offset``, and all records of
+        earlier partitions.
         """
         for number, (_, stop) in self._windows.items():
             if number < partition:
@@ -58,7 +57,7 @@ class LeftOut:
         self._reached[partition] = max(next_offset, self._reached.get(partition, 0))
 
     def note_end(self) -> None:
-        """Note that the caller has passed on all records."""
+        """Record that the caller has shown all records."""
         self._reached.update({number: stop for number, (_, stop) in self._windows.items()})
 
     def sentences(self, *, asks: bool = True) -> list[str]:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 WindowSplit: TypeAlias = RecordSplit | LiveSplit
-"""The work of one task, in the bucket or at the broker. Small and picklable."""
+"""The offsets that one task reads, from the bucket or from the broker. A split is small and picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
     """The largest size of a split in bytes and offsets, and the least number of splits. None means no limit.
 
-    With ``since_ms``, parts of the bucket's log that contain only earlier records are left out.
+    If ``since_ms`` is set, the splits leave out parts of the bucket's log that contain only records before that time.
     """
 
     max_bytes: int
@@ -68,9 +68,10 @@ def plan_windows(
 ) -> list[WindowSplit]:
     """Return splits that read the windows, each offset in exactly one split.
 
-    Splits of the bucket come first, then the broker's. Each side is sorted by topic, partition and offset. No split
-    exceeds the limits, except that a record batch larger than ``max_bytes`` stays whole. Windows that are large enough
-    yield at least ``min_splits``. Raise DataLossError by the query's policy for offsets that do not exist.
+    Splits that read the bucket come first, then those that read the broker. Both parts are sorted by topic, partition
+    and offset. No split exceeds the limits, except that a record batch larger than ``max_bytes`` stays whole. Windows
+    that are large enough yield at least ``min_splits``. Raise DataLossError by the query's policy for offsets that do
+    not exist.
     """
     spans = [_LogSpan(snapshot.logs[where], *window) for where, window in sorted(windows.items())]
     spans = [span for span in spans if span.start < span.stop]
@@ -119,7 +120,7 @@ class _StoredPlanner:
         self._settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
 
     def splits(self, run: _StoredRun) -> Sequence[RecordSplit]:
-        """Return the splits of one such range. Several threads call this at once."""
+        """Return the splits of one range of segments without a gap. Several threads call this method at once."""
         plan = plan_splits(
             self._source, run.lineage, run.start, run.stop, self._settings,
             max_split_bytes=self._split_bytes,
@@ -128,15 +129,15 @@ class _StoredPlanner:
             readers=self._readers,
         )  # fmt: skip
         if plan.undecided is not None and plan.stop < run.stop:
-            # When the window was chosen, every transaction in it had an outcome. Now one has none, so the segments with
-            # its outcome are gone.
+            # When the window was chosen, every transaction in it had an outcome (commit or abort). A transaction
+            # without one now means that retention has deleted the segments with its outcome.
             _logger.warning("%s", plan.undecided)
             Losses(self._query).accept_missing([LostOffsets(run.lineage.partition, plan.stop, run.stop)])
         return plan.splits
 
 
 def _live_splits(spans: list[_LogSpan], limits: SplitLimits, already: int) -> Iterator[LiveSplit]:
-    """Divide the broker's part by numbers of offsets, because its size in bytes is unknown."""
+    """Divide the broker's part into equal numbers of offsets, because its size in bytes is unknown."""
     missing = (limits.min_splits or 0) - already
     total = sum(stop - start for _, start, stop in spans)
     most = limits.max_records or total
@@ -145,6 +146,6 @@ def _live_splits(spans: list[_LogSpan], limits: SplitLimits, already: int) -> It
         most = max(1, min(most, total // missing))
     for log, start, stop in spans:
         count = -(-(stop - start) // most)
-        # Divide into equal parts: with a short last part, its task would have little to do.
+        # Divide into equal parts, so that every task gets the same amount of work.
         borders = [start + (stop - start) * number // count for number in range(count + 1)]
         yield from (LiveSplit.of(log, *window) for window in itertools.pairwise(borders))

@@ -1,4 +1,4 @@
-"""The query of a reader: which partitions to read and how. Data sources, commands and consumers make one."""
+"""The query of a reader: which partitions to read and how. Data sources, commands and consumers create a query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _LONGEST_MS: Final = 999_999
 class QueryWords:
     """A front end's names for its options, so that errors can name the option to change.
 
-    ``accept_loss`` and ``start_late`` are imperatives, ``starts`` is a clause, and the other fields are nouns.
+    The texts become parts of error messages: ``accept_loss`` and ``start_late`` must be imperatives, ``starts`` a
+    clause, and the other fields nouns.
     """
 
     accept_loss: str = 'set on_data_loss="report"'
@@ -54,7 +55,7 @@ class LogQuery:
     selection: Selection
     isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
-    # Mappings are not hashable, so they do not count in the hash. Equality compares them.
+    # Mappings are not hashable, so the hash ignores these fields. Equality compares them.
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid], hash=False)
     client: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -104,7 +105,7 @@ class LogQuery:
     def open_cluster(self) -> LiveCluster | None:
         """Return the cluster to read, which connects at the first use; None for the bucket alone.
 
-        The caller closes it. Raise ConfigError if ``tieredstore[kafka]`` is not installed.
+        The caller closes the cluster. Raise ConfigError if ``tieredstore[kafka]`` is not installed.
         """
         if self.client is None:
             return None

@@ -1,4 +1,4 @@
-"""The only way to read topics: snapshots, windows and records."""
+"""Reads topics: snapshots, windows and records. All front ends read through this module."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ class TopicReader(Closing):
         """
         if not 0 <= start <= stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")
-        # Apply the loss policy once, before the first record. The reads below only report a loss, and do not raise it.
+        # Apply the loss policy once, before the first record. The reads below then only report a loss, instead of
+        # raising an error.
         Losses(self.query).accept_missing(losses_between(log, start, stop))
         return _read(self._sources(self.settings), log, start, stop, aborted)
 
@@ -149,14 +150,14 @@ class TopicReader(Closing):
         return plan_windows(self._open_source(), snapshot, windows, self.query, limits)
 
     def read_split(self, split: WindowSplit, settings: ReadSettings | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a split that this process or another has planned."""
+        """Yield the records of a split, which this or another process planned."""
         chosen = settings or self.settings
         if isinstance(split, RecordSplit):
             return QuerySources(self._open_source, self.query, chosen).read_record_split(split)
         return self._sources(chosen).read_live_split(split)
 
     def follow(self, positions: Mapping[TopicPartition, int | Position]) -> LogTail:
-        """Follow new records of partitions from these positions on, by separate connections."""
+        """Follow new records of partitions, from these positions on. The tail opens its own connections."""
         return LogTail(self._open_source(), self.query, positions, settings=self.settings)
 
     def live(self) -> LiveReader | None:
@@ -205,7 +206,7 @@ def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int
 
 
 def _nth(batches: Iterable[Sequence[int]], number: int, otherwise: int) -> int:
-    """Return the offset of record ``number`` in ``batches``. Return ``otherwise`` if there are fewer records,
+    """Return the offset of record ``number`` in ``batches``. Return ``otherwise`` if ``batches`` has fewer records,
     because retention has deleted some meanwhile.
     """
     for offsets in batches:

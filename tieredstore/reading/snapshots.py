@@ -35,8 +35,8 @@ class LogSnapshots:
     """Snapshots of the logs that a query selects, renewed if older than ``fresh_s``. Not thread-safe. The owner closes
     this object.
 
-    A renewal is cheap, because manifests read before are cached and the broker's connection stays open. ``clock``
-    returns monotonic seconds.
+    A renewal of the snapshot is cheap, because manifests are cached after the first read and the broker's connection
+    stays open. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LogSnapshots:
         self._clock = clock
         self._taken_at = 0.0
         self._log = LogOnce(_logger)
-        # Cache the catalog in memory. Processes could share a cache in the bucket, but that needs permission to write.
+        # Cache the catalog in memory: a cache in the bucket, shared by processes, would need permission to write.
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
         self._moves: StoredMoves | None = None
         self._cluster: LiveCluster | None = None
@@ -67,7 +67,7 @@ class LogSnapshots:
     def current(self, selection: Selection | None = None) -> LogSnapshot:
         """Return the latest snapshot if it is fresh, whatever partitions it selects; otherwise take a new snapshot.
 
-        A new snapshot has the query's selection, or ``selection``.
+        A new snapshot selects the partitions of ``selection``, or those of the query if it is None.
         """
         if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
             source = self._open_source()
@@ -84,10 +84,11 @@ class LogSnapshots:
         return self.last
 
     def epoch_ends(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, EpochEnd]:
-        """Return the end, at the broker, of each position's leader epoch, if the latest snapshot shows a leader with a
-        later epoch.
+        """Return the offset at which each position's leader epoch ends at the broker. Leave out positions whose leader
+        has no later epoch in the latest snapshot.
 
-        Each answer is reused while the leader stays the same, because the end of an earlier epoch does not change.
+        The broker's answer is reused while the leader stays the same, because the end of an earlier epoch does not
+        change.
         """
         logs: Mapping[TopicPartition, PartitionLog] = {} if self.last is None else self.last.logs
         wanted = {
@@ -135,8 +136,8 @@ class LogSnapshots:
         return self._cluster
 
     def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
-        """Log each problem once, even if it disappears and returns: otherwise a copy in progress would be reported
-        every second.
+        """Log each problem once, even if it disappears and returns: otherwise a segment that is still being copied
+        would be reported every second.
         """
         for problem in snapshot.problems:
             self._log.warn(problem)

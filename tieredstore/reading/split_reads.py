@@ -1,6 +1,6 @@
 """Reads the part of a window that is in the bucket, or the part at the broker.
 
-If the broker has deleted records after they were copied to the bucket, they are read from the bucket.
+Records that the broker has deleted after copying them to the bucket are read from the bucket.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindo
 
 @dataclass(frozen=True, slots=True)
 class LiveSplit:
-    """A range of offsets to read from the broker (``stop`` is exclusive), from a log as it was at planning. Small and
-    picklable.
+    """A range of offsets to read from the broker (``stop`` is exclusive), with the state of the log at planning. Small
+    and picklable.
 
     ``derived_id`` stands for the topic's id in a bucket that stores no topic ids. ``epoch`` is the leader epoch at
     planning. If an election truncated the log, ``cut`` tells where the broker's log diverges from the bucket's.
@@ -75,7 +75,7 @@ class LiveSplit:
 class QuerySources:
     """The sources of a query's records: the bucket, opened when needed, and the broker's clients (None for no broker).
 
-    ``settings`` say how to read both, except that isolation and loss policy are the query's.
+    ``settings`` apply to the bucket and the broker, but isolation and loss policy come from the query.
     """
 
     open_source: Callable[[], SegmentSource]
@@ -123,7 +123,7 @@ class QuerySources:
                 # there.
                 late = self._late_copies(split, position, stop)
                 if late is not None:
-                    # Nothing is lost so far: the bucket had these records, and the broker may have the records after
+                    # No record is lost so far: the bucket had these records, and the broker may have the records after
                     # them.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
@@ -139,9 +139,9 @@ class QuerySources:
     def _late_copies(self, split: LiveSplit, start: int, stop: int) -> tuple[Lineage, int] | None:
         """Return the bucket's log with offsets from ``start`` on, and the offset at which its part of the range ends.
 
-        The part ends at ``stop``, at the first gap or, under read_committed, before the first transaction without an
-        outcome. Return None if the bucket lacks ``start``, or has it only in records that an election has truncated.
-        This lists the topic.
+        The bucket's part ends at ``stop``, at the first gap or, under read_committed, before the first transaction
+        without an outcome. Return None if the bucket lacks ``start``, or has ``start`` only in records that an election
+        has truncated. Each call lists the topic's keys.
         """
         source, partition = self.open_source(), split.stored_partition
         lineage: Lineage | None
@@ -180,7 +180,8 @@ class StoredRead:
     ) -> None:
         self.position = window[0]
         self.aborted: set[AbortedTransaction] = set() if aborted is None else aborted
-        """The aborted transactions whose records were left out. It may include later transactions of the same segment.
+        """The aborted transactions whose records were left out. The set may include later transactions of the same
+        segment.
         """
         self._lost: list[LostOffsets] = []
         self._lineage = lineage
@@ -232,8 +233,9 @@ class StoredRead:
         """Apply the loss policy to offsets that the last segment lacks, and to a transaction without an outcome."""
         lost = [*report.lost]
         if report.undecided is not None:
-            # When the window was planned, every transaction in it had an outcome. Now one has none, so the segments
-            # with its outcome are gone: the rest of the window is lost.
+            # When the window was planned, every transaction in it had an outcome (commit or abort). A transaction
+            # without one now means that retention has deleted the segments with its outcome, so the rest of the window
+            # is lost.
             first = max(self.position, report.undecided.first_offset)
             lost.append(LostOffsets(self._lineage.partition, first, stop))
         for one in lost:

@@ -42,9 +42,9 @@ _TOLD: Final = 10_000
 class StoredLogs:
     """The bucket's logs of partitions with long-lived readers. Not thread-safe, except :meth:`refresh`.
 
-    A topic is listed once, with all its partitions. Later, :meth:`refresh` lists the new segments of one partition, and
-    :meth:`reload` lists the whole topic again after a contradiction. ``wanted`` are the topic ids that readers chose
-    for re-created topics.
+    Each topic is listed once, with all its partitions. Later, :meth:`refresh` lists the new segments of one partition,
+    and :meth:`reload` lists the whole topic again after a contradiction. ``wanted`` are the topic ids that readers
+    chose for re-created topics.
     """
 
     def __init__(self, source: SegmentSource, wanted: Mapping[str, Uuid]) -> None:
@@ -60,7 +60,7 @@ class StoredLogs:
     def load(self, topics: Collection[str], ids: dict[str, Uuid]) -> set[str]:
         """List the topics that were not listed before, or were listed under another id. Return these topics.
 
-        ``ids`` are the broker's topic ids. Raise ConfigError for a re-created topic if no id chooses an incarnation.
+        ``ids`` holds the broker's topic ids. Raise ConfigError for a re-created topic if no id chooses an incarnation.
         """
         new = {topic for topic in topics if topic not in self._lives}
         new |= {topic for topic in topics if self.contradicts(topic, self._lives.get(topic), ids.get(topic))}
@@ -80,7 +80,8 @@ class StoredLogs:
         self._take(catalog, topic, topic_id)
 
     def refresh(self, where: TopicPartition) -> None:
-        """List the keys after the partition's last known segment. One request if there is no new segment."""
+        """List the keys after the partition's last known segment. This takes one request if the bucket has no new
+        segment."""
         lineage = self._logs[where]
         self.listings += 1
         known = _segments(lineage)
@@ -103,7 +104,7 @@ class StoredLogs:
             self._logs[where] = replace(lineage, problems=(*earlier, *problems))
 
     def lineage(self, where: TopicPartition) -> Lineage | None:
-        """Return the partition's log as last listed; None if the bucket does not have it."""
+        """Return the partition's log as the last listing found it; None if the bucket does not have it."""
         return self._logs.get(where)
 
     def topic_id(self, topic: str) -> Uuid | None:
@@ -126,7 +127,7 @@ class StoredLogs:
             del self._logs[where]
         self._lives[topic] = None
         if topic not in catalog.topics():
-            # A topic with segments of which none is readable is not absent, so raise DataLossError.
+            # A topic that has only unreadable segments does exist, so raise DataLossError instead.
             with contextlib.suppress(ResourceNotFoundError):
                 catalog.incarnations(topic)
             return
@@ -181,7 +182,7 @@ class StoredLogs:
             self.say(str(problem))
 
     def say(self, sentence: str) -> None:
-        """Log each sentence once: a copy in progress would be reported at every look-up."""
+        """Log each sentence once: otherwise every look-up would report a segment that is still being copied."""
         if sentence not in self._told:
             _logger.warning("%s", sentence)
             self._told[sentence] = None

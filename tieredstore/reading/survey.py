@@ -1,4 +1,5 @@
-"""Takes a snapshot of logs: finds each topic in the bucket and at the broker, and the offset between its two parts.
+"""Takes a snapshot of logs: finds each topic in the bucket and at the broker, and the offset from which the broker is
+read.
 
 The bucket is read up to an offset called *seam*, before which every transaction has an outcome. The broker is read from
 the seam on.
@@ -108,8 +109,8 @@ def survey_logs(
     with nullcontext() if own is None else closing(own):
         survey = _Survey(source, query, cluster or own, {} if before is None else before.logs, moves)
         # Ask for the broker's first offsets before listing the bucket. In the other order, records that the broker
-        # copies and deletes in between would look like a gap. Records that are written and copied in between do no
-        # harm: they come after the end of the broker's log as seen here.
+        # copies and deletes between the two requests would look like a gap. Records that are written and copied between
+        # the two requests do no harm: they come after the broker's log end as requested here.
         survey.ask_for_beginnings()
         catalog = survey.catalog(catalog_file)
         logs = {log.where: log for log in survey.logs(catalog)}
@@ -118,7 +119,7 @@ def survey_logs(
 
 
 class _Survey:
-    """Looks up the logs at the broker and in the bucket, in three steps."""
+    """Looks up the logs of the query's partitions at the broker and in the bucket."""
 
     def __init__(
         self,
@@ -210,7 +211,8 @@ class _Survey:
             life = choose_life(catalog, self._source.layout, topic, live=live_id, wanted=wanted)
         except ConfigError as error:
             raise ConfigError(f"{error} with {self._query.words.choose_topic_id}") from None
-        # A caller that names a topic id knows that the topic has other ids. Report those only if the caller named none.
+        # A caller that names a topic id knows that the topic has other ids, so report other ids only if the caller
+        # named none.
         if life.others and wanted is None:
             self._lose(OtherLife(topic, live_id, life.others))
         elif life.stored is not None and wanted is None:
@@ -232,8 +234,8 @@ class _Survey:
         return [self._cut(self._of_one_log(one), histories.get(one.where)) for one in known]
 
     def _cut(self, one: _FoundPartition, history: History | None) -> _FoundPartition:
-        """Drop the bucket's records after a cut, the offset at which an election truncated the log. These records are
-        no loss.
+        """Drop the bucket's records after the offset at which an election truncated the log. Dropping them is no data
+        loss.
         """
         cut, lineage = (None if history is None else history.cut), one.lineage
         if cut is None or lineage is None:
@@ -308,8 +310,8 @@ class _Survey:
         last, end = lineage.spans[-1], lineage.end_offset
         is_cut = known.history is not None and known.history.cut is not None and end <= last.segment.end_offset
         if is_cut and known.live is not None and known.live.start <= last.start:
-            # After a cut, transactions in the last segment may have another outcome in the broker's log. So read the
-            # segment's offsets from the broker.
+            # After an election has cut (truncated) the log, transactions in the last segment may have another outcome
+            # in the broker's log. So read the segment's offsets from the broker.
             end = last.start
         return decided_end(self._source, lineage, first, end) if first < end else end
 

@@ -30,19 +30,21 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _LOOK_AGAIN_S: Final = 1.0
-"""Seconds within which the next look-up of the logs comes after :meth:`_Looks.ask_soon`. Each look-up lists the bucket.
+"""The next look-up of the logs comes within these seconds after :meth:`_Looks.ask_soon`. Each look-up lists the
+bucket.
 """
 
 _PAUSE_S: Final = 0.1
 """The least time between two look-ups of the logs during a wait, even if ``look_s`` is shorter."""
 
 _SLEEP_S: Final = 0.5
-"""Seconds of the longest uninterrupted wait: during a wait, a simulated clock may advance, or the bucket may be closed.
+"""Seconds of the longest uninterrupted wait, so that the tail notices soon if the bucket is closed or a simulated clock
+advances.
 """
 
 _IDENTITY_S: Final = 30.0
 """Seconds between two checks of topic ids while the broker sends nothing. While records come from the bucket, a check
-is valid for the same time.
+stays valid for as long.
 """
 
 _FRESH_IDENTITY_S: Final = 1.0
@@ -55,7 +57,8 @@ belong to a re-created topic.
 class TailRecords:
     """Records of one partition, in offset order.
 
-    All records before ``next_offset`` were returned or left out. ``lost`` are accepted losses before these records.
+    Records of one partition. All records before ``next_offset`` were returned or left out. ``lost`` has the accepted
+    losses before these records.
     """
 
     where: TopicPartition
@@ -67,7 +70,8 @@ class TailRecords:
 
 @dataclass(frozen=True, slots=True)
 class _ToLook:
-    """The next look-up of the logs decides how the partition continues."""
+    """The partition waits for the next look-up of the logs, which decides whether the bucket or the broker is read
+    next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ _Phase: TypeAlias = _ToLook | _Queued | _Reading | _Live
 class _Followed:
     """The progress of one partition. ``at`` is the next position. ``topic_id`` is None until the partition was seen.
 
-    Its phase changes as follows; the seam is where the bucket's part ends and the broker's begins.
+    The partition's phase changes as follows; the seam is the offset where the bucket's part ends and the broker's
+    begins.
 
     | from | event | next |
     |---|---|---|
@@ -210,7 +215,7 @@ class LogTail(Closing):
 
         Positions from ``places`` and ``PartitionLog.position`` have a leader epoch. With it, the tail notices if a
         later election truncates the log below the position, even in another process. ``settings`` choose columns and
-        decoding. Raise ConfigError for invalid settings. This makes no request yet.
+        decoding. Raise ConfigError for invalid settings. The constructor sends no request yet.
         """
         self._source = source
         self._sources = QuerySources(lambda: source, query, settings or ReadSettings())
@@ -264,9 +269,9 @@ class LogTail(Closing):
     def poll(self, timeout_s: float) -> TailRecords | None:
         """Return the next records of any partition; None if there are none within about ``timeout_s``.
 
-        Look-ups of the logs, and reads of the bucket, may take longer, up to the timeouts of store and broker. Raise
-        DataLossError by the query's policy, and errors of store and broker. An error leaves the tail unchanged, so the
-        caller may poll it again. Raise AlreadyClosedError after the tail or its bucket was closed.
+        Look-ups of the logs, and reads of the bucket, may take longer than ``timeout_s``, up to the timeouts of store
+        and broker. Raise DataLossError by the query's policy, and errors of store and broker. An error leaves the tail
+        unchanged, so the caller may poll it again. Raise AlreadyClosedError after the tail or its bucket was closed.
         """
         end = self._clock() + timeout_s
         while True:
@@ -316,7 +321,7 @@ class LogTail(Closing):
         """Look at the logs of waiting partitions, and decide how each continues."""
         self._looks.begin()
         to_look = sorted(self._followed.within[_ToLook])
-        # Only these partitions are looked up: each topic costs a listing, and losses of other partitions do not matter
+        # Look up only the waiting partitions: each topic costs a listing, and losses of other partitions do not matter
         # here.
         snapshot = self._snapshots.current(Assign(tuple(to_look)))
         positions = {where: self._followed[where].at for where in to_look}
@@ -324,7 +329,8 @@ class LogTail(Closing):
         for where in to_look:
             log, followed = snapshot.logs.get(where), self._followed[where]
             if log is None:
-                # The partition stays in this phase, and is looked up again: it may be created, or return.
+                # Leave the partition in the phase `_ToLook`, so that it is looked up again: it may be created, or
+                # return.
                 if followed.topic_id is not None:
                     self._losses.accept(Gone(where, followed.topic_id, followed.offset))
                 continue
@@ -356,8 +362,8 @@ class LogTail(Closing):
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))
         elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
-            # Otherwise the bucket's last records belong to a transaction without an outcome: wait for the segment that
-            # has it.
+            # If this condition is false, the bucket's last records belong to a transaction without an outcome: wait for
+            # the segment that has the outcome.
             self._follow_live(followed, log, log.live_start)
 
     def _follow_live(self, followed: _Followed, log: PartitionLog, live_start: int) -> None:
@@ -397,8 +403,8 @@ class LogTail(Closing):
             try:
                 records = next(phase.batches, None)
             except BaseException:
-                # The error has ended the generator, and the next poll would take that for the end of the window. So
-                # look the partition up again.
+                # The error has ended the generator. The next poll would take the exhausted generator for the end of the
+                # window, so look the partition up again.
                 self._look_at_soon(where)
                 raise
             followed.at = phase.log.position(phase.window.position)
@@ -418,7 +424,8 @@ class LogTail(Closing):
     def _go_on_behind(self, followed: _Followed, log: PartitionLog) -> None:
         """Continue after the bucket's part of a partition.
 
-        Follow the partition at the broker if a recent look-up of the logs found it there, else look the logs up again.
+        Follow the partition at the broker if a recent look-up of the logs found it at the broker; otherwise look the
+        logs up again.
         """
         self._followed.enter(log.where, _ToLook())
         is_known = self._clock() < followed.identified_at + _IDENTITY_S
@@ -450,7 +457,7 @@ class LogTail(Closing):
     def _give(self, where: TopicPartition, records: pa.RecordBatch) -> TailRecords:
         followed = self._followed[where]
         lost = tuple(span for span in followed.lost if span.start < followed.offset)
-        # Keep the remaining losses, which come after these records.
+        # Keep the losses that come after these records.
         followed.lost = followed.lost[len(lost) :]
         assert followed.topic_id is not None
         return TailRecords(where, followed.topic_id, records, followed.offset, lost)

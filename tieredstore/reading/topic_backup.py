@@ -1,6 +1,6 @@
 """Interface to copies of topics that are not segments: files of a pipeline or of Secor, or batches.
 
-Optional packages implement it, see ``Format.topics`` in ``tieredstore.cli.records.formats``.
+Optional packages implement :class:`TopicBackup`, see ``Format.topics`` in ``tieredstore.cli.records.formats``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ class TopicBackup(Protocol):
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """A text per topic, made of its location and identity. Equal texts mean equal records at equal offsets."""
+        """A text per topic, made of the backup's location and identity. Equal texts mean equal records at equal
+        offsets."""
         ...
 
     @property
     def lacks(self) -> Sequence[str]:
-        """What the backup's records lack compared with a bucket's, each as a sentence for users."""
+        """Sentences for users: what the backup's records lack compared with records in a bucket."""
         ...
 
     @property
@@ -43,6 +44,6 @@ class TopicBackup(Protocol):
     def records(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
         """Yield the records of ``[start, stop)`` by ascending offsets, each once.
 
-        The columns are ``offset timestamp key value headers``. A timestamp of -1 is unknown.
+        The record batches have the columns ``offset timestamp key value headers``. A timestamp of -1 is unknown.
         """
         ...

@@ -1,7 +1,7 @@
 """Converts requested places (an offset, a time, or a number of last records) to windows of offsets in the present logs.
 
-Commands and queries clamp: an end beyond the log, or a time without a record, becomes the end of the log. Spark's
-options are exact, as in its Kafka source.
+Commands and queries clamp places: an end beyond the log, or a time without a later record, becomes the end of the log.
+Spark's options are exact, as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: Partiti
     if cluster is None or not log.on_broker:
         return None
     live_offset = cluster.offsets_for_times({log.where: timestamp_ms})[log.where]
-    # Below the seam (the end of the bucket's part) records come from the bucket, which has none at this time. So if the
-    # broker's answer is below the seam, start at the seam.
+    # Below the seam (the end of the bucket's part) records come from the bucket, which has none at this time. So return
+    # the seam if the broker's answer is below it.
     return None if live_offset is None or live_offset >= log.end else max(live_offset, log.seam)
 
 
@@ -98,8 +98,8 @@ class PlaceLookup:
     def starting(
         self, places: Places, *, if_too_late: Literal["error", "latest"] = "error"
     ) -> dict[TopicPartition, int]:
-        """Return the first offset to read of each partition. An offset before the log's first is kept; planning reports
-        it.
+        """Return the first offset to read of each partition. A start before the log's first offset is kept; planning
+        reports the missing offsets.
 
         Raise ConfigError if a mapping does not name exactly the existing partitions. If a partition has no record at or
         after the requested time, raise ConfigError or, with ``if_too_late="latest"``, start at the log's end. The loss
@@ -114,12 +114,13 @@ class PlaceLookup:
     def ending(self, places: Places) -> dict[TopicPartition, int]:
         """Return the exclusive end of each partition. For a time without a record, that is the log's end.
 
-        An offset beyond the log's end is kept; planning reports it. Raise ConfigError as :meth:`starting` does.
+        An end offset beyond the log's end is kept; planning reports the missing offsets. Raise ConfigError as
+        :meth:`starting` does.
         """
         words = self.query.words
         self._check_same(places, words.ending, words.ending_times)
         ends = {where: self._offset(log, place_of(places, where)) for where, log in self.snapshot.logs.items()}
-        # Use the log's end if no record is at or after the time: all are before it.
+        # Use the log's end if no record is at or after the time: then all records are before it.
         return {where: self.snapshot.logs[where].end if end is None else end for where, end in ends.items()}
 
     def exact(self, starting: Places, ending: Places, *, if_too_late: Literal["error", "latest"] = "error") -> Windows:
@@ -128,7 +129,7 @@ class PlaceLookup:
         ends = self.ending(ending)
         named = with_offsets(ending, ends)
         for where, start in starts.items():
-            # An end that the caller named as an offset stays. Any other end may move back.
+            # Keep an end that the caller named as an offset. Any other end may move to an earlier offset.
             if where not in named:
                 ends[where] = self._end_before_undecided(where, start, ends[where])
             if ends[where] < start:
@@ -159,8 +160,8 @@ class PlaceLookup:
             last = min(last, log.end_from(log.earliest))
             return self.start_of_last(log, start.count, last), last
         first = self._reach(log, start)
-        # Clamp the end to the log's end. The end must not precede the start either: it could, because timestamps need
-        # not ascend with offsets.
+        # Clamp the end to the log's end. Also clamp it to the start: an end found by time may come before the start,
+        # because timestamps need not ascend with offsets.
         return first, max(first, min(last, log.end_from(first)))
 
     def _start(self, log: PartitionLog, places: Places, if_too_late: Literal["error", "latest"], losses: Losses) -> int:
@@ -174,8 +175,8 @@ class PlaceLookup:
                     f"{self.query.words.start_late} to start such partitions at their end"
                 )
             return log.end
-        # A start beyond the end counts as a loss. Only an offset that the caller named can be there; if it was valid
-        # once, the log has been truncated since.
+        # A start beyond the end counts as a loss: the caller named this offset, and if it was valid once, the log has
+        # been truncated since.
         if start > log.end:
             losses.accept(StartsBeyond(log.where, start, log.end))
         return min(start, log.end)
