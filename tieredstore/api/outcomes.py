@@ -79,8 +79,7 @@ OnOutcome: TypeAlias = Callable[[Outcome], object] | None
 class Totals:
     """The number of items by outcome.
 
-    Sums over outcomes. ``stored_size`` counts only items that are done (or planned). ``failures`` has the first failed
-    outcomes.
+    ``stored_size`` counts only items that are done (or planned). ``failures`` has the first failed outcomes.
     """
 
     planned: int = 0

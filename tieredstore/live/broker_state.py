@@ -47,13 +47,13 @@ class ClusterMembers:
 class BrokerState(Closing):
     """Leaders, ends and settings of topics. Each call sends requests to the brokers and takes at most ``timeout_s``.
 
-    Unlike :class:`~tieredstore.live.cluster.LiveCluster`, a call does not retry, because its caller calls again soon.
-    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Thread-safe. Calls raise
+    Unlike :class:`~tieredstore.live.cluster.LiveCluster`, this class does not retry, because the caller calls again
+    soon. ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Thread-safe. Calls raise
     BrokerUnavailableError, BrokerDeniedError and BrokerError.
     """
 
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 10.0) -> None:
-        """Raise ConfigError for invalid properties; nothing connects yet."""
+        """Raise ConfigError for invalid properties. The constructor does not connect to a broker."""
         check_timeout(timeout_s)
         configuration = client_configuration(properties, "read_uncommitted")
         check_configuration(configuration)
@@ -63,7 +63,7 @@ class BrokerState(Closing):
         self._has_moved = False
 
     def leaders(self) -> dict[TopicPartition, int]:
-        """Return the leader's broker id for each partition of the cluster, -1 if it has no leader. One request."""
+        """Return the leader's broker id for each partition of the cluster, -1 for no leader. This takes one request."""
         listed = self._metadata(f"the leaders at {self._servers} cannot be looked up")
         return {
             (name, number): partition.leader
@@ -72,7 +72,7 @@ class BrokerState(Closing):
         }
 
     def members(self) -> ClusterMembers:
-        """Return the cluster's id, and the ids of its running brokers. One request."""
+        """Return the cluster's id, and the ids of its running brokers. This takes one request."""
         listed = self._metadata(f"the cluster at {self._servers} cannot be looked up")
         return ClusterMembers(listed.cluster_id, frozenset(listed.brokers))
 
@@ -83,10 +83,10 @@ class BrokerState(Closing):
             raise fault(error.args[0], doing) from error
 
     def ends(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, PartitionEnd]:
-        """Return the high watermarks, or with ``stable`` the last stable offsets. Partitions without an answer are
-        absent.
+        """Return the high watermarks, or with ``stable`` the last stable offsets. The result omits partitions without
+        an answer.
 
-        One request per leading broker, and one more if a broker has not answered an earlier call.
+        The call sends one request per leading broker, and one more if a broker has not answered an earlier call.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -100,11 +100,11 @@ class BrokerState(Closing):
         ends = {
             where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
             for where, answer in answers.items()
-            # Leave out negative offsets: after the timeout of a dead leader, the library returns such an offset, not an
-            # error.
+            # Leave out negative offsets: if a dead leader does not answer in time, the library returns a negative
+            # offset instead of an error.
             if answer.offset >= 0
         }
-        # Only ``_look_anew`` clears this flag, because another thread may have set it.
+        # Only set the flag here, never clear it, because another thread may have set it. ``_look_anew`` clears it.
         if len(ends) < len(by_place):
             self._has_moved = True
         if not ends:
@@ -114,7 +114,7 @@ class BrokerState(Closing):
     def topic_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the effective settings of each topic, including the cluster's and Kafka's defaults.
 
-        One request to the controller, and one more if a broker has not answered an earlier call.
+        The call sends one request to the controller, and one more if a broker has not answered an earlier call.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -131,7 +131,7 @@ class BrokerState(Closing):
     def topic_ids(self, topics: Iterable[str]) -> dict[str, Uuid | None]:
         """Return the id of each topic: None if the topic does not exist, zero if the broker is too old for topic ids.
 
-        Topics without an answer are absent. One request.
+        The result omits topics without an answer. The call sends one request.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -143,7 +143,8 @@ class BrokerState(Closing):
         return {name: None if answer is None else uuid_of(answer.topic_id) for name, answer in answers.items()}
 
     def look_anew(self) -> None:
-        """Make the next call look up the leaders first: they have changed, and the brokers known so far may be dead."""
+        """Make the next call look up the leaders first, because they have changed, and the brokers known so far may be
+        dead."""
         self._has_moved = True
 
     def _look_anew(self) -> None:
@@ -187,5 +188,5 @@ class BrokerState(Closing):
         return answers
 
     def close(self) -> None:
-        """Close this process's client; it is recreated when needed."""
+        """Close this process's client. The next call creates a new client."""
         self._clients.close()

@@ -33,15 +33,16 @@ _SILENT: Final = frozenset({"0", "1", "2"})
 
 
 class ClientLog:
-    """The logger of one client, in the form that confluent-kafka expects.
+    """The logger of one Kafka client, with the interface that confluent-kafka expects.
 
-    At WARNING it logs when a broker becomes unreachable or is back, and other warnings once per kind. At DEBUG it logs
-    every message. All clients of a process share the state of brokers, so that each change is logged once.
+    At WARNING the logger reports when a broker becomes unreachable or is back, and other warnings once per kind. At
+    DEBUG it reports every message. All clients of a process share the state of brokers, so that each change is logged
+    once.
     """
 
     def __init__(self) -> None:
         self.down: dict[str, str] = {}
-        """Failed connections that are not restored yet, each with its broker."""
+        """The broker of each connection that has failed and is not restored yet."""
         # CONFWARN warns of properties for another kind of client, which is normal here: treat it as logged.
         self._told: set[str] = {"CONFWARN"}
         self._is_past = False
@@ -49,7 +50,8 @@ class ClientLog:
 
     @contextmanager
     def of_the_past(self) -> Generator[None]:
-        """Within the block, ignore reports of failed connections: they are old, because a broker has answered since."""
+        """Within the block, ignore reports of failed connections, because a broker has answered since these
+        failures."""
         self._is_past = True
         try:
             yield
@@ -98,7 +100,7 @@ class _Shared:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Forget all clients in a forked child, because they belong to the parent."""
+        """Forget all clients after a fork, because they belong to the parent process."""
         self._lock = threading.Lock()
         self._logs: weakref.WeakSet[ClientLog] = weakref.WeakSet()
 
@@ -108,14 +110,14 @@ class _Shared:
             self._logs.add(log)
 
     def loses(self, log: ClientLog, connection: str, broker: str) -> bool:
-        """Note a failed connection. Return True if no client had reported its broker as unreachable."""
+        """Record a failed connection. Return True if no client had reported its broker as unreachable."""
         with self._lock:
             is_known = any(broker in other.down.values() for other in self._logs)
             log.down[connection] = broker
             return not is_known
 
     def regains(self, broker: str) -> bool:
-        """Note that a broker answers. Return True if it was reported as unreachable."""
+        """Record that a broker answers. Return True if a client had reported it as unreachable."""
         with self._lock:
             failed = [(log, name) for log in self._logs for name, other in log.down.items() if other == broker]
             for log, name in failed:

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class Statistics:
-    """Passes a consumer's statistics to the read that uses the consumer, if any."""
+    """Passes the statistics of a consumer to the read that uses this consumer at the moment."""
 
     def __init__(self) -> None:
         self.listener: Callable[[str], None] | None = None
@@ -37,7 +37,8 @@ class Statistics:
 
 
 class _Family:
-    """The clients of this process, and True if this process was forked from a process with clients."""
+    """The Kafka clients of this process, and a flag that is True if this process was forked from a process with
+    clients."""
 
     def __init__(self) -> None:
         self._clients: weakref.WeakSet[object] = weakref.WeakSet()
@@ -45,7 +46,7 @@ class _Family:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Forget the clients in a forked child, because they belong to the parent."""
+        """Forget the clients after a fork, because they belong to the parent process."""
         self.is_forked_beside_clients = self.is_forked_beside_clients or bool(self._clients)
         self._clients = weakref.WeakSet()
 
@@ -61,8 +62,8 @@ _family: Final = _Family()
 
 
 class LiveConsumer(Consumer):
-    """A consumer with its connection errors (``trouble``). Unlike confluent-kafka's consumer, it supports weak
-    references."""
+    """A consumer that keeps its last connection error (``trouble``). Unlike confluent-kafka's consumer, it supports
+    weak references."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
@@ -71,7 +72,7 @@ class LiveConsumer(Consumer):
         _family.add(self)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Consume as the library does, and raise KeyboardInterrupt for an interrupt."""
+        """Consume like the library's method, but raise KeyboardInterrupt if Ctrl-C interrupts the call."""
         try:
             return super().consume(num_messages, timeout)
         except SystemError as error:
@@ -81,7 +82,7 @@ class LiveConsumer(Consumer):
 
 
 class LiveProducer(Producer):
-    """A producer with its connection errors (``trouble``). ``is_lost`` is true after a fatal error."""
+    """A producer that keeps its last connection error (``trouble``). ``is_lost`` is true after a fatal error."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
@@ -90,7 +91,7 @@ class LiveProducer(Producer):
         _family.add(self)
 
     def poll(self, timeout: float = -1) -> int:
-        """Run callbacks. Note a fatal error, which the library raises here without calling ``error_cb``."""
+        """Run callbacks. Keep a fatal error, which the library raises here without calling ``error_cb``."""
         try:
             return super().poll(timeout)
         except KafkaException as error:
@@ -98,8 +99,8 @@ class LiveProducer(Producer):
             return 0
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until records are delivered, and note a fatal error like :meth:`poll`; return the number of records that
-        still wait."""
+        """Wait until records are delivered; return the number of undelivered records. Keep a fatal error like
+        :meth:`poll`."""
         try:
             return super().flush(timeout)
         except KafkaException as error:
@@ -107,15 +108,15 @@ class LiveProducer(Producer):
             return len(self)
 
     def _note(self, error: KafkaError) -> None:
-        """Note an error, and whether it is fatal: for example, an idempotent producer may no longer know the broker's
-        state.
+        """Keep an error, and whether it is fatal. For example, an error is fatal if an idempotent producer no longer
+        knows which records the broker has.
         """
         self.is_lost = self.is_lost or error.fatal() or error.code() == KafkaError._FATAL
         self.trouble.note(error)
 
 
 class LiveAdmin(AdminClient):
-    """An administrative client with its connection errors (``trouble``)."""
+    """An administrative client that keeps its last connection error (``trouble``)."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
@@ -123,9 +124,10 @@ class LiveAdmin(AdminClient):
         _family.add(self)
 
     def hear(self) -> None:
-        """Note that a broker has answered: drop earlier connection errors, but still log that the broker is back.
+        """Drop earlier connection errors, because a broker has answered, but still log that the broker is back.
 
-        If all answers come at once, nothing else polls the client, and its reports would accumulate: so poll here.
+        This method also polls the client: if all answers come at once, nothing else polls it, and its error reports
+        would accumulate.
         """
         with self._log.of_the_past():
             self.poll(0)
@@ -158,10 +160,10 @@ class LiveAdmin(AdminClient):
 
 
 _LISTED_S: Final = 1.0
-"""Maximum seconds to wait for metadata before the client is polled again."""
+"""Wait at most this many seconds for metadata, then poll the client again."""
 
 _SILENT_S: Final = 1.0
-"""Refresh metadata after this time without an answer; the time doubles at each refresh."""
+"""Refresh metadata after this many seconds without an answer; the time doubles at each refresh."""
 
 _POLL_S: Final = 0.02
 
@@ -191,7 +193,7 @@ def await_answer(client: LiveAdmin, future: Future[Result], end: float, between:
 
 
 def check_configuration(configuration: Mapping[str, str]) -> None:
-    """Raise ConfigError for properties that librdkafka rejects. Makes no connection."""
+    """Raise ConfigError for properties that librdkafka rejects. The check does not connect to a broker."""
     known = {name: value for name, value in configuration.items() if name != "bootstrap.servers"}
     LiveConsumer(known).close()
 
@@ -219,8 +221,8 @@ _STATISTICS_MS: Final = 1000
 _FETCH_WAIT_MS: Final = 20
 """How long a broker waits at the end of its log before it answers a fetch without records.
 
-If a read's range ends with a transaction marker, the read waits for that answer, and so does the consumer's next read.
-With the library's default of 500 ms, each read would take half a second longer.
+If a read's range ends with a transaction marker, this read and the consumer's next read both wait for the broker's
+answer. With the library's default of 500 ms, each read would take half a second longer.
 """
 
 
@@ -273,7 +275,7 @@ class ConsumerPool:
             consumer.close()
 
     def _take_idle(self) -> LiveConsumer | None:
-        # No check for an empty list first: another thread may take the last consumer after the check.
+        # Do not check for an empty list first, because another thread may take the last consumer after the check.
         try:
             return self._idle.pop()
         except IndexError:

@@ -40,7 +40,7 @@ from tieredstore.process.per_process import PerProcess
 _POLL_S: Final = 0.02
 _AGAIN_S: Final = 0.1
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
-"""Topics that Kafka treats as internal, also when it matches patterns of topic names."""
+"""Topics that Kafka treats as internal: patterns of topic names do not match them."""
 
 # confluent-kafka does not type this module.
 _admin: Final[Any] = admin
@@ -49,14 +49,15 @@ _EARLIEST: Final = _spec.earliest()
 _LATEST: Final = _spec.latest()
 
 _SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
-"""For these codes, the connection error that the client has noted explains more than the error of the call."""
+"""If a call fails with one of these codes, the client's last connection error explains more than the call's own
+error."""
 
 Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic at the broker now. ``partitions`` are sorted."""
+    """A topic as the broker reports it now. ``partitions`` are sorted."""
 
     topic: str
     topic_id: Uuid
@@ -89,7 +90,7 @@ class LiveCluster(Closing):
     """
 
     def __init__(self, properties: Mapping[str, str], *, isolation: Isolation, timeout_s: float = 60.0) -> None:
-        """Raise ConfigError for invalid properties; nothing connects yet."""
+        """Raise ConfigError for invalid properties. The constructor does not connect to a broker."""
         check_timeout(timeout_s)
         configuration = client_configuration(properties, isolation)
         check_configuration(configuration)
@@ -101,7 +102,7 @@ class LiveCluster(Closing):
         self._login: tuple[str, str] | None = None
 
     def topics(self) -> tuple[str, ...]:
-        """Return the sorted names of all topics except Kafka's internal ones. One request."""
+        """Return the sorted names of all topics except Kafka's internal topics. This takes one request."""
         doing = f"the topics of {self._servers} cannot be listed"
         client = self._clients.get()
         try:
@@ -111,7 +112,7 @@ class LiveCluster(Closing):
         return tuple(sorted(name for name in listed.topics if name not in _INTERNAL))
 
     def topic(self, topic: str) -> LiveTopic:
-        """Return the topic of this name. Raise ResourceNotFoundError if it does not exist. One request."""
+        """Return the topic of this name. Raise ResourceNotFoundError if it does not exist. This takes one request."""
         known = self.describe([topic])
         if topic not in known:
             raise ResourceNotFoundError(f"there is no {topic} at {self._servers}")
@@ -129,7 +130,7 @@ class LiveCluster(Closing):
                 time.sleep(_AGAIN_S)
 
     def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
-        """Return those of the topics that exist, by name. One request for all topics."""
+        """Return the existing topics among ``topics``, by name. This takes one request for all topics."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -145,9 +146,10 @@ class LiveCluster(Closing):
         return {name: _live_topic(name, answers[name], doing) for name in names if answers[name] is not None}
 
     def effective_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Return the effective settings of topics, including the cluster's and Kafka's defaults. One request.
+        """Return the effective settings of topics, including the cluster's and Kafka's defaults. This takes one
+        request.
 
-        Topics that do not exist, or whose settings the login may not read, are absent.
+        The result omits topics that do not exist, and topics for which the login may not read the settings.
         """
         answers, _ = self._settings_of(list(topics), f"the settings of topics at {self._servers} cannot be read")
         return {
@@ -156,7 +158,7 @@ class LiveCluster(Closing):
         }
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first readable offset of each partition. One request per leading broker."""
+        """Return the first readable offset of each partition. This takes one request per leading broker."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     def end_offsets(
@@ -164,7 +166,7 @@ class LiveCluster(Closing):
     ) -> dict[TopicPartition, int]:
         """Return the end of each partition: the high watermark, or for ``read_committed`` the last stable offset.
 
-        ``isolation`` overrides the isolation of this object. One request per leading broker.
+        ``isolation`` overrides the isolation of this object. The call sends one request per leading broker.
         """
         return self._offsets(dict.fromkeys(partitions, _LATEST), isolation)
 
@@ -179,8 +181,8 @@ class LiveCluster(Closing):
         """Return for each partition the largest epoch in the leader's log that is at most the given epoch, and that
         epoch's end offset.
 
-        A partition is absent if its answer was not understood. A separate consumer connects to the leading brokers and
-        sends the requests.
+        The result omits a partition if the client did not understand the broker's answer. A separate consumer connects
+        to the leading brokers and sends the requests.
         """
         if not epochs:
             return {}
@@ -204,7 +206,8 @@ class LiveCluster(Closing):
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return a group's committed offset in each partition; None if there is none. Wait for pending transactions."""
+        """Return a group's committed offset in each partition; None if it has not committed any. Wait for pending
+        transactions."""
         wheres = list(partitions)
         commits = self.commits(group, wheres)
         return {where: commits[where].offset if where in commits else None for where in wheres}
@@ -224,8 +227,7 @@ class LiveCluster(Closing):
         }
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int | GroupCommit]) -> None:
-        """Commit these offsets, which are those of the next records to read, for a group that has no members at the
-        moment.
+        """Commit the offsets of the next records to read, for a group that has no members at the moment.
 
         Metadata is committed too, but leader epochs are not. BrokerError names the first partition that was refused;
         other partitions may be committed or not.
@@ -259,7 +261,8 @@ class LiveCluster(Closing):
         self.existing_topic(topic)
 
     def change_settings(self, topic: str, settings: Mapping[str, str | None]) -> None:
-        """Set these settings of a topic; remove a setting whose value is None. Other settings stay. One request."""
+        """Set these settings of a topic; remove a setting whose value is None. Other settings stay. This takes one
+        request."""
         kinds = _admin.AlterConfigOpType
         changes = [
             _admin.ConfigEntry(name, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
@@ -273,11 +276,11 @@ class LiveCluster(Closing):
         )
 
     def settings_of(self, topic: str) -> Mapping[str, Any]:
-        """Return the entries of all settings of a topic, by name. One request."""
+        """Return the entries of all settings of a topic, by name. This takes one request."""
         return self._settings(_admin.ResourceType.TOPIC, topic)
 
     def broker_settings(self, broker: int) -> Mapping[str, Any]:
-        """Return the entries of all settings of a broker, by name. One request."""
+        """Return the entries of all settings of a broker, by name. This takes one request."""
         return self._settings(_admin.ResourceType.BROKER, str(broker))
 
     def _settings(self, kind: Any, name: str) -> Mapping[str, Any]:
@@ -339,8 +342,8 @@ class LiveCluster(Closing):
     def _each(
         self, ask: Callable[[float], Mapping[Asked, Future[Any]]], doing: str
     ) -> tuple[dict[Asked, Any], dict[Asked, BrokerDeniedError]]:
-        """Return the answers, and the errors where access was denied. A resource that no longer exists is in neither of
-        the two."""
+        """Return the answers, and the errors where access was denied. Both results omit resources that no longer
+        exist."""
         client = self._clients.get()
         end = time.monotonic() + self._timeout_s
         answers: dict[Asked, Any] = {}
@@ -371,7 +374,7 @@ class LiveCluster(Closing):
         begun = time.monotonic()
         end = begun + self._timeout_s
         while True:
-            # Also the last attempt gets at least this time for its answer.
+            # Give also the last attempt at least ``_AGAIN_S`` seconds for its answer.
             futures = ask(max(_AGAIN_S, end - time.monotonic()))
             answers: dict[Asked, Any] = {}
             try:
@@ -413,20 +416,20 @@ class LiveCluster(Closing):
             client.listen(doing)
             raise self._fault(client, error, what, doing) from error
         if getattr(answer, "offset", None) == OFFSET_INVALID:
-            # For a dead broker the library returns this offset instead of an error. Refresh the metadata, because
-            # otherwise the library asks the dead broker again.
+            # If a broker is dead, the library returns this negative offset instead of an error. Refresh the metadata,
+            # because otherwise the library asks the dead broker again.
             with contextlib.suppress(KafkaException):
                 client.list_topics(timeout=_POLL_S)
             raise client.trouble.unavailable(doing, self._timeout_s)
         return answer
 
     def _fault(self, client: LiveAdmin, error: KafkaException, what: object, doing: str) -> TieredStoreError:
-        """Return the error of one partition, or the connection's error if that explains more."""
+        """Return the error of one partition, or the connection's error if the latter explains more."""
         named = _name_of(what)
         of = f"{doing}, for {named}" if named else doing
         if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
             return self._name_absent(self._failure(client, error, of), named)
-        # This error of librdkafka has no reason, so ask the brokers why the partition has no leader.
+        # This error of librdkafka does not include a reason, so ask the brokers why the partition has no leader.
         topic, partition = cast("TopicPartition", what)
         why = TopicWatch(client, self._timeout_s).errors(topic, [partition]).get(partition)
         if why is None or kind_of(why) is BrokerUnavailableError:
@@ -434,7 +437,7 @@ class LiveCluster(Closing):
         return self._name_absent(fault(why, of), named)
 
     def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:
-        """Return the error of a call, or the connection's error if that explains more."""
+        """Return the error of a call, or the connection's error if the latter explains more."""
         if error.args[0].code() in _SILENCE:
             return client.trouble.unavailable(doing, self._timeout_s)
         return fault(error.args[0], doing)
@@ -459,7 +462,7 @@ class LiveCluster(Closing):
 
 
 def _name_of(what: object) -> str:
-    """Return the text for a topic's name, or for a partition's topic and number."""
+    """Return the text that errors use for a topic, or for a partition (topic and number)."""
     return "-".join(map(str, cast("tuple[object, ...]", what))) if isinstance(what, tuple) else f"{what}"
 
 
@@ -484,23 +487,23 @@ def uuid_of(theirs: Any) -> Uuid:
 
 
 def is_of_topic(entry: Any) -> bool:
-    """Return True if the topic itself sets this value (a ``ConfigEntry``, or one of its synonyms), so that it is no
-    default."""
-    # The source is a number or a member of the enumeration.
+    """Return True if the topic itself sets this value (a ``ConfigEntry``, or one of its synonyms), so that the value is
+    not a default."""
+    # Depending on the library's version, the source is a number or a member of the enumeration.
     return bool(getattr(entry.source, "value", entry.source) == _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
 
 
 _FIRST_COMMITS_S: Final = 1.0
-"""Timeout in seconds of the first attempt; an attempt cannot be interrupted. Each later attempt may take as long as all
-earlier attempts together."""
+"""Timeout in seconds of the first request for commits; a request cannot be interrupted. Each later attempt may take as
+long as all earlier attempts together."""
 
 
 class GroupClient(Closing):
     """Reads commits from a group's coordinator without joining the group. Not thread-safe.
 
-    It uses a consumer, because librdkafka 2.x crashes the process if a broker answers an administrative client that it
-    is not the coordinator (librdkafka issue 5040). A broker gives that answer if it has just become coordinator, among
-    others.
+    The client is a consumer, because librdkafka 2.x crashes the process if a broker answers an administrative client
+    that the broker is not the coordinator (librdkafka issue 5040). For example, a broker that has just become
+    coordinator gives this answer.
     """
 
     def __init__(self, configuration: Mapping[str, str], login: tuple[str, str] | None = None) -> None:
@@ -516,8 +519,8 @@ class GroupClient(Closing):
     def committed(self, partitions: Sequence[TopicPartition], doing: str, timeout_s: float) -> list[KafkaPartition]:
         """Return the commit of each partition, retrying temporary errors. A negative offset means no commit.
 
-        Errors begin with ``doing``: BrokerDeniedError, BrokerUnavailableError (no answer in ``timeout_s``),
-        BrokerError.
+        Raise BrokerDeniedError, BrokerUnavailableError (no answer in ``timeout_s``), or BrokerError. The messages begin
+        with ``doing``.
         """
         begun = time.monotonic()
         end = begun + timeout_s

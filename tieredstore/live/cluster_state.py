@@ -18,7 +18,8 @@ from tieredstore.model import TopicPartition
 from tieredstore.process.retry import RetryPolicy
 
 _GROUP_S: Final = 10.0
-"""The longest wait for one group's offsets. While a transaction hangs, the coordinator never answers."""
+"""Wait at most this many seconds for one group's offsets, because the coordinator never answers while a transaction
+hangs."""
 
 _GROUPS_S: Final = 600.0
 """The longest time for all groups."""
@@ -39,13 +40,14 @@ class LiveGroup:
 
 
 class ClusterState(LiveCluster):
-    """Reads the state of a cluster for a snapshot. The results omit what the login may not read, and list its names.
+    """Reads the state of a cluster for a snapshot. The results omit resources that the login may not read, and list the
+    names of these resources.
 
     Topics that the login may not describe are missing, because brokers do not list them.
     """
 
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
-        """Raise ConfigError for invalid properties; nothing connects yet."""
+        """Raise ConfigError for invalid properties. The constructor does not connect to a broker."""
         super().__init__(properties, isolation="read_uncommitted", timeout_s=timeout_s)
 
     def cluster_id(self) -> str:
@@ -56,7 +58,7 @@ class ClusterState(LiveCluster):
         """Return all topics except internal topics, each with the settings that it overrides; and a list of topics
         whose settings the login may not read.
 
-        Three requests: one lists the topics, two describe them.
+        The method sends three requests: one lists the topics, two describe them.
         """
         names = self.topics()
         doing = f"the settings of topics at {self._servers} cannot be read"
@@ -76,8 +78,8 @@ class ClusterState(LiveCluster):
 
     def acls(self) -> tuple[AclEntry, ...] | None:
         """Return all ACLs; an empty tuple if the brokers have no authorizer, and None if the login may not list ACLs.
-        Two requests."""
-        # librdkafka 2.16 returns an empty list if listing is refused, so first ask if the login has the right.
+        This takes up to two requests."""
+        # librdkafka 2.16 returns an empty list if listing is refused, so first ask if the login has permission.
         operations: Sequence[Any] = self._describe_cluster().authorized_operations or ()
         if _admin.AclOperation.DESCRIBE not in operations:
             return None
@@ -90,8 +92,8 @@ class ClusterState(LiveCluster):
         return tuple(sorted((_acl_entry(each) for each in answer), key=repr))
 
     def listed_groups(self) -> dict[str, LiveGroup]:
-        """Return all groups by name, ascending. Two requests per broker."""
-        # A coordinator that is still loading refuses to list its groups.
+        """Return all groups by name, ascending. This takes two requests per broker."""
+        # Retry, because a coordinator that is still loading refuses to list its groups.
         policy = RetryPolicy(attempts=100, max_delay_s=1.0, timeout_s=self._timeout_s)
         return policy.call(f"listing the groups of {self._servers}", lambda _: self._list_groups())
 
@@ -99,7 +101,8 @@ class ClusterState(LiveCluster):
         """Return the offsets that each group has committed in these topics, and a list of groups whose offsets cannot
         be read.
 
-        One request per broker, and one per group for all partitions. Groups without a committed offset are left out.
+        The method sends one request per broker, and one request per group. Groups without a committed offset are left
+        out.
         """
         doing = f"the groups of {self._servers} cannot be listed"
         listed = self.listed_groups()

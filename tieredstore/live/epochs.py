@@ -27,7 +27,7 @@ _BEYOND: Final = 1 << 62
 _ANSWER: Final = re.compile(r"broker end offset is (\d+) \(offset leader epoch (\d+)\)", re.ASCII)
 _POLL_S: Final = 0.1
 _FIRST_WAIT_S: Final = 1.0
-"""Seek again after this time without an answer; the time doubles at each repetition."""
+"""Seek again after this many seconds without an answer; the time doubles at each repetition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class EpochEnd:
 
 
 class EpochInquiry:
-    """One inquiry at the leaders of some partitions, by a consumer that fetches no records. Not thread-safe."""
+    """Asks the leaders of some partitions once where leader epochs end, by a consumer that fetches no records. Not
+    thread-safe."""
 
     def __init__(self, consumer: LiveConsumer, epochs: Mapping[TopicPartition, int], doing: str) -> None:
         self._consumer = consumer
@@ -53,10 +54,11 @@ class EpochInquiry:
         self._answers: dict[TopicPartition, EpochEnd | None] = {}
 
     def ask(self, timeout_s: float) -> dict[TopicPartition, EpochEnd]:
-        """Return the answers. A partition is absent if its leader has no epoch up to the requested one, or if its
-        answer was not understood.
+        """Return the answers. The result omits a partition if its leader has no epoch up to the requested epoch, or if
+        the leader's answer was not understood.
 
-        Raise BrokerUnavailableError if an answer is missing after ``timeout_s``; or BrokerDeniedError, BrokerError.
+        Raise BrokerUnavailableError if an answer is missing after ``timeout_s``. Raise BrokerDeniedError or BrokerError
+        if a broker refuses a request.
         """
         end, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
         places = [KafkaPartition(*where, _BEYOND) for where in self._epochs]

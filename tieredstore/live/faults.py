@@ -106,7 +106,7 @@ _PASSING: Final = _PASSING_WITHOUT_NAME | frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Temporary errors: all that Java's clients call retriable, except errors that report an absent topic or damaged
+"""Temporary errors: all errors that Java's clients call retriable, except errors that report an absent topic or damaged
 records."""
 
 OUT_OF_RANGE: Final = frozenset(
@@ -127,18 +127,18 @@ OF_GROUPS: Final = frozenset(
 
 OF_HOLES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE})
 """librdkafka reports this error at a batch whose last records were compacted away, at the end of a segment, after ten
-fetches without new records. It calls the records too large, and then continues by itself.
+fetches without new records. The error calls the records too large, but librdkafka then continues by itself.
 """
 
 _DAMAGED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError.INVALID_MSG})
 
 
 class Trouble:
-    """The last connection error of a client. The client's callback notes it, and an operation that waits for an answer
-    reports it.
+    """The last connection error of a client. The client's callback stores the error here, and an operation that waits
+    for an answer reports it.
 
-    ``beside_clients`` is true if this process was forked from a process with clients: then clients of this process may
-    hang.
+    ``beside_clients`` is true if this process was forked from a process with clients: if so, clients of this process
+    may hang.
     """
 
     def __init__(self, *, beside_clients: bool = False) -> None:
@@ -147,8 +147,8 @@ class Trouble:
         self._answered = False
 
     def note(self, error: KafkaError) -> None:
-        """Note an error, except if a more informative error is noted: "all brokers down" comes after the error with the
-        reason, and a lost connection after a refusal.
+        """Keep an error, unless the error kept so far is more informative: "all brokers down" comes after the error
+        with the reason, and a lost connection after a refusal.
         """
         # Ignore errors about absent topics: the consumer reports these itself, with the topic's name.
         if error.code() in OF_GROUPS or kind_of(error) is ResourceNotFoundError:
@@ -158,12 +158,12 @@ class Trouble:
             self.noted = error
 
     def forget(self) -> None:
-        """Forget the noted error, because a broker has answered."""
+        """Forget the last error, because a broker has answered."""
         self.noted = None
         self._answered = True
 
     def final(self, doing: str) -> TieredStoreError | None:
-        """Return the noted error if waiting cannot fix it. librdkafka would retry even denied access forever."""
+        """Return the last error if waiting cannot fix it. librdkafka would retry even denied access forever."""
         return fault(self.noted, doing) if self.noted is not None and self._is_final() else None
 
     def _is_final(self) -> bool:
@@ -176,8 +176,8 @@ class Trouble:
         """Return the error to raise if no broker answered within ``timeout_s`` seconds."""
         if self.noted is not None and self.noted.code() != KafkaError._ALL_BROKERS_DOWN:
             error = fault(self.noted, doing)
-            # A peer that does not speak Kafka's protocol causes this error too, and no record is damaged: so report it
-            # as unavailable.
+            # A peer that does not speak Kafka's protocol also causes BatchCorruptError, although no record is damaged.
+            # So report the broker as unavailable.
             return BrokerUnavailableError(str(error)) if isinstance(error, BatchCorruptError) else error
         if self._beside_clients and not self._answered:
             # At the fork, a thread of the parent may have held a lock in librdkafka's copy of OpenSSL. In the child the

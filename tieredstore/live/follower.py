@@ -32,11 +32,11 @@ _LOOK_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LiveEvent:
-    """New ``records`` of a partition, in offset order. With this event, all records before ``next_offset`` have been
-    returned.
+    """New ``records`` of a partition, in offset order. After this event, the follower has returned all records before
+    ``next_offset``.
 
     ``records`` is None if the broker lacks the next offset: retention deleted it, the log was truncated, or the topic
-    is gone. The partition is then no longer followed.
+    is gone. The follower then no longer follows the partition.
     """
 
     where: TopicPartition
@@ -58,9 +58,10 @@ class Link(enum.Enum):
     """
 
     UNCHECKED = enum.auto()
-    """The consumer has not asked the leader yet if its log has the preceding record. Messages are dropped."""
+    """The consumer has not yet asked the leader if its log has the preceding record. Until then, the follower drops
+    messages."""
     SILENT = enum.auto()
-    """Nothing has arrived since the assignment, so the partition may not exist."""
+    """No message has arrived since the assignment, so the partition may not exist."""
     HEARD = enum.auto()
 
 
@@ -78,8 +79,9 @@ class _Followed:
 class LiveFollower(Closing):
     """Follows partitions of one cluster from given offsets. Not thread-safe; close it after use.
 
-    One consumer reads all partitions, without joining a group. Memory does not grow with the number of partitions: it
-    is librdkafka's read-ahead (``docs/how-to/read.md``), and about 4 MiB or 10,000 records to return.
+    One consumer reads all partitions, without joining a group. Memory does not grow with the number of partitions: the
+    follower needs memory for librdkafka's read-ahead (``docs/how-to/read.md``), and for about 4 MiB or 10,000 records
+    to return.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class LiveFollower(Closing):
         timeout_s: float = 60.0,
         make_consumer: Callable[[Mapping[str, str]], LiveConsumer] = LiveConsumer,
     ) -> None:
-        """Raise ConfigError for invalid arguments. Nothing connects before the first partition is added."""
+        """Raise ConfigError for invalid arguments. The follower connects when the first partition is added."""
         check_timeout(timeout_s)
         configuration = client_configuration(properties, isolation)
         self._columns = MessageColumns(columns)
@@ -128,7 +130,7 @@ class LiveFollower(Closing):
         """
         self.remove(positions)
         if positions:
-            # An incremental assignment lets other partitions keep their fetches and read-ahead.
+            # Assign incrementally, so that other partitions keep their fetches and read-ahead.
             with translate_errors(self._doing):
                 self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
             for where, at in positions.items():
@@ -151,10 +153,10 @@ class LiveFollower(Closing):
     def poll(self, timeout_s: float) -> LiveEvent | None:
         """Return the next event of any partition; None if there is none within ``timeout_s``.
 
-        None is not an error: perhaps no new records were written. Raise BrokerUnavailableError (retryable) if no broker
-        answers within the follower's own timeout; or BrokerDeniedError, BrokerError, BatchCorruptError. Events before
-        an error are returned first; a later call continues after them. A topic or partition counts as gone if brokers
-        do not know it for some seconds.
+        ``poll`` returns None if no new records were written, which is no error. Raise BrokerUnavailableError
+        (retryable) if no broker answers within the follower's own timeout; or BrokerDeniedError, BrokerError,
+        BatchCorruptError. Events before an error are returned first; a later call continues after them. A topic or
+        partition counts as gone if brokers do not know it for some seconds.
         """
         self.wait(timeout_s)
         if not self._ready:
@@ -216,7 +218,7 @@ class LiveFollower(Closing):
             if error is not None:
                 self._judge(error, where, runs)
             elif followed is not None and followed.failure is None:
-                # Messages are dropped if their partition was removed, or has failed and will restart.
+                # Drop messages of partitions that were removed, or that have failed and will restart.
                 runs.setdefault(where, []).append(message)
         for where in list(runs):
             self._release(where, runs)
@@ -263,8 +265,8 @@ class LiveFollower(Closing):
             followed.failure = error
 
     def _raise_failure(self) -> None:
-        """Raise a partition's error. The consumer is already further, so restart the partition after the last returned
-        event."""
+        """Raise a partition's error. The consumer has already read further, so restart the partition after the last
+        returned event."""
         for where, followed in list(self._followed.items()):
             if followed.failure is not None:
                 # The leader epoch is needed because a new leader's log may have been truncated below the offset.
@@ -289,8 +291,8 @@ class LiveFollower(Closing):
             return
         if trouble.noted is None and not self._list_silent():
             return
-        # The noted error may be over: librdkafka does not report a restored connection while the log does not grow. So
-        # ask a broker.
+        # The last connection error may no longer apply: librdkafka does not report a restored connection while the log
+        # does not grow. So ask a broker.
         self._look_for_broker()
         if self._list_silent():
             raise trouble.unavailable(self._doing, self._timeout_s)
@@ -298,7 +300,7 @@ class LiveFollower(Closing):
         self._answered_at = time.monotonic()
 
     def _check_silent(self) -> None:
-        """Look up why nothing has arrived of some partitions, for one topic at each call."""
+        """Look up why no messages arrive from some partitions. Each call checks one topic."""
         if not self._watch.is_due or not (silent := self._list_silent()):
             return
         topics = {topic for topic, _ in silent}
@@ -312,7 +314,7 @@ class LiveFollower(Closing):
             self._ready.append(LiveEvent(where, None, self._followed[where].position))
 
     def _list_silent(self) -> list[TopicPartition]:
-        """Return the partitions of which neither a record nor the end of the log has arrived."""
+        """Return the partitions from which neither a record nor the end of the log has arrived."""
         return [where for where, followed in self._followed.items() if followed.link is not Link.HEARD]
 
     def _look_for_broker(self) -> None:

@@ -16,7 +16,7 @@ from tieredstore.kafka.records.columns import RecordColumns
 MOST_MESSAGES: Final = 10_000
 TARGET_BYTES: Final = 4 * 1024 * 1024
 FIRST_MESSAGES: Final = 256
-"""Messages to request at first, while their size is unknown."""
+"""The number of messages to request at first, while their size is unknown."""
 
 
 class MessageColumns:
@@ -34,7 +34,7 @@ class MessageColumns:
 
 
 def before(messages: Sequence[Message], stop: int) -> Sequence[Message]:
-    """Return the messages with offsets below ``stop``. They must be in offset order."""
+    """Return the messages with offsets below ``stop``. ``messages`` must be in offset order."""
     if not messages or offset_of(messages[-1]) < stop:
         return messages
     return messages[: bisect_left(messages, stop, key=offset_of)]
@@ -85,7 +85,7 @@ def offset_of(message: Message) -> int:
 
 def _headers(messages: Sequence[Message]) -> list[Any]:
     all_headers: list[Any] = []
-    # ``map`` matters here: with it, Python raises SystemError if confluent-kafka returns a value although it has set an
+    # Use ``map``, because it makes Python raise SystemError if confluent-kafka returns a value although it has set an
     # error.
     try:
         all_headers.extend(map(Message.headers, messages))
@@ -98,7 +98,7 @@ def _headers(messages: Sequence[Message]) -> list[Any]:
     return [headers or None for headers in all_headers]
 
 
-# ``map`` with a method of the class takes half the time of a Python loop.
+# The functions below use ``map`` with a method of the class, which takes half the time of a Python loop.
 def _column(name: str, kind: Any, messages: Sequence[Message]) -> Any:
     match name:
         case "key":

@@ -1,6 +1,7 @@
 """Translation of a Kafka client's properties from the names of Java and Spark to those of librdkafka.
 
-It covers ``sasl.jaas.config``, key stores and trust stores. PEM and PKCS12 files work; JKS files need Java.
+The translation includes ``sasl.jaas.config``, key stores and trust stores. PEM and PKCS12 files work; JKS files need
+Java.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _RENAMED: Final = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 _OPERATING_SYSTEM: Final = ("socket.receive.buffer.bytes", "socket.send.buffer.bytes")
-"""Properties for which Java's value -1, the operating system's default, is 0 in librdkafka."""
+"""Properties for which Java's value -1 (the operating system's default) must be translated to librdkafka's 0."""
 
 _WITHOUT_EFFECT: Final = frozenset(
     {
@@ -69,7 +70,7 @@ _OF_JAVA: Final = frozenset(
         "ssl.trustmanager.algorithm",
     }
 )  # fmt: skip
-"""Those of the ignored properties that librdkafka does not know."""
+"""The ignored properties that librdkafka does not know."""
 
 _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
@@ -118,7 +119,8 @@ def client_configuration(properties: Mapping[str, str], isolation: Isolation) ->
 def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of a group member, from librdkafka's own properties and Java's.
 
-    Values may also be numbers and functions, as in confluent-kafka. Raise ConfigError for properties that need a JVM.
+    The values may be texts, numbers and functions, as in confluent-kafka. Raise ConfigError for properties that need a
+    JVM.
     """
     given: dict[str, Any] = {}
     for name, value in properties.items():
@@ -240,7 +242,7 @@ _MODULES: Final = {
 def login_of_jaas(text: str, mechanism: str) -> dict[str, str]:
     """Translate a JAAS login module. Errors show only names from ``text``, never values.
 
-    The modules of PLAIN, SCRAM and OAUTHBEARER are supported, in any package.
+    Supported are the login modules of PLAIN, SCRAM and OAUTHBEARER, in any Java package.
     """
     module, options = _parse_jaas(text)
     if module not in _MODULES:
@@ -282,7 +284,7 @@ def _parse_jaas(text: str) -> tuple[str, dict[str, str]]:
         if name in options:
             raise ConfigError(f"{_JAAS} has the option {name} twice")
         options[name] = value
-    # The package is dropped, because repackaged clients have the same modules under names such as
+    # Drop the module's package, because repackaged clients have the same modules under names such as
     # kafkashaded.org.apache.
     return module.rpartition(".")[2], options
 
@@ -325,16 +327,17 @@ OF_JAVAS_STORES: Final = frozenset(_IN_WORDS) | {
 def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
     """Remove Java's properties of key and trust stores from ``given``; return librdkafka's.
 
-    The type of a file is determined by its content. Raise ConfigError if a file cannot be read or used.
+    The content of a store's file determines its type. Raise ConfigError if a file cannot be read or used.
     """
     for name in _FILES:
-        # Check here that the files exist, because librdkafka's error has no details. ``ssl.ca.location`` may also be a
-        # folder or the word "probe".
+        # Check that the files exist, because librdkafka's error does not name the missing file. ``ssl.ca.location`` may
+        # also be a folder or the word "probe".
         if name in given and not Path(given[name]).exists() and given[name] != "probe":
             raise ConfigError(f"{name} cannot be read: there is no {given[name]}")
     settings = {ours: given.pop(java) for java, ours in _IN_WORDS.items() if java in given}
     trust = _take_store(given, "ssl.truststore")
-    # librdkafka has properties of the same names ``ssl.keystore.*``, except ``ssl.keystore.type``.
+    # Take Java's ``ssl.keystore.*`` out of ``given``, because librdkafka would read properties of these names (except
+    # ``ssl.keystore.type``) as its own.
     key = _take_store(given, "ssl.keystore")
     if "location" in trust:
         settings |= _by_type("ssl.truststore", trust, {"PEM": _pem_trust, "PKCS12": _pkcs12_trust})
@@ -384,7 +387,7 @@ def _pem_trust(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
 
 def _pem_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
     """Return librdkafka's properties for the key and the certificate chain. Both properties name the same file, because
-    Java keeps key and chain in one file.
+    Java expects key and chain in one file.
     """
     return {"ssl.key.location": given["location"], "ssl.certificate.location": given["location"]}
 

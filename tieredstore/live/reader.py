@@ -38,14 +38,14 @@ from tieredstore.process.per_process import PerProcess
 
 
 class LiveReader(Closing):
-    """Reads from one cluster. They share the client of ``cluster`` and a pool of consumers.
+    """Reads from one cluster. All reads share the client of ``cluster`` and a pool of consumers.
 
     Thread-safe. A pickled reader includes the properties; clients are created again after a fork or unpickling. Close a
     reader after use.
     """
 
     def __init__(self, properties: Mapping[str, str], *, isolation: Isolation, timeout_s: float = 60.0) -> None:
-        """Raise ConfigError for invalid properties; nothing connects yet."""
+        """Raise ConfigError for invalid properties. The constructor does not connect to a broker."""
         self.cluster: LiveCluster = LiveCluster(properties, isolation=isolation, timeout_s=timeout_s)
         configuration = client_configuration(properties, isolation)
         self._servers = configuration["bootstrap.servers"]
@@ -67,9 +67,9 @@ class LiveReader(Closing):
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records with offsets in ``[start, stop)``, in batches of about 4 MiB or 10,000 rows.
 
-        ``stop`` must be an end reported by the broker. The last offsets of the range may have no records (transaction
-        markers and aborted records); the read still ends when the consumer has passed them. Records before an error are
-        yielded first.
+        ``stop`` must be an end reported by the broker. If the last offsets of the range have no records (but
+        transaction markers or aborted records), the read ends when the consumer has passed them. Records before an
+        error are yielded first.
 
         Raise ConfigError at once for invalid arguments. While reading, raise DataLossError in four cases: the broker
         lacks ``start``; retention overtakes the reader; the log ends before ``stop`` and does not grow for
@@ -106,7 +106,7 @@ class LiveReader(Closing):
             )
 
     def close(self) -> None:
-        """Close this process's connections, also those of ``cluster``. The next call opens new ones."""
+        """Close this process's connections, also those of ``cluster``. The next call opens new connections."""
         self._consumers.close()
         self.cluster.close()
 
@@ -185,7 +185,7 @@ class BoundedRead:
                 self._is_done() or self._pending_bytes >= TARGET_BYTES or len(self._pending) >= MOST_MESSAGES
             ):
                 yield from self._flush()
-                # The time that the caller takes between batches does not count, so restart the timeout.
+                # Restart the timeout, because the time that the caller takes between two batches does not count.
                 self._progress()
         if self._error is not None:
             raise self._error
@@ -198,10 +198,11 @@ class BoundedRead:
     def _receive(self) -> list[Message]:
         """Return the messages that have arrived; if there are none, wait a moment for one message.
 
-        consume(many, timeout) would wait until as many as requested have arrived, which never happens at the end of the
-        log.
+        The method does not call ``consume(many, timeout)``, which would wait until that many messages have arrived: at
+        the end of the log, they never do.
         """
-        # The number limits memory: librdkafka would return any number of messages while more arrive.
+        # Limit the number of messages, and so the memory: without a limit, librdkafka returns messages as long as more
+        # arrive.
         return self._consumer.consume(self._rows, 0) or self._consumer.consume(1, _WAIT_S)
 
     def _take(self, messages: list[Message]) -> None:
@@ -224,7 +225,8 @@ class BoundedRead:
     def _flush(self) -> Iterator[pa.RecordBatch]:
         messages, size = self._pending, self._pending_bytes
         self._pending, self._pending_bytes = [], 0
-        # The number of messages was chosen by the size of earlier messages. If these are much larger, split them.
+        # The number of messages was chosen by the size of earlier messages. If the new messages are much larger, split
+        # them.
         for run in pieces(messages) if size > 2 * TARGET_BYTES else (messages,):
             yield self._columns.build(run)
 
@@ -273,7 +275,8 @@ class BoundedRead:
         return DataLossError(f"{self._doing} from offset {position} on: {error.str()}")
 
     def _silence(self) -> TieredStoreError | None:
-        """Return the error to raise if nothing arrives: a permanent error at once, other errors after the timeout."""
+        """Return the error to raise if no message arrives: a permanent error at once, other errors after the
+        timeout."""
         trouble = self._consumer.trouble
         final = trouble.final(self._doing) or self._topic_fault()
         if final is not None or time.monotonic() < self._deadline:

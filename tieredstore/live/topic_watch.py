@@ -1,6 +1,6 @@
 """Checks of topics from which no messages arrive. librdkafka reports neither a missing topic nor denied access.
 
-It only repeats its metadata requests, and hides the brokers' errors.
+If a topic is missing or access denied, librdkafka only repeats its metadata requests, and hides the brokers' errors.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.model import TopicPartition
 
 _FIRST_S: Final = 0.5
-"""Seconds without messages after which the brokers are asked; usually the log just does not grow."""
+"""Ask the brokers after this many seconds without messages. Usually the reason is only that the log does not grow."""
 _MOST_S: Final = 5.0
 _LOOK_S: Final = 1.0
-"""The longest wait for an answer; no message is read during the wait."""
+"""Wait at most this many seconds for an answer, because no message is read during the wait."""
 
 
 class TopicWatch:
-    """Asks the brokers at intervals about partitions from which no messages arrive. Used only on its client's
+    """Asks the brokers at intervals about partitions from which no messages arrive. Use it only on its client's
     thread."""
 
     def __init__(self, client: LiveConsumer | LiveAdmin, timeout_s: float) -> None:
@@ -47,10 +47,10 @@ class TopicWatch:
         return time.monotonic() >= self._look_at
 
     def faults(self, topic: str, partitions: Iterable[int], doing: str) -> dict[int, TieredStoreError]:
-        """Return the permanent errors of these partitions, by partition number. One request.
+        """Return the permanent errors of these partitions, by partition number. This takes one request.
 
-        A missing topic counts only after a few seconds, because brokers may not know a new topic yet. Temporary errors
-        are noted as the client's ``trouble``.
+        A missing topic is an error only after a few seconds, because brokers may not know a new topic yet. Temporary
+        errors are kept in the client's ``trouble``.
         """
         errors = self.errors(topic, partitions)
         now = time.monotonic()
@@ -64,7 +64,8 @@ class TopicWatch:
                     is_waited_for = True
                     continue
             if kind is BrokerUnavailableError:
-                # A temporary error, such as a partition without a leader: note it, to report it if the timeout passes.
+                # Keep a temporary error, such as a partition without a leader, so that it is reported if the timeout
+                # passes.
                 self._client.trouble.note(error)
             else:
                 faults[number] = fault(error, doing)
@@ -73,7 +74,7 @@ class TopicWatch:
         return faults
 
     def errors(self, topic: str, partitions: Iterable[int]) -> dict[int, KafkaError]:
-        """Return the brokers' errors about these partitions. One request."""
+        """Return the brokers' errors about these partitions. This takes one request."""
         try:
             listed = self._client.list_topics(topic, timeout=self._look_s).topics.get(topic)
         except KafkaException as raised:

@@ -35,7 +35,7 @@ class ZooKeeperSession:
 
     @property
     def id(self) -> int:
-        """The number of the session, which owns its ephemeral nodes."""
+        """The id of the session, by which ZooKeeper marks the session's ephemeral nodes."""
         return int(self._connect().client_id[0])
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class ZooKeeperSession:
         return raw, stat
 
     def get_all(self, paths: Sequence[str]) -> dict[str, tuple[bytes, Any]]:
-        """Return many nodes by parallel requests. Missing nodes are absent from the result."""
+        """Return many nodes by parallel requests. The result omits missing nodes."""
         client = self._connect()
         answers = [(path, client.get_async(path)) for path in paths]
         nodes: dict[str, tuple[bytes, Any]] = {}

@@ -6,8 +6,8 @@ A place is a store and a prefix. These wrappers of a place's store translate key
 - :class:`~tieredstore.places.entropy.EntropyStore` puts hash bits after the prefix;
 - :class:`~tieredstore.places.raw_store.RawStore` shows the files of Pinterest's layout as the plugin's objects.
 
-So catalog, readers, uploader and tools know nothing of layouts. By default no wrapper is used, and the store is the one
-that the settings name.
+Because of these wrappers, catalog, readers, uploader and tools do not depend on layouts. By default no wrapper is used,
+only the store that the settings name.
 """
 
 from tieredstore.places.endpoints import Endpoint, EndpointProvider, RulesProvider

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Endpoint:
     """A store and a prefix.
 
-    If ``url`` is None, the store is that of the settings. If ``prefix`` is None, it is the URL's prefix or, without a
-    URL, ``key.prefix``. ``storage`` has the properties ``storage.*`` that differ at this place, as pairs of name and
-    text.
+    If ``url`` is None, the endpoint uses the store of the settings. If ``prefix`` is None, the prefix comes from the
+    URL or, without a URL, from ``key.prefix``. ``storage`` has the properties ``storage.*`` that differ at this place,
+    as pairs of name and text.
     """
 
     url: str | None = None
@@ -45,7 +45,7 @@ class EndpointProvider(ABC):
 
     @abstractmethod
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return all places other than the settings' own; a listing of topics visits all of them."""
+        """Return all places except the settings' own place. A listing of topics visits all of them."""
 
 
 class RulesProvider(EndpointProvider):

@@ -31,7 +31,7 @@ class LaidOutStore(MappedStore):
     """A place with a layout that is recorded in the bucket. The record is checked before the first request, and written
     before the first segment.
 
-    Objects that belong to no segment, such as this project's own state, keep their keys.
+    Only keys of segments change: other objects, such as this project's own state, keep their keys.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout) -> None:
@@ -54,7 +54,8 @@ class LaidOutStore(MappedStore):
 
 
 class EntropyStore(LaidOutStore):
-    """Adds bits of MD5(``cluster-topic-partition``) after the prefix of segment keys; readers see keys without them."""
+    """Adds bits of MD5(``cluster-topic-partition``) after the prefix of segment keys; readers see the keys without
+    these bits."""
 
     def __reduce__(self) -> tuple[Callable[..., EntropyStore], tuple[ObjectStore, str, Layout]]:
         return EntropyStore, (self.inner, self.prefix, self.layout)
@@ -131,8 +132,8 @@ class EntropyStore(LaidOutStore):
 
 
 def begin_all(listings: Iterable[Iterator[ObjectInfo]]) -> list[Iterator[ObjectInfo]]:
-    """Fetch the first page of each listing in parallel, because a merge needs an entry of every listing before its
-    first result."""
+    """Fetch the first page of each listing in parallel. To merge listings, the first entry of every listing is
+    needed."""
 
     def begin(listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         return chain(list(islice(listing, _PAGE)), listing)

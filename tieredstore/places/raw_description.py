@@ -1,7 +1,8 @@
-"""Description of a raw segment, a segment in Pinterest's layout, for its manifest. It reads only the ends of the
-segment's files.
+"""Describes a raw segment (a segment in Pinterest's layout) for its manifest. It reads only the ends of the segment's
+files.
 
-Kept apart from ``raw_store``, because it needs neither stores nor object keys: a function gives it the bytes to parse.
+Kept apart from ``raw_store``, because this module needs neither stores nor object keys: a function reads the bytes to
+parse.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keys of Pinterest's layout: ``<prefix>[<bits>/]<cluster>/<topic>-<partition>/<base offset>.<ending>``.
 
-The endings are ``index``, ``timeindex`` and ``log``. Each partition also has ``offset.wm``, the base offset of the last
-stored segment in 20 digits, and ``_metadata``, by which Pinterest's consumer finds segments (``raw_metadata``). The
-layout stores no ids: they are derived from keys and listings.
+The files of a segment have the endings ``index``, ``timeindex`` and ``log``. Each partition also has ``offset.wm``, the
+base offset of the last stored segment in 20 digits, and ``_metadata``, by which Pinterest's consumer finds segments
+(``raw_metadata``). The layout stores no ids: they are derived from keys and listings.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``_metadata``: a partition's list of segments for Pinterest's consumer.
 
-If the object exists, that consumer reads only the segments in the list, and looks up times there. So the list must have
-every whole segment, and no deleted segment: a writer first stores a segment, then adds its entry; a deleter first
-removes the entry. The object is JSON as Gson writes it, and changes only by conditional replace.
+If ``_metadata`` exists, Pinterest's consumer reads only the segments in this list, and looks up times in it. So the
+list must have every whole segment, and no deleted segment: a writer first stores a segment, then adds its entry; a
+deleter first removes the entry. The object is JSON as Gson writes it, and changes only by conditional replace.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _Long: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=MAX_INT64)]
 
 @dataclass(frozen=True, slots=True, order=True)
 class NamedSegment:
-    """One entry of the list. Times ascend with offsets, so an entry's time may differ from that of the broker's log
-    file."""
+    """One segment in ``_metadata``. Times must ascend with offsets, so the time of an entry may differ from the time of
+    the broker's log file."""
 
     timestamp_ms: Annotated[_Long, Field(alias="timestamp")]
     base_offset: Annotated[_Long, Field(alias="baseOffset")]
@@ -116,7 +116,8 @@ class MetadataKeeper:
     """Keeps each partition's ``_metadata`` up to date with its segments. Safe from several threads and processes."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
-        """``store`` shows the raw layout's objects under the plugin's keys; these begin with ``prefix``."""
+        """Create a keeper. ``store`` must show the raw layout's objects under the plugin's keys, which begin with
+        ``prefix``."""
         self._store, self._prefix = store, prefix
 
     def name_all(self, folder: str, times: Mapping[int, int] | None = None) -> None:
@@ -133,8 +134,8 @@ class MetadataKeeper:
 
         is_certain = False
         while not is_certain:
-            # If entries were added that are not the caller's, list the folder again: another process may just have
-            # deleted those segments.
+            # If ``_change`` added entries of other segments than the caller's, list the folder again: another process
+            # may just have deleted those segments.
             added, was_there = self._change(folder, complete, creates=True)
             is_certain = was_there and not added - set(known)
 
@@ -142,8 +143,8 @@ class MetadataKeeper:
         """Remove the entries of segments. Call this before deleting their files, and again afterwards with
         ``are_deleted``.
 
-        The second call replaces the object even if nothing changes. If an uploader listed the files before the
-        deletion, its conditional write then fails, and it lists them again.
+        The second call replaces ``_metadata`` even if no entry changes. If an uploader listed the files before the
+        deletion, its conditional write then fails, and it lists the files again.
         """
 
         def without(entries: tuple[NamedSegment, ...]) -> tuple[NamedSegment, ...]:
@@ -197,7 +198,7 @@ class MetadataKeeper:
     def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
         """Return the entries (None if the object is absent or damaged) and the object's etag (None if it is absent)."""
         try:
-            # The etag is read first: if another process replaces the object before the second read, the conditional
+            # Read the etag first: if another process replaces the object before its content is read, the conditional
             # write fails.
             etag = self._store.head(key).etag or ""
             entries = parse_metadata(self._store.get_small(key, _MAX_BYTES) or b"")

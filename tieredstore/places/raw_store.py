@@ -1,7 +1,7 @@
 """A store that shows the files of Pinterest's layout as the plugin's objects: a log, its indexes, and a manifest that
 is created in memory.
 
-Kept apart from ``layouts``, which chooses between this store and the store of ``entropy``.
+Kept apart from ``layouts``, which chooses between ``RawStore`` and ``EntropyStore``.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _Value = TypeVar("_Value")
 class RawStore(LaidOutStore):
     """Shows each segment's ``.index``, ``.timeindex`` and ``.log`` as ``.indexes``, ``.log`` and ``.rsm-manifest``.
 
-    The layout stores no topic ids: an id is derived from the topic's name, and a key with another id leads to the same
-    files. A writer puts each file under the name of the segment's objects, with the file's ending. ``.indexes`` and
-    manifests cannot be written. Deleting a manifest deletes the log, and so the segment. The uploader's watermarks have
-    keys without the topic id.
+    Pinterest's layout stores no topic ids: an id is derived from the topic's name, and a key with another id leads to
+    the same files. A writer stores each file under a key of the plugin's layout that has the file's ending.
+    ``.indexes`` and manifests cannot be written. Deleting a manifest deletes the log, and so the segment. The
+    uploader's watermarks have keys without the topic id.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout, chunk_size: int = 1 << 22) -> None:
@@ -162,17 +162,17 @@ class RawStore(LaidOutStore):
         return super().replace(key, body, etag)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete the files that the objects show; for a manifest, the log.
+        """Delete the files behind these objects. The file behind a manifest is the log.
 
-        Before that, remove the log's entry from Pinterest's ``_metadata``.
+        Before a log is deleted, its entry is removed from Pinterest's ``_metadata``.
         """
         every = list(keys)
         logs = self._base_offsets(every, {Suffix.MANIFEST, Suffix.LOG})
         for folder, base_offsets in logs.items():
             self._metadata.forget(folder, base_offsets)
         self.inner.delete(file for key in every for file in self._files(key))
-        # A concurrent writer may have added the entries of the deleted segments while these were still whole: remove
-        # them again.
+        # Remove the entries of the deleted segments once more: a concurrent writer may have added them while the
+        # segments still existed.
         for folder, base_offsets in self._base_offsets(every, {Suffix.MANIFEST}).items():
             self._metadata.forget(folder, base_offsets, are_deleted=True)
 
@@ -215,8 +215,8 @@ class RawStore(LaidOutStore):
 
     def _of_partition(self, where: TopicIdPartition, path: str, start_after: str | None) -> Iterator[RawSegment]:
         folder = self._keys.folder(where)
-        # The name is the part after the two folders, up to the offset, of which the prefix may have only the first
-        # digits.
+        # The name is the part after the two folders, up to the offset. The prefix may contain only the first digits of
+        # the offset.
         name = path.split("/", 2)[2].partition("-")[0]
         after: str | None = None
         in_folder = f"{self.prefix}{path.rpartition('/')[0]}/"
@@ -229,7 +229,7 @@ class RawStore(LaidOutStore):
         if STATE.startswith(path) and path:
             return
         topic = path.partition("/")[0]
-        # ``topic`` becomes a text with which the raw folders begin too. It may match too many folders, whose entries
+        # ``topic`` becomes a prefix of the raw folders' names. If the prefix matches too many folders, their entries
         # are filtered out later.
         if "/" in path:
             topic = _without_id(path).partition("/")[0] + "-"
@@ -364,7 +364,7 @@ class _Recent(Generic[_Value]):
                 self._values.popitem(last=False)
 
     def find(self, name: str) -> _Value | None:
-        """Return the value if it is still kept, or None."""
+        """Return the value of this name if it is still cached, or None."""
         with self._lock:
             return self._values.get(name)
 

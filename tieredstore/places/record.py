@@ -24,7 +24,7 @@ from tieredstore.format.keys import parse_key
 from tieredstore.versions import LAYOUT_RECORD
 
 STATE: Final = "!tieredstore/"
-"""In the keys of this project's own state, this text follows the prefix."""
+"""The part of a key after the prefix that marks this project's own state."""
 
 _NAME: Final = f"{STATE}layout.json"
 _MAX_BYTES: Final = 4096
@@ -77,7 +77,7 @@ def layout_key(prefix: str) -> str:
 
 
 def read_layout(store: ObjectStore, prefix: str) -> Layout | None:
-    """Return the layout recorded under the prefix; None if none is recorded. One request."""
+    """Return the layout recorded under the prefix; None if none is recorded. This takes one request."""
     key = layout_key(prefix)
     try:
         return Layout.parse(store.get_small(key, _MAX_BYTES), key)
@@ -102,7 +102,8 @@ def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
     """Record ``layout`` if no layout is recorded. Raise ConfigError if another layout is recorded, even by a concurrent
     writer.
 
-    Raise ConfigError if segments exist under the plugin's keys, because readers of this layout would not find them.
+    Also raise ConfigError if segments already exist under the plugin's keys, because readers of ``layout`` would not
+    find these.
     """
     if check_layout(store, prefix, layout):
         return
@@ -129,7 +130,7 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
     """Return the layout that is recorded under the prefix, or None. Return None also if ``store`` was opened with a
     layout.
 
-    The call takes one request, or two if a layout is recorded.
+    The look-up takes one request, or two if a layout is recorded.
     """
     if hasattr(_unwrap(store), "layout"):
         return None  # a store that was opened with a layout checks the record itself, before its first request

@@ -39,7 +39,7 @@ _MOST_TOPICS: Final = 4096
 class Place:
     """An endpoint with its opened store. ``prefix`` is the beginning of the keys of its segments.
 
-    ``is_own_store`` is True if this place uses the same store as the first place, which then closes the store for both.
+    ``is_own_store`` is True if this place uses the same store as the first place. Only the first place then closes it.
     """
 
     endpoint: Endpoint
@@ -140,7 +140,7 @@ class RoutedStore(DelegatingStore):
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """Copy the staged object to its key, and delete the staged one."""
+        """Copy the staged object to its final key, then delete the staged object."""
         ObjectStore.publish(self, prepared)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
@@ -211,7 +211,8 @@ class RoutedStore(DelegatingStore):
         if path.startswith(_OF_TOPICS):
             path = path[len(STATE) :].partition("/")[2]
         topic_folder, slash, rest = path.partition("/")
-        # Only the topic's folder matters, and a listing's prefix may end there: so complete the path for the parser.
+        # Complete the path for the parser, because a listing's prefix may end after the topic's folder. The added parts
+        # do not matter.
         where = partition_of(f"{topic_folder}/0/{rest}") if slash else None
         return None if where is None else where.topic
 

@@ -34,20 +34,18 @@ class Closing(ABC):
 
 
 _LOCKED_S: Final = 1.0
-"""The longest wait for locks in seconds. Their holder releases them soon, unless the holder is the waiting thread
-itself.
-"""
+"""The longest wait for locks in seconds. A holder releases them soon, unless it is the waiting thread itself."""
 
 _LAST_STEPS_S: Final = 0.1
 """The longest wait, in seconds, for a thread that is about to end."""
 
 
 class Closer:
-    """Calls ``end``, which waits only for locks, and then ``close``. Both are called only once, even for several
-    callers.
+    """Calls the function ``end``, which waits only for locks, and then ``close``. Both are called only once, even if
+    several threads close.
 
-    Both run on a separate thread, for two reasons. A signal handler that closes may have interrupted a thread with a
-    lock that they need. And the closed resource may not respond.
+    ``end`` and ``close`` run on a separate thread, for two reasons. A signal handler that calls :meth:`close` may have
+    interrupted a thread that holds a lock which they need. And the closed resource may not respond.
     """
 
     def __init__(self, end: Callable[[], None], close: Callable[[], None]) -> None:
@@ -59,7 +57,7 @@ class Closer:
         begin_again_after_fork(self)
 
     def _reset(self) -> None:
-        # Use locks: their methods are atomic, and a signal handler cannot interrupt them halfway.
+        # Use locks as flags, because a signal handler cannot interrupt a lock's methods halfway.
         self._begun = threading.Lock()
         self._ended = threading.Lock()
         self._done = threading.Lock()
@@ -69,13 +67,13 @@ class Closer:
             self._done.acquire()
 
     def begin_again(self) -> None:
-        """Reset this object in a forked child, which closes its own copy of everything that the parent has open."""
+        """Reset this object in a forked child, because the child must close its own copy of the resource."""
         self._reset()
 
     def close(self, timeout_s: float) -> bool:
-        """Close, or wait for another caller to finish closing; return False after the timeout, while closing continues.
+        """Close, or wait until another caller has closed. Return False after the timeout; closing then continues.
 
-        If closing fails, only one caller gets the error.
+        If closing fails, only one of the callers gets the error.
         """
         if self._is_done:
             return True

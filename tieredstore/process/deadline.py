@@ -25,7 +25,7 @@ def seconds(milliseconds: int | None) -> float | None:
 class Deadline:
     """A moment of the monotonic clock at which an operation times out.
 
-    With ``part``, the operation also times out when this part of it stalls.
+    If ``part`` is set, the operation also times out when this part of the operation stalls.
     """
 
     at_s: float
@@ -49,7 +49,7 @@ class Deadline:
 
     @property
     def reason(self) -> str:
-        """The reason of a timeout. It continues a sentence that begins with the operation's name."""
+        """The reason of a timeout, as the end of a sentence that begins with the operation's name."""
         if self.part is not None and self.at_s > self.monotonic():
             return f"made no progress for {self.part.stall.timeout_s:g} s"
         return "did not end within its deadline"
@@ -65,8 +65,8 @@ class Deadline:
 class Stall:
     """A timeout that restarts whenever there is progress: an operation may be slow, but must not stall. Thread-safe.
 
-    Only the time inside ``under_way`` blocks counts; callers report ``progress`` in them. Waits outside of them, such
-    as those for a rate limit, are unlimited.
+    Only time inside ``under_way`` blocks counts, where callers report ``progress``. Waits outside of these blocks, for
+    example for a rate limit, are unlimited.
     """
 
     def __init__(self, timeout_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -75,7 +75,8 @@ class Stall:
         self._lock = threading.Lock()
         self._parts = 0
         self._stood_s = 0.0
-        """Seconds without progress up to the end of the last part; a running part adds the time since ``_since_s``."""
+        """Seconds without progress, up to the end of the last ``under_way`` block. A running block adds the time since
+        ``_since_s``."""
         self._since_s = monotonic()
 
     def progress(self) -> None:
@@ -113,7 +114,8 @@ class PartUnderWay:
     furthest: int = 0
 
     def report(self, position: int) -> None:
-        """Report the number of bytes sent so far. This counts as progress if no earlier attempt has sent as many."""
+        """Report the number of bytes sent so far. The report counts as progress if no earlier attempt has sent as many
+        bytes."""
         if position > self.furthest:
             self.furthest = position
             self.stall.progress()

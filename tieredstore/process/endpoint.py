@@ -1,4 +1,4 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP, with few threads and short requests.
+"""Serves ``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP, with few threads and short requests.
 
 This module is separate from ``service``, so that a service that does not listen imports no HTTP modules.
 """
@@ -45,15 +45,17 @@ _POLL_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 
 Page = Callable[[], object]
-"""The function of a further page. It returns a value for ``json.dumps``, and runs on a thread of the endpoint."""
+"""The function that makes a further page. It returns a value for ``json.dumps``, and runs on a thread of the
+endpoint."""
 
 
 class Endpoint:
     """Answers GET and HEAD requests from construction until ``close``, but not in a forked child.
 
     ``/metrics`` exports ``registry`` to Prometheus. ``/healthz`` answers with status 200, or 503 if the process should
-    be restarted. ``/readyz`` answers with 200, or 503 while the process should get no work. Both return a JSON object
-    with the reasons. ``pages`` are further pages, by path: each function returns what its page shows as JSON.
+    be restarted. ``/readyz`` answers with 200, or 503 while the process should get no work. ``/healthz`` and
+    ``/readyz`` return a JSON object with the reasons. ``pages`` has the functions of further pages, by path: each
+    function returns the value that its page shows as JSON.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Endpoint:
         self._thread.start()
 
     def begin_again(self) -> None:
-        """Close the port in a forked child, so that the parent can open it again."""
+        """Close the port in a forked child: otherwise the parent could not open the port again."""
         self._server.socket.close()
 
     def close(self) -> None:
@@ -97,7 +99,7 @@ class Endpoint:
 
 
 class _Server(socketserver.TCPServer):
-    """Accepts connections on one thread; a few other threads answer one connection each."""
+    """Accepts connections on one thread, and answers them on a few other threads."""
 
     allow_reuse_address = True
     request_queue_size = 32
@@ -129,7 +131,8 @@ class _Server(socketserver.TCPServer):
             thread.start()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Return the next connection. Without a free descriptor, pause: the connection stays in the backlog."""
+        """Return the next connection. If the process has no free file descriptor, pause: the connection stays in the
+        backlog."""
         try:
             return super().get_request()
         except OSError:
@@ -137,7 +140,8 @@ class _Server(socketserver.TCPServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand the connection to a thread, or close it if too many wait. Runs on the accepting thread."""
+        """Hand the connection to a thread, or close it if too many connections wait. This runs on the thread that
+        accepts connections."""
         self._open.add(request)
         try:
             self._waiting.put_nowait((request, client_address))
@@ -154,7 +158,8 @@ class _Server(socketserver.TCPServer):
         _logger.debug("a request to %s failed: %r", self.server_address, sys.exception())
 
     def end(self) -> None:
-        """After the last connection was accepted, cut off running answers and wait briefly for the threads."""
+        """Cut off running answers, and wait briefly for the threads. Call this when no more connections are
+        accepted."""
         self.server_close()
         deadline = Deadline.after(_CLOSE_S)
         with contextlib.suppress(queue.Empty):
@@ -180,7 +185,8 @@ class _Server(socketserver.TCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request, read completely and then answered in one piece; reading and answering each have a deadline."""
+    """Reads one request completely, and then sends the whole answer at once. Reading and answering each have a
+    deadline."""
 
     server_version = "tieredstore"
     sys_version = ""
@@ -249,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _head_of(connection: socket.socket, request_s: float) -> bytes:
-    """Return a request's lines up to the empty line. Return nothing if they arrive too late or are too long."""
+    """Return a request's lines up to the empty line. Return no bytes if the lines arrive too late or are too long."""
     deadline = Deadline.after(request_s)
     head = bytearray()
     while b"\r\n\r\n" not in head and b"\n\n" not in head:

@@ -20,8 +20,8 @@ from tieredstore.process.thread_pool import ThreadPool
 _Item = TypeVar("_Item")
 
 _LOOK_S: Final = 1.0
-"""The seconds after which a waiting thread checks its condition again. Another thread may end without a notification,
-for example at the end of the process.
+"""A waiting thread checks its condition again after this many seconds, because another thread may end without notifying
+it, for example at the end of the process.
 """
 
 
@@ -35,11 +35,12 @@ class _Stream(Generic[_Item]):
 
 
 class FanIn(Iterator[_Item], Generic[_Item]):
-    """Iterator over the items of many streams, of which ``at_once`` run in parallel. For one reader at a time.
+    """Iterator over the items of many streams, of which ``at_once`` run in parallel. Only one thread may read at a
+    time.
 
-    Each of this object's threads takes the next stream from ``streams`` when it has finished one. With ``ordered`` the
-    items come stream by stream, otherwise as they arrive. The unread items together weigh at most ``max_weight`` (by
-    ``weigh``), plus one item that the reader waits for.
+    When a thread of this object has finished a stream, it takes the next stream from ``streams``. With ``ordered`` the
+    items come stream by stream, otherwise in the order of arrival. The unread items together weigh at most
+    ``max_weight`` (by ``weigh``), plus one item that the reader waits for.
 
     After a stream has failed, no further stream starts. With ``ordered``, the reader gets the items before the failure,
     then the error. Threads start with the first read. Close the iterator to end its streams after their next item.
@@ -106,7 +107,8 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             self._pool.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Close for a garbage-collected reader, without locks: collection may happen while this thread holds one."""
+        """Close without locks, because the reader was garbage-collected: this may happen while this thread holds a
+        lock."""
         self._is_closed = True
         self._at_end.close()
 
@@ -129,7 +131,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
         self._is_interrupted = True
 
     def _take(self) -> tuple[_Item, int] | None:
-        """Return the next item, or None if there is none yet; drop finished streams. The caller holds the lock."""
+        """Return the next item, or None if no item is ready; drop finished streams. The caller holds the lock."""
         for stream in list(self._open):
             if stream.items:
                 item = stream.items.popleft()
@@ -178,7 +180,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             with self._changed:
                 if self._is_closed or self._are_all_begun or any(stream.failure is not None for stream in self._open):
                     return None
-            # Make the stream without the reader's lock, because this may make requests to a store.
+            # Make the stream without holding the reader's lock, because making it may send requests to a store.
             make: Callable[[], Iterator[_Item]] | None
             try:
                 make = next(self._streams, None)
@@ -194,7 +196,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 return make, stream
 
     def _put(self, stream: _Stream[_Item], item: _Item) -> bool:
-        """Wait until there is room for the item, and add it; return False after close."""
+        """Wait until the unread items leave room for this item, and add it; return False after close."""
         weight = self._weigh(item)
         with self._changed:
             while not self._is_closed:
@@ -209,7 +211,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
     def _has_room(self, stream: _Stream[_Item], weight: int) -> bool:
         if self._weight + weight <= self._max_weight:
             return True
-        # Always admit the item that the reader waits for: later streams must not block it.
+        # Always admit the item that the reader waits for: items of later streams must not block it.
         if self._ordered:
             return stream is self._open[0] and not stream.items
         return not any(other.items for other in self._open)
@@ -219,13 +221,13 @@ _OPEN: Final[weakref.WeakSet[FanIn[Any]]] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """Close all iterators at the end of the process, so that no thread still waits for room."""
+    """Close all iterators at the end of the process, so that no thread waits to add an item."""
     for open_one in list(_OPEN):
         open_one.close()
 
 
-# Register this exit handler after those of the thread pools: Python runs exit handlers in reverse order, so this one
-# runs first.
+# Register this exit handler after the exit handlers of thread pools: Python runs exit handlers in reverse order, so
+# this handler runs first.
 atexit.register(_close_all)
 
 

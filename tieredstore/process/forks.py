@@ -1,13 +1,13 @@
-"""Fork safety: for locks that other threads hold, for the parent's clients, and for files that both processes share.
+"""Fork safety: handles locks that other threads hold, clients of the parent, and files that both processes share.
 
-A forked child has a copy of everything except threads. Three tools, smallest first:
+A forked child has a copy of the parent's memory, but not of its threads. This module has three tools, smallest first:
 
 - :class:`ForkSafeLock` for state that is consistent after every step and needs only a fresh lock;
 - :func:`begin_again_after_fork` for state that another thread may have left half changed, or for counters;
 - :func:`leave_to_parent` for objects whose end has effects outside of the process (connections, threads, files).
 
-:class:`~tieredstore.process.per_process.PerProcess` combines these for clients. (:mod:`tieredstore.metrics` is below
-this package, and resets itself.)
+:class:`~tieredstore.process.per_process.PerProcess` combines these for clients. (:mod:`tieredstore.metrics` must not
+import this package, so it resets itself after a fork.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Paused(Protocol):
     """State that no thread may change during a fork."""
 
     def pause(self) -> None:
-        """Finish or stop running work, in the parent before the fork."""
+        """Finish or stop running work. This is called in the parent before the fork."""
 
     def go_on(self) -> None:
         """Resume, in the parent after the fork."""
@@ -41,7 +41,7 @@ _FORKED: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
 _PAUSED: Final[weakref.WeakSet[Paused]] = weakref.WeakSet()
 _OWNED: Final[weakref.WeakSet[object]] = weakref.WeakSet()
 _inherited: Final[set[int]] = set()
-"""Objects inherited from the parent, by ``id``. They are never freed, so ids stay unique."""
+"""The ``id`` of each object inherited from the parent. These objects are never freed, so their ids stay unique."""
 
 
 def begin_again_after_fork(state: Forked) -> None:
@@ -55,7 +55,8 @@ def pause_during_fork(state: Paused) -> None:
 
 
 def leave_to_parent(thing: object) -> None:
-    """Mark ``thing`` in every forked child as the parent's. The child never destroys it; see :func:`is_inherited`."""
+    """Mark ``thing`` in every forked child as an object of the parent. The child never destroys it; see
+    :func:`is_inherited`."""
     _OWNED.add(thing)
 
 
@@ -67,8 +68,9 @@ def is_inherited(thing: object) -> bool:
 def inherit(thing: object) -> None:
     """In a forked child, keep an object of the parent from being destroyed, even at the interpreter's end.
 
-    To destroy the object would close the parent's connections, and librdkafka would wait for threads that do not exist
-    in the child. A list of such objects would be destroyed at the interpreter's end, so leak a reference instead.
+    Destroying the object would close the parent's connections, and librdkafka would wait for threads that do not exist
+    in the child. A list would not keep the object after the interpreter's end, so this function leaks a reference to
+    it.
     """
     if id(thing) not in _inherited:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
@@ -95,7 +97,7 @@ def _in_child() -> None:
         except Exception as error:  # noqa: BLE001  one failure must not leave other state locked
             failures.append(error)
     if failures:
-        # This error only informs the user. No caller can catch it: Python prints it and continues.
+        # Raise an error only to inform the user: no caller can catch it, because Python prints it and continues.
         raise ExceptionGroup("state of the parent process could not begin again in this one", failures)
 
 
@@ -105,8 +107,8 @@ os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_
 class ForkSafeLock:
     """A lock that is free in a forked child, even if a thread of the parent held it. Not reentrant.
 
-    The child gets a copy of the guarded state, perhaps from the middle of a change. So the state must be consistent
-    after every step, like a single number.
+    A forked child gets a copy of the guarded state, perhaps from the middle of a change. So the state must be
+    consistent after every step, like a single number.
     """
 
     def __init__(self) -> None:
@@ -144,7 +146,8 @@ class ForkSafeLock:
 
 
 class Gate:
-    """Counts the uses of an object (``with gate:``). A shut gate blocks new uses until it opens again. Thread-safe."""
+    """Counts the current users of an object (``with gate:``). A shut gate blocks new users until it opens again.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -166,7 +169,7 @@ class Gate:
                 self._changed.notify_all()
 
     def shut(self, timeout_s: float) -> bool:
-        """Block new uses of the object, and wait for the end of current uses; return False after the timeout."""
+        """Block new users of the object, and wait until current users are done; return False after the timeout."""
         with self._changed:
             self._is_shut = True
             return self._changed.wait_for(lambda: not self._inside, timeout_s)

@@ -1,4 +1,4 @@
-"""Waits for futures. Unlike with ``concurrent.futures``, a wait ends when the future is dropped (cancelled before it
+"""Waits for futures. Unlike in ``concurrent.futures``, a wait also ends when the work is dropped (cancelled before it
 began).
 """
 
@@ -22,7 +22,7 @@ _LOOK_S: Final = 0.5
 
 
 class OverdueError(Exception):
-    """Raised if a future is not done in time; its work continues."""
+    """Raised if a future is not done in time. The future's work continues."""
 
 
 def outcome(future: Future[_Result], timeout_s: float | None = None) -> _Result:
@@ -53,6 +53,6 @@ def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:
 def any_done(futures: Collection[Future[Any]], timeout_s: float) -> bool:
     """Wait until one of the futures is done; return False after the timeout.
 
-    A dropped future ends the wait only when a thread of its pool takes it from the queue.
+    A dropped (cancelled) future ends the wait only when a thread of the pool takes it from the queue.
     """
     return bool(wait(futures, timeout_s, return_when=FIRST_COMPLETED).done)

@@ -20,7 +20,7 @@ class _Beat:
 
 
 class Health:
-    """The named conditions of a service. A condition that fails has a sentence with the reason. Thread-safe.
+    """The named conditions of a service. Each failing condition has a sentence with the reason. Thread-safe.
 
     A service is *ready* if all its conditions hold, and *alive* if no promised sign of life is overdue. Anyone may see
     the sentences, so they must not contain secrets or data of records.
@@ -33,11 +33,11 @@ class Health:
         servers: Mapping[str, str] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set the ``conditions``. Each is given with the reason why it fails at first, such as ``{"store":
-        "unknown"}``, or with None if it holds.
+        """Set the ``conditions``. The mapping gives each condition's reason to fail at the start, such as ``{"store":
+        "unknown"}``, or None if it holds.
 
         ``servers`` names the server behind a condition, such as ``{"leadership": "broker"}``. The log gets one line
-        when the first condition of a server fails, and one when all of them hold again.
+        when the first condition of a server fails, and one line when all conditions of this server hold again.
         """
         self._monotonic = monotonic
         self._lock = ForkSafeLock()
@@ -59,7 +59,7 @@ class Health:
             _logger.warning("%s: available again after %.0f s", server, self._monotonic() - lost_at_s)
 
     def fails(self, condition: str, sentence: str) -> None:
-        """Mark the condition as failing, with a sentence why."""
+        """Mark the condition as failing; ``sentence`` gives the reason."""
         with self._lock:
             self._reasons[condition] = sentence
             server = self._servers.get(condition)
@@ -80,12 +80,12 @@ class Health:
             self._beats.pop(name, None)
 
     def reasons(self) -> dict[str, str]:
-        """Return the failing conditions with their sentences; empty if the service is ready."""
+        """Return a sentence with the reason for each failing condition; empty if the service is ready."""
         with self._lock:
             return {name: sentence for name, sentence in self._reasons.items() if sentence is not None}
 
     def silent(self) -> dict[str, str]:
-        """Return a sentence for each name whose sign of life is overdue; empty if the service is alive."""
+        """Return a sentence for each thread or loop that has an overdue sign of life; empty if the service is alive."""
         with self._lock:
             now = self._monotonic()
             return {

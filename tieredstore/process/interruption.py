@@ -21,10 +21,10 @@ ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that Ctrl-C, service managers and a closed terminal send."""
 
 UNWINDING_S: Final = 0.5
-"""The seconds that a process gets after the first signal if it has nothing to undo."""
+"""After the first signal, a process that has nothing to undo gets this many seconds to end."""
 
 TAKING_BACK_S: Final = 1.5
-"""The seconds that a process gets after the first signal if it must undo something."""
+"""After the first signal, a process that must undo something gets this many seconds to end."""
 
 _LAST_ACT_S: Final = 0.2
 _SOON: Final = 255  # no signal has this number
@@ -37,7 +37,7 @@ class Interrupted(BaseException):
 
 
 def exit_code_of(signum: int) -> int:
-    """Return the exit code of a process that a signal has ended, as shells do."""
+    """Return the exit code that shells report for a process ended by this signal."""
     return 128 + signum
 
 
@@ -54,15 +54,15 @@ class _LastAct:
 _LAST_ACTS: Final[dict[object, _LastAct]] = {}
 _WAKERS: Final[dict[object, Callable[[], None]]] = {}
 _NOT_ENDING: Final[set[int]] = set()
-"""The ending signals that the command handles by itself at present."""
+"""The signals of ``ENDING_SIGNALS`` that the command handles by itself at present."""
 
 
 @contextmanager
 def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
     """If a signal requests the process's end within the block, call ``wake`` on another thread. ``wake`` must not wait.
 
-    The exception in the main thread does not reach other threads. A reader on another thread uses this function to
-    raise Interrupted there.
+    After a signal, only the main thread gets the exception. A reader on another thread uses this function to raise
+    Interrupted on its own thread.
     """
     name = object()
     _WAKERS[name] = wake
@@ -77,8 +77,8 @@ def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Gener
     """If the process must end within the block before the main thread has cleaned up, run ``act`` on another thread.
     ``act`` must be quick.
 
-    ``act`` does the cleanup that the exception would otherwise cause, such as removing a file. With ``needs_time``, the
-    normal cleanup first gets more time, because it makes requests to a store.
+    ``act`` replaces the cleanup that the main thread does after the exception, such as removing a file. With
+    ``needs_time``, the main thread's cleanup gets more time first, because it sends requests to a store.
     """
     name = object()
     _LAST_ACTS[name] = _LastAct(act, needs_time)
@@ -106,12 +106,12 @@ def keyboard_interrupts(wake: Callable[[], None]) -> Generator[None]:
 
 
 class Interruption:
-    """A context manager that handles signals while the process's command runs. For the main thread.
+    """A context manager for the main thread that handles signals while the process's command runs.
 
-    The first signal raises :class:`Interrupted` in the main thread, which cleans up as after an error. This may take
-    long: pools wait for threads that wait for a store, and native code may delay the exception. So the signal also
-    wakes a separate thread. That thread waits a moment, runs the acts of :func:`at_sudden_end`, and ends the process. A
-    second signal ends the wait.
+    The first signal raises :class:`Interrupted` in the main thread, which cleans up as after an error. The cleanup may
+    take long: pools wait for threads that wait for a store, and native code may delay the exception. So the signal also
+    wakes a separate thread. That thread waits a moment, runs the functions passed to :func:`at_sudden_end`, and ends
+    the process. A second signal ends the wait.
     """
 
     def __init__(self, *, end_process: Callable[[int], object] = os._exit) -> None:
@@ -157,7 +157,7 @@ class Interruption:
         self._rung.send(bytes((_SOON,)))
 
     def is_over(self) -> None:
-        """Mark the command as done: a later signal interrupts nothing, but still ends the process."""
+        """Mark the command as done: a later signal then raises no exception, but still ends the process."""
         self._is_over = True
 
     def _take(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  a handler's signature
@@ -206,8 +206,8 @@ def _say_nothing(_: threading.ExceptHookArgs) -> None:
 
 
 def _do_last_acts() -> None:
-    """Run the acts of ``at_sudden_end``, the last one first. Wait only a moment for each, because a disk or a terminal
-    may hang.
+    """Run the functions passed to ``at_sudden_end``, the last function first. Wait only a moment for each function,
+    because a disk or a terminal may hang.
     """
     for last in reversed(list(_LAST_ACTS.values())):
         actor = threading.Thread(target=last.do, name="tieredstore-last-act", daemon=True)

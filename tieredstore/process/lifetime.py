@@ -20,8 +20,8 @@ _Result = TypeVar("_Result")
 class Lifetime:
     """The time from the opening of an object, called ``what`` in errors, until it is closed. Thread-safe.
 
-    Work is passed to executors through :meth:`bound`, so that its futures fail when the lifetime ends. The work itself
-    may continue, because a thread cannot leave a call to a silent store.
+    The object passes work to executors through :meth:`bound`, so that the futures fail when the lifetime ends. The work
+    itself may continue, because a thread cannot leave a call to a store that does not respond.
     """
 
     def __init__(self, what: str) -> None:
@@ -31,7 +31,7 @@ class Lifetime:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child: forget all work. A lifetime that has ended stays ended."""
+        """Forget all work in a forked child. A lifetime that has ended stays ended."""
         # Use only atomic steps and no locks: garbage collection may end a lifetime at any point, even while a thread
         # holds a lock.
         self._promises: set[_Promise[Any]] = set()
@@ -64,7 +64,7 @@ class Lifetime:
                 self._promises.pop().fail(self.error())
 
     def rest(self, timeout_s: float | None) -> bool:
-        """After the end, wait until no work runs; return False after the timeout."""
+        """Wait until no work runs, after :meth:`end`; return False after the timeout."""
         return not self._running or self._rested.wait(timeout_s)
 
     def during(self, work: Callable[[], _Result]) -> _Result:
@@ -85,7 +85,7 @@ class Lifetime:
             promise.fail(self.error())
 
     def do(self, promise: _Promise[_Result], work: Callable[[], _Result]) -> _Result:
-        """Do the work on the executor's thread, and complete the promise."""
+        """Do the work on the executor's thread, and set the promise's result."""
         token = object()
         self._running.add(token)  # added before the lifetime is checked, so that rest() can rely on _running
         try:
@@ -108,7 +108,7 @@ class Lifetime:
 
 
 class _Promise(Future[_Result]):
-    """A future that may fail while its work continues; the work's result is then dropped."""
+    """A future that may fail while the work continues; the result of the work is then dropped."""
 
     def begin(self) -> None:
         """Mark the work as running. Raise CancelledError, which is ignored, if the promise was cancelled or has failed

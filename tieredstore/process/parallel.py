@@ -16,7 +16,8 @@ from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.interruption import Interrupted, woken_by_interruption
 
 READERS: Final = 16
-"""The default number of parallel requests for planning, which waits for round trips and not for bytes."""
+"""The default number of parallel requests while a read is planned. They are small, so planning mostly waits for round
+trips."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -36,12 +37,12 @@ def in_parallel(
     """Yield the results of ``job`` in the order of ``items``, or as they complete if not ``ordered``.
 
     To bound memory, at most ``at_once`` items are waiting, running or unread. One more item is taken from ``items`` in
-    advance, on the caller's thread. With ``weigh``, these items together weigh at most ``max_weight``; a heavier item
-    runs alone.
+    advance, on the caller's thread. With ``weigh``, the waiting, running and unread items together weigh at most
+    ``max_weight``; a heavier item runs alone.
 
-    After a job has failed, no later job begins; the results before it are yielded, then its error is raised. An error
-    of ``items`` is raised at once. Raise StoreUnavailableError if ``deadline`` passes during a wait. Raise
-    AlreadyClosedError in a forked child, or if the pool drops waiting jobs.
+    After a job has failed, no later job begins. The generator yields the results before the failed job, then raises its
+    error. An error of ``items`` is raised at once. Raise StoreUnavailableError if ``deadline`` passes during a wait.
+    Raise AlreadyClosedError in a forked child, or if the pool drops waiting jobs.
 
     When the generator ends, by an error, by ``close`` or because its reader stops, waiting jobs are dropped. Running
     jobs continue, and the shutdown of the pool waits for them. If a signal ends the process, an unordered read raises
@@ -65,7 +66,8 @@ class _DroppedError(Exception):
 
 
 class _Run(Generic[_Item, _Result]):
-    """Jobs of one call, begun in the order of the items, and read in that order or as they complete."""
+    """The jobs of one call. They begin in the order of the items; their results are read in that order, or as jobs
+    complete."""
 
     def __init__(
         self, pool: Executor, job: Callable[[_Item], _Result], ordered: bool, deadline: Deadline | None
@@ -124,13 +126,13 @@ class _Run(Generic[_Item, _Result]):
         self._done.put(None)
 
     def close(self) -> None:
-        """Drop waiting jobs; in a forked child do nothing, because jobs and locks are the parent's."""
+        """Drop waiting jobs. Do nothing in a forked child, because jobs and locks belong to the parent."""
         if os.getpid() == self._process:
             for future in self._futures:
                 future.cancel()
 
     def _do(self, number: int, item: _Item) -> _Result:
-        # Jobs after the failed one are dropped. Jobs before it still run, because their results are needed.
+        # Drop jobs after the failed job. Jobs before it still run, because their results are needed.
         if self._failed_at is not None and number > self._failed_at:
             raise _DroppedError
         try:

@@ -1,4 +1,4 @@
-"""A client that each process makes for itself on first use; so does a forked child, and a process that unpickles the
+"""A client that each process creates for itself on first use, even a forked child or a process that unpickles the
 holder.
 """
 
@@ -21,7 +21,8 @@ class PerProcess(Generic[Client]):
     """
 
     def __init__(self, make: Callable[[], Client], close: Callable[[Client], None] | None = None) -> None:
-        """Set the functions that make and close a client; without ``close`` it ends with its last reference."""
+        """Set the functions that make and close a client. Without ``close``, a client ends when its last reference is
+        gone."""
         self._make = make
         self._close = close
         self._reset()
@@ -33,7 +34,7 @@ class PerProcess(Generic[Client]):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child: no client, and a fresh lock."""
+        """Reset in a forked child: forget the client, and make a fresh lock."""
         if self._client is not None:
             inherit(self._client[0])
         self._client = None
@@ -45,7 +46,7 @@ class PerProcess(Generic[Client]):
         return self._client is not None
 
     def get(self) -> Client:
-        """Return this process's client, made now if there is none."""
+        """Return this process's client; create it if the process has none."""
         client = self._client
         if client is not None:
             return client[0]
@@ -55,7 +56,7 @@ class PerProcess(Generic[Client]):
             return self._client[0]
 
     def close(self) -> None:
-        """Close this process's client, if there is one; the next ``get`` makes another."""
+        """Close this process's client, if it has one. The next ``get`` creates a new client."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None and self._close is not None:

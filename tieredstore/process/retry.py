@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 class Attempt:
     """One attempt at an operation. ``number`` counts from 1.
 
-    From 2 on, an earlier attempt may have succeeded although its answer was lost.
+    If ``number`` is 2 or more, an earlier attempt may have succeeded although its answer was lost.
     """
 
     number: int
@@ -55,7 +55,7 @@ class RetryPolicy:
         """Return the first result of ``operation``; raise the last retryable error when attempts or time are used up.
 
         Raise other errors at once, because a retry would fail too. ``what`` names the operation in the log and in the
-        final error; ``deadline`` is that of an enclosing operation.
+        final error; ``deadline`` is the deadline of an enclosing operation.
         """
         end = self.deadline().sooner(deadline)
         number = 0
@@ -75,7 +75,7 @@ class RetryPolicy:
                 self.sleep(delay)
 
     def deadline(self) -> Deadline:
-        """Return the deadline of an operation that begins now."""
+        """Return the deadline for an operation that begins now."""
         return Deadline.after(self.timeout_s, self.monotonic)
 
     def _deadline_of_attempt(self, end: Deadline) -> Deadline:

@@ -27,7 +27,7 @@ _logger: Final = logging.getLogger(__name__)
 
 _STOPPING: Final = "stopping"
 _LOST: Final = StoreUnavailableError.exit_code
-"""The exit code for "try again later": if a thread hangs, a new process may still succeed."""
+"""The exit code if a thread hangs. It means "try again later", because a new process may succeed."""
 
 _LAST_WORDS_S: Final = 1.0
 _POLL_S: Final = 0.2
@@ -40,9 +40,9 @@ Work = Callable[[Stop], None]
 class Service:
     """Runs threads until a stop; handles the process's signals, draining and health.
 
-    ``run`` is for a service that has a process for itself: it handles signals and returns the exit code. ``with
-    Service(...):`` is for a part of a larger process: it does not handle signals, and the end of the block stops and
-    drains the service. An error of one thread stops all threads. A service runs once.
+    Use ``run`` for a service that has its own process: it handles signals and returns the exit code. Use ``with
+    Service(...):`` within a larger process: it does not handle signals, and the end of the block stops and drains the
+    service. An error of one thread stops all threads. A service can run only once.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Service:
         pages: Mapping[str, Page] | None = None,
         reload: Callable[[], None] | None = None,
     ) -> None:
-        """Make a service. ``work`` maps thread names to functions; ``listen`` is host and port of the endpoint, None
-        for none. ``pages`` are further pages of the endpoint, by path.
+        """Make a service. ``work`` maps thread names to functions; ``listen`` is host and port of the endpoint; None
+        means no endpoint. ``pages`` are further pages of the endpoint, by path.
 
         SIGHUP calls ``reload`` on a separate thread. Without ``reload``, the service does not handle SIGHUP.
         """
@@ -86,12 +86,13 @@ class Service:
         self._bell.close()
 
     def run(self) -> int:
-        """Run until a signal, ``stop`` or an error, then drain; return the exit code. On the main thread only.
+        """Run until a signal, ``stop`` or an error, then drain; return the exit code. Call this only on the main
+        thread.
 
-        The exit code is 0, or that of the error that ended the work. SIGTERM and SIGINT stop the service; a second
-        signal ends the process at once, with 128 plus its number. If a thread does not return by the drain's deadline,
-        the process exits with 75, because such a thread could also block the interpreter's shutdown. If no thread has
-        unfinished work, the process exits without waiting.
+        The exit code is 0, or the exit code of the error that ended the work. SIGTERM and SIGINT stop the service; a
+        second signal ends the process at once, with 128 plus its number. If a thread does not return by the drain's
+        deadline, the process exits with 75, because such a thread could also block the interpreter's shutdown. If no
+        thread has unfinished work, the process exits without waiting.
         """
         with contextlib.closing(self._bell), _Signals(self._bell, reloads=self._reload is not None) as signals:
             try:
@@ -119,7 +120,7 @@ class Service:
             self._begin(name, work)
 
     def stop(self) -> None:
-        """Ask all threads to end, without waiting. It takes a lock, so do not call it from a signal handler."""
+        """Ask all threads to end, without waiting. The method takes a lock, so do not call it from a signal handler."""
         self.health.fails(_STOPPING, f"{self.name} is stopping")
         self.stopping.ask()
         self._bell.ring()
@@ -127,13 +128,14 @@ class Service:
     def join(self, timeout_s: float | None = None) -> tuple[str, ...]:
         """Wait for all threads; return the names of those still running.
 
-        Without a timeout, wait until a stop has drained. Meanwhile the endpoint reports that the service is not ready.
+        Without a timeout, wait until the service has stopped and drained. While it drains, the endpoint reports that
+        the service is not ready.
         """
         if timeout_s is None:
             while self._running and not self.stopping.wait(_POLL_S):
                 pass
-        # After a request to stop, its deadline applies. Without a request, all work has ended by itself, so the threads
-        # end at once.
+        # After a request to stop, use the request's deadline. Without a request, all work has ended by itself, so the
+        # threads end at once.
         deadline = self.stopping.deadline if timeout_s is None else None
         deadline = deadline or Deadline.after(_LAST_WORDS_S if timeout_s is None else timeout_s)
         for thread in list(self._threads):
@@ -183,7 +185,7 @@ class Service:
         except BaseException as error:  # noqa: BLE001  other threads must not continue without this one
             self._fail(name, error)
         finally:
-            # Ring last, because the woken thread checks which threads are running.
+            # Ring the bell last, because the woken thread checks which threads are running.
             self._running.discard(name)
             self._bell.ring()
 
@@ -198,7 +200,7 @@ class Service:
         self.stop()
 
     def _supervise(self, signals: _Signals) -> None:
-        """Return when all threads have ended, or their time is over."""
+        """Wait until all threads have ended, or until the deadline for their end has passed."""
         while self._running:
             if self._running.isdisjoint(self._work) and not self.stopping.is_asked:
                 # A reload that still runs is no longer needed, so wait for it only as long as for a drain.
@@ -216,7 +218,7 @@ class Service:
     def _begin_reload(self) -> None:
         """Reload on a separate thread, so that a slow reload does not block signals.
 
-        Only one reload runs at a time; a request during a reload repeats it.
+        Only one reload runs at a time. If a reload is requested while another runs, it runs once more afterwards.
         """
         with self._lock:
             if self._is_reloading:
@@ -333,7 +335,7 @@ class _Signals:
         self._handlers.restore()
 
     def take_ending(self) -> signal.Signals | None:
-        """Return the signal that requests the end, once."""
+        """Return the signal that requested the end; None if no signal arrived, or an earlier call has returned it."""
         if self._has_told or not self._endings:
             return None
         self._has_told = True
@@ -343,7 +345,7 @@ class _Signals:
         """Return True if a reload was requested since the last call."""
         if not self._reloads:
             return False
-        # Drop all requests, including one that arrives now: the reload that now begins serves all of them.
+        # Drop all requests, even a request that arrives just now: the reload that begins now serves all of them.
         self._reloads.clear()
         return True
 
@@ -352,7 +354,8 @@ class _Signals:
             self._reloads.append(signum)
             return
         self._endings.append(signal.Signals(signum))
-        # End the process in the handler: the main thread may be blocked by a log that is not read.
+        # End the process in the signal handler, because the main thread may be blocked: it waits if nobody reads the
+        # log's pipe.
         if len(self._endings) > 1:
             os._exit(128 + signum)
 

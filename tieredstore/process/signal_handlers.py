@@ -11,7 +11,7 @@ from tieredstore.process.forks import begin_again_after_fork
 
 
 class SignalHandlers:
-    """Sets signal handlers and the wake-up descriptor for a time, then restores the previous ones. A forked child
+    """Sets signal handlers and the wake-up descriptor for a time, then restores the previous values. A forked child
     restores them too.
 
     For the main thread only.
@@ -54,5 +54,6 @@ class SignalHandlers:
         signal.set_wakeup_fd(wakeup_fd)
         while self._before:
             signum, before = self._before.popitem()
-            # None means a handler that was not set by Python, which Python cannot restore. Restore the default instead.
+            # None means that C code had set the previous handler, which Python cannot restore. Restore the default
+            # instead.
             signal.signal(signum, signal.SIG_DFL if before is None else before)

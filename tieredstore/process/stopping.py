@@ -17,8 +17,8 @@ _WITHOUT_WORK: Final = set[threading.Thread]()
 
 @contextmanager
 def nothing_under_way() -> Generator[None]:
-    """Within the block, mark this thread as without work that must finish before a stop, for example while it waits for
-    a store.
+    """Within the block, mark this thread as having no work that must finish before a stop, for example while it waits
+    for a store.
 
     A stop ends a service at once if all of its threads are in such blocks.
     """
@@ -38,8 +38,8 @@ def is_without_work(thread: threading.Thread) -> bool:
 
 
 class Stop:
-    """A request to stop, which cannot be taken back. Thread-safe. It takes locks, so do not call it from a signal
-    handler.
+    """A request to stop, which cannot be taken back. Thread-safe. Its methods take locks, so do not call them from a
+    signal handler.
 
     ``drain_s`` is the time that running work gets after the request.
     """
@@ -81,6 +81,7 @@ class Stop:
     def wait(self, seconds: float) -> bool:
         """Pause for ``seconds`` and return False; return True at once after the request.
 
-        A service pauses only by this: ``while not stop.wait(5.0): ...`` ends with the stop.
+        Threads of a service must pause only by this method, so that a stop ends the pause: ``while not stop.wait(5.0):
+        ...``.
         """
         return self._asked.wait(seconds)

@@ -23,19 +23,19 @@ _Result = TypeVar("_Result")
 _Task: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
 _LAST_WORDS_S: Final = 1.0
-"""The seconds that an ending process waits for running tasks, for all pools together."""
+"""At its end, a process waits at most this many seconds for the running tasks of all pools together."""
 
 
 class ThreadPool(Executor):
     """A pool of at most ``threads`` threads, which start when needed. A forked child starts its own threads, and gets
     none of the parent's work.
 
-    In a forked child, Python's own pool counts the parent's threads, so work that is submitted there waits forever.
-    Python's pool also keeps a process alive until its last task ends, even if a store does not answer. With this pool,
-    an ending process drops waiting tasks, and abandons running tasks after a second.
+    In a forked child, Python's own pool still counts the parent's threads, so work submitted in the child waits
+    forever. Python's pool also keeps a process alive until its last task ends, even if a store does not answer. With
+    this pool, an ending process drops waiting tasks, and abandons running tasks after a second.
 
-    In a forked child, the parent's futures are never done, so objects with such futures must reset too. After an
-    interrupt (or a generator's end) the end of a ``with`` block does not wait for running tasks.
+    In a forked child, the parent's futures are never done, so objects with such futures must reset too. If an interrupt
+    (or the end of a generator) ends a ``with`` block, the block does not wait for running tasks.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -78,7 +78,7 @@ class ThreadsOfProcess(Executor):
     def submit(
         self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> Future[_Result]:
-        """Submit work; raise AlreadyClosedError in a forked child, where it would wait forever."""
+        """Submit work. In a forked child raise AlreadyClosedError, because the work would wait forever."""
         if os.getpid() != self._process:
             raise AlreadyClosedError("these threads belong to the parent process; a forked child needs its own")
         return self._executor.submit(fn, *args, **kwargs)
@@ -103,7 +103,7 @@ class _Crew:
         self._waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
 
     def begin_again(self) -> None:
-        """Reset in a forked child, which has no threads yet. A pool that was shut down stays so."""
+        """Reset in a forked child, which has no threads yet. A pool that was shut down stays shut down."""
         self._begin()
 
     def take(self, task: _Task) -> None:
@@ -151,8 +151,8 @@ class _Load:
     """The number of waiting and running tasks. A new thread is needed only if this number exceeds the number of
     threads.
 
-    To count idle threads instead would let the pool grow to its maximum: if a busy thread takes a task first, the idle
-    thread that was counted for the task is never woken.
+    The pool does not count idle threads, because a wrong count would let it grow to its maximum: if a busy thread takes
+    a task, the idle thread counted for this task never wakes up.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Files that appear only when complete: a draft beside the target is renamed at the end, or removed."""
+"""Files that appear only when complete: a draft in the target's folder is renamed at the end, or removed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _logger: Final = logging.getLogger(__name__)
 _MARK: Final = ".tieredstore-"
 _ENDING: Final = ".part"
 _LONGEST_NAME: Final = 200
-"""The maximum number of bytes of the target's name in a draft's name; file systems allow 255 bytes for a whole name."""
+"""A draft's name contains at most this many bytes of the target's name, because file systems allow 255 bytes for the
+whole name."""
 
 
 def read_named(path: Path, *, absent: str | None = None) -> bytes:
     """Read a file that the user named; raise ConfigError if it cannot be read.
 
-    With ``absent``, the words of an advice, raise ResourceNotFoundError if there is no such file.
+    ``absent`` is advice for the user if the file does not exist; the error is then ResourceNotFoundError.
     """
     try:
         return path.read_bytes()
@@ -41,7 +42,7 @@ def whole_file(target: Path) -> Generator[BinaryIO]:
     """Open a file that replaces ``target``, synced to disk, if the block succeeds; otherwise leave ``target``
     unchanged.
 
-    Also remove drafts (unfinished files) of ``target`` that killed processes left.
+    Also remove drafts (unfinished files) of ``target`` that killed processes have left behind.
     """
     _remove_abandoned(target)
     with _draft_of(target) as (draft, file):
@@ -63,8 +64,8 @@ def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
             undone.callback(remove)
             file = undone.enter_context(draft.open("xb"))
             _lock(file)
-            # Before this draft (unfinished file) was locked, another command may have removed it as abandoned. Then
-            # make another draft.
+            # Make a new draft (unfinished file) if another command has removed this draft as abandoned before it was
+            # locked.
             if os.fstat(file.fileno()).st_nlink:
                 break
         yield draft, file
