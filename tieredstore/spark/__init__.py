@@ -37,9 +37,9 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Register the data sources ``tieredstore``, ``memq`` and those of plug-ins in a Spark session.
 
-    Spark finds the data sources by itself only if the package was installed from a wheel, and not on all clusters.
-    Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``: set ``PYSPARK_PYTHON`` to a Python
-    that has it before the session begins.
+    Without this call, Spark finds the data sources only if the package was installed from a wheel, and on some clusters
+    not even then. Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``: set
+    ``PYSPARK_PYTHON`` to a Python that has it before the session begins.
     """
     from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
     from tieredstore.spark.source.workers import check_worker_python  # noqa: PLC0415
@@ -68,7 +68,7 @@ def read(spark: SparkSession, source: StoreLike, topic: str, **options: str) -> 
 
 
 def __getattr__(name: str) -> object:
-    # Import on first use: Spark imports this package whenever it searches for data sources.
+    # Import on first use, because Spark imports this package whenever it searches for data sources.
     if name in ("decode_batches", "decode_segments"):
         with Extra(f"tieredstore.spark.{name}", "spark"):
             from tieredstore.spark.source import udf  # noqa: PLC0415

@@ -64,12 +64,12 @@ def verify(
 ) -> DataFrame:
     """Return the findings of ``tieredstore verify``, one row each, in no order. Intact segments have no row.
 
-    ``settings`` name the store in any accepted form; tasks read a settings file themselves. This call lists the bucket
-    once. Tasks read manifests, indexes and logs each time the DataFrame is computed, so write or cache the DataFrame.
+    ``settings`` name the store in any form that :func:`tieredstore.open` takes. This call lists the bucket once. Tasks
+    read manifests, indexes and logs each time the DataFrame is computed, so write or cache the DataFrame.
 
-    A task checks about ``segments_per_task`` segments of one partition, ``parallel`` of them at a time. Another task
-    per partition checks that its segments follow each other. A corrupt segment gives a row; a failing store fails the
-    task. ``since`` is a time: segments written earlier are only checked for presence.
+    Each task checks about ``segments_per_task`` segments of one partition, ``parallel`` of them at a time. A separate
+    task per partition checks that the partition's segments follow each other. A corrupt segment gives a row; an error
+    of the store fails the task. Segments written before the time ``since`` are only checked for presence.
     """
     source = store_source(settings)
     if segments_per_task < 1 or parallel < 1:
@@ -111,8 +111,8 @@ def _verify_rows(source: StoreSource, selection: Selection, parallel: int, batch
     schema = pa.schema([(name, pa.string() if kind is str else pa.int64()) for name, kind in ROW_COLUMNS.items()])
     for row in (row for batch in batches for row in batch.to_pylist()):
         rows = json.loads(row["known"])
-        # Open the bucket for each part: a task may wait long between two parts, and must not keep connections open
-        # meanwhile.
+        # Open the bucket for each part again. A task may wait long between two parts, and should not keep connections
+        # open meanwhile.
         with open_bucket(source.load()) as bucket:
             rows += [
                 finding_row(finding) for finding in verify_part(bucket, _part_of(row), selection, parallel=parallel)

@@ -35,7 +35,7 @@ from tieredstore.spark.source.rows import MEMQ_ROWS, OutOfRange
 from tieredstore.spark.source.store_source import StoreSource
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
-"""Maximum stored bytes per task. A larger Message gets a task for itself."""
+"""Maximum stored bytes per task. A Message (a compressed part of a batch) that is larger gets a task for itself."""
 
 _TOPIC: Final = Option[tuple[str, ...] | None]("topic", topics, None, "the topic; only one")
 _START_OFFSETS: Final = Option[Places | None](
@@ -127,7 +127,7 @@ class TopicOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOptions:
-    """Parse the options of a reading query. Raise a ConfigError of one sentence that names the wrong option."""
+    """Parse the options of a query that reads. Raise a ConfigError that names the wrong option."""
     texts = OptionTexts(options)
     topic, store = _topic_and_store(options, texts, OPTIONS)
     by_listing = texts.get(_DISCOVER) == "listing"
@@ -160,7 +160,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOption
 def parse_sink_options(options: Mapping[str, str]) -> tuple[str, StoreSource]:
     """Return topic and store of a writing query. Raise ConfigError for options that are only for reading."""
     texts = OptionTexts(options)
-    # Spark passes the query's own options to the writer too, so ignore them.
+    # Spark adds options of the query itself, such as the checkpoint's location, so ignore those.
     given = {name: text for name, text in options.items() if name.lower() not in ("checkpointlocation", "path")}
     if reading := texts.names_given(_READING):
         raise ConfigError(
@@ -195,6 +195,6 @@ def _of_topic(places: Places, topic: str) -> Places:
         others = sorted({name for name, _ in places} - {topic})
         if others:
             raise ConfigError(f"startingOffsets or endingOffsets names {others[0]}, but the option topic is {topic}")
-    elif not isinstance(places, Earliest | Latest | AtTime):  # the options of this format give no other kind of start
+    elif not isinstance(places, Earliest | Latest | AtTime):  # the format has no options for other kinds of start
         raise ConfigError("offsets must be earliest, latest, JSON or a time")
     return places

@@ -25,7 +25,7 @@ _logger: Final = logging.getLogger(__name__)
 class PlannedBatch:
     """A batch to read, or its Messages ``first`` to ``stop`` (exclusive), with ``size`` bytes.
 
-    ``queued`` is its entry in the queue, or None if a listing found it.
+    ``queued`` is the batch's entry in the queue, or None if a listing found the batch.
     """
 
     key: str
@@ -47,7 +47,8 @@ def topics_of(source: StoreSource) -> Topics:
 
 
 def offset_of(log: BatchLog, partition: int, places: Places) -> int:
-    """Return the offset that the options give for a read partition. Raise ConfigError if they leave it out."""
+    """Return the offset that the options give for a read partition. Raise ConfigError if the options omit the
+    partition."""
     queue, topic = log.queue, log.topic.name
     place: Place | None = places.get((topic, partition)) if isinstance(places, Mapping) else places
     match place:
@@ -70,8 +71,8 @@ def batches_from(
 ) -> Iterator[PlannedBatch]:
     """Yield the batches of a read partition from ``offset`` to ``end`` (exclusive; None: the queue's end).
 
-    If retention has deleted batches from ``offset`` on, raise DataLossError with ``fail_on_data_loss``, else begin at
-    the first existing batch.
+    If retention has deleted the batch at ``offset``: raise DataLossError if ``fail_on_data_loss`` is true, otherwise
+    begin at the first existing batch.
     """
     if end is not None and offset >= end:
         return iter(())
@@ -108,7 +109,8 @@ def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch
     try:
         topic = topics.get(options.topic)
     except TopicNotFoundError:
-        # If the topic's configuration is lost with its queue, list the default path of a new topic.
+        # The topic's configuration may be lost together with its queue. In this case, list the path that a new topic
+        # would get.
         settings = topics.settings
         path = check_path(f"{settings.key_prefix}{settings.section(BatchSettings).cluster}/topics/{options.topic}")
         topic = Topic(options.topic, 1, path, settings.section(BatchSettings).hashing)
@@ -152,7 +154,7 @@ def tasks_of(
     min_tasks: int | None,
     index_of: Callable[[PlannedBatch], BatchIndex],
 ) -> list[tuple[PlannedBatch, ...]]:
-    """Divide batches among tasks, in order. Each task has batches, or parts of one, of a single read partition.
+    """Divide batches among tasks, in order. A task reads whole batches, or a part of a batch, from one read partition.
 
     A task has at most ``max_bytes``, or a single larger Message. ``index_of`` is called only for batches that must be
     divided.

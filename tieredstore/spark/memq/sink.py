@@ -1,4 +1,5 @@
-"""Writers of topics of batches: tasks store objects, and the driver appends each epoch to the queue once.
+"""Writers of topics of batches: tasks store objects, and the driver appends the batches of each epoch (micro-batch) to
+the queue once.
 
 Separate from ``data_source``, which imports this module only for writing queries: Spark imports ``data_source``
 whenever it searches for data sources.
@@ -63,8 +64,8 @@ class _TopicWriter:
                     _add(batches, batch)
                 return EpochMessage(query, epoch, task, batches.finish())
             except BaseException:
-                # No queue entry will ever name these batches, because Spark retries the task with new batches or the
-                # query fails. So delete them.
+                # Delete the batches of this failed attempt. A retry of the task stores new batches, so no queue entry
+                # will ever name the old ones.
                 batches.discard()
                 raise
 

@@ -1,8 +1,8 @@
 """The stream reader of a topic of batches.
 
-Its offset in a checkpoint is ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``: the next offset of
-each read partition. The end of the first batch also has ``initialOffsets``, because after a restart Spark asks again
-where the stream began. Separate from ``data_source``, which imports this module only for streams.
+The stream's offset in a checkpoint is ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``: the next
+offset of each read partition. The end of the first batch also has ``initialOffsets``, because after a restart Spark
+asks again where the stream began. Separate from ``data_source``, which imports this module only for streams.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _Offset = Annotated[int, Strict(), Field(ge=0)]
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a topic trigger by trigger. ``clock`` returns monotonic seconds.
 
-    Spark plans in a process beside the driver. If there are no new batches, planning looks again after a second.
+    Spark calls this object in a separate process to plan. If there are no new batches, it looks again after a second.
     """
 
     def __init__(self, options: TopicOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -129,8 +129,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> BatchLog:
         topics = topics_of(self._options.store)
         topic = topics.get(self._options.topic)
-        # Read the topic each time, because read partitions may be added. Open a new BatchLog only if the topic has
-        # changed.
+        # Look the topic up each time, because it may get more read partitions. Open a new BatchLog only if the topic
+        # has changed.
         if self._log is None or self._log.topic != topic:
             self.stop()
             self._log = BatchLog(topics, topic)
@@ -181,9 +181,7 @@ def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """A checkpoint: the next offset of each read partition. ``initial`` has the offsets at the start of the first
-    batch.
-    """
+    """A checkpoint: the next offset of each read partition. ``initial`` holds the offsets at which the stream began."""
 
     version: Literal[1]
     topic: str

@@ -66,11 +66,10 @@ def _loss(batch: PlannedBatch, options: TopicOptions) -> DataLossError:
 def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task as Arrow batches, none of them empty.
 
-    Memory holds a few objects of the task. With ``sortByKey`` it holds all rows of the task.
+    The task holds a few stored objects in memory. With ``sortByKey`` it holds all its rows in memory.
     """
     spare_modules()
-    # Spark runs one task, with an InputPartition of its own class, even for a plan without tasks. Return no rows for
-    # it.
+    # For a plan without tasks, Spark runs one task with a plain InputPartition. Return no rows for that task.
     if not isinstance(task, MemqTask):
         return iter(())
     reading = _Reading(options)
@@ -179,9 +178,7 @@ class _Reading:
 
 
 class MemqReader(DataSourceReader):
-    """Reads the batches that the options of a batch query select. A process beside the driver resolves the options
-    once.
-    """
+    """Reads the batches that the options of a batch query select. The planning process resolves the options once."""
 
     def __init__(self, options: TopicOptions) -> None:
         self._options = options

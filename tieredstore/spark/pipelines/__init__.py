@@ -1,1 +1,2 @@
-"""Pipelines as streaming queries: offset windows are written by tasks, committed and published by the driver."""
+"""Pipelines as streaming queries. Tasks write offset windows (ranges of a partition's offsets); the driver commits and
+publishes them."""

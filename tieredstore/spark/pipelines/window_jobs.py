@@ -1,8 +1,8 @@
 """Spark jobs that write offset windows, with one task per window.
 
-The setting ``frame`` names a user's function from DataFrame to DataFrame. Records then become Spark rows, the function
-changes them, and its result is written by windows. One task reads a whole window and must get all its rows back in
-order, so the function may only use narrow transformations. A violation raises an error before anything is committed.
+The setting ``frame`` names a user's function that takes a DataFrame of records and returns the DataFrame to write. The
+task that reads a window must get all rows of the window back in order, so the function may only use narrow
+transformations. A violation raises an error before anything is committed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 
 
 class WindowJobs:
-    """Prepares offset windows in Spark tasks. If the settings name a ``frame`` function, records pass through it."""
+    """Writes the files of offset windows in Spark tasks. If the settings name a ``frame`` function, the records pass
+    through it."""
 
     def __init__(self, spark: SparkSession, file: str, own: PipelineSettings, store: ObjectStore) -> None:
         """``file`` is the settings file, which tasks read too."""
@@ -78,7 +79,7 @@ class WindowJobs:
     def write(self, tasks: Sequence[WindowTask]) -> Batch:
         """Write the offset windows of these tasks. In each partition, stop at the first unreadable offset.
 
-        With a ``frame`` function, write all windows or none.
+        If the settings name a ``frame`` function, this writes all windows or none.
         """
         if self._frame is not None:
             framed = FrameJob(self._file, self._fingerprint, tuple(tasks))
@@ -126,7 +127,7 @@ class WindowJobs:
                 errors.append(error)
         if errors:
             self._discard(outcomes)
-            # Prefer a permanent error, because it tells the user more than a transient error.
+            # Prefer an error that no retry can cure, because it tells the user more than a transient error.
             raise min(errors, key=lambda error: error.retryable)
         return outcomes
 
@@ -150,7 +151,8 @@ _MICROSECONDS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class FrameJob:
-    """The offset windows of a batch, on their way into and out of the user's ``frame`` function. Picklable."""
+    """The part of a Spark job that passes the records of offset windows through the user's ``frame`` function.
+    Picklable."""
 
     file: str
     fingerprint: str
@@ -159,9 +161,10 @@ class FrameJob:
     def rows(
         self, numbers: DataFrame, frame: Callable[[DataFrame], object]
     ) -> tuple[DataFrame, Callable[[], list[int]]]:
-        """Return a DataFrame of reports, one per offset window, from a DataFrame of task numbers.
+        """Return a DataFrame with a report for each offset window. Its input is a DataFrame of task numbers.
 
-        Also return a function that, after the job, returns the number of records of each window before the frame.
+        The second result is a function. Called after the job, it returns the number of records of each window before
+        the ``frame`` function.
         """
         observed = Observation()
         records = numbers.mapInArrow(self.read, RECORDS).observe(observed, *map(_count_of, self.tasks))
@@ -176,7 +179,7 @@ class FrameJob:
         return framed.mapInArrow(self.write, SCHEMA), read
 
     def read(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the offset windows with these numbers, one window after the other."""
+        """Yield the records of the offset windows whose numbers are in ``batches``, one window after the other."""
         spare_modules()
         for batch in batches:
             numbers: list[int] = batch.column(0).to_pylist()
@@ -204,7 +207,7 @@ class FrameJob:
         return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
 
     def _pieces(self, batches: _Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield rows with the number of their offset window, in the order in which they come."""
+        """Yield rows together with the number of their offset window, in the order of the input."""
         known = _Windows([task.window for task in self.tasks])
         for batch in batches:
             if not batch.num_rows:
@@ -242,8 +245,8 @@ class _Windows:
             starts.sort()
 
     def number(self, topic: str, partition: int, offset: int | None) -> int:
-        """Return the number of the record's offset window in the job. Raise InvalidValueError for a record of no
-        window.
+        """Return the number of the offset window that contains the record. Raise InvalidValueError if no window of the
+        job does.
         """
         starts = self._of.get((topic, partition), [])
         at = bisect_right(starts, (offset, len(self._windows))) - 1 if offset is not None else -1
@@ -271,11 +274,11 @@ def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
 def join_results(
     windows: Sequence[Window], written: Sequence[Written], read: Sequence[int], store: ObjectStore
 ) -> list[Written]:
-    """Return the results of all offset windows. Records that the frame dropped count as filtered.
+    """Return the results of all offset windows. Records that the user's ``frame`` function dropped count as filtered.
 
-    ``read`` has the number of records of each window before the frame. If rows of a window came from several tasks, or
-    mixed with rows of other windows, raise InvalidValueError and discard the prepared files (uploaded, not yet
-    visible).
+    ``read`` has the number of records of each window before the ``frame`` function. If rows of a window came from
+    several tasks, or mixed with rows of other windows, raise InvalidValueError and discard the prepared files
+    (uploaded, not yet visible).
     """
     by_start: defaultdict[tuple[str, int, int], list[Written]] = defaultdict(list)
     for one in written:

@@ -1,4 +1,4 @@
-"""Planning for the stream of offset windows: which windows of a pipeline are due, and where to read their records."""
+"""Planning of a pipeline's offset windows: which windows to write now, and where to read their records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _SIZES_HOLD_S: Final = 60.0
-"""Seconds until sizes of earlier offset windows are read again from the commit log."""
+"""Seconds after which the sizes of earlier offset windows are read from the commit log again."""
 
 
 class Planning:
@@ -55,15 +55,15 @@ class Planning:
     def fix(self) -> None:
         """Let all later plans end at the records that are present now.
 
-        The progress is read before the snapshot of the logs, so that the snapshot reaches at least as far.
+        Read the progress before the snapshot of the logs, so that the snapshot reaches at least as far as the progress.
         """
         if self._positions is None:
             self._positions = dict(self._read_log())
         self._fixed = self._planner.snapshot()
 
     def next(self, start: Json) -> Json:
-        """Return the Spark offset after the due offset windows. Return ``start`` if no window is due or the source
-        is unavailable.
+        """Return the Spark offset that lists the offset windows to write now. Return ``start`` if there are none or the
+        source is unavailable.
         """
         try:
             windows = self._find_due(start)
@@ -80,8 +80,8 @@ class Planning:
         if self._last is not None and self._last[0] == end:
             return self._last[1]
         refuse_newer_offsets(PIPELINE_OFFSETS, end)
-        # After a restart Spark repeats the last batch. Leave out its committed offset windows, because their records
-        # may be deleted by now.
+        # After a restart Spark repeats the last batch. Skip the offset windows that are already committed, because
+        # their records may have been deleted since.
         windows = find_unwritten([Window(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
 
@@ -114,8 +114,8 @@ class Planning:
         return self._positions
 
     def _learn_sizes(self, positions: dict[TopicPartition, Progress], tasks: Sequence[WindowTask]) -> None:
-        """If a backlog must be cut into offset windows by size, read the sizes of earlier windows from the commit
-        log.
+        """Read the sizes of earlier windows from the commit log, if a backlog must be divided into offset windows by
+        size.
         """
         counts = Counter((task.window.topic, task.window.partition) for task in tasks)
         behind = [where for where, count in counts.items() if count > 1]
@@ -134,7 +134,8 @@ class Planning:
 
 
 def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Planning:
-    """Make the planning for a settings file's pipeline. ``opened`` closes its resources."""
+    """Make the planning for the pipeline of a settings file. The caller closes ``opened``, which holds the open
+    resources."""
     pipeline = load_pipeline(locate(file))
     parts = opened.enter_context(open_parts(pipeline))
     planner = Planner(pipeline, parts.source, clock=clock)
@@ -151,10 +152,10 @@ def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Pla
 def whole_plan(
     pipeline: Pipeline, parts: Parts, positions: Mapping[TopicPartition, Progress]
 ) -> tuple[WindowTask, ...] | None:
-    """Plan everything present now after ``positions``. Return None if that is more than one batch, or if planning
-    fails.
+    """Plan all records that are present now, from ``positions`` on. Return None if they need more than one batch, or if
+    planning fails.
 
-    After a failure, Spark's planning process meets the same error and reports it.
+    Planning errors are not raised here: Spark's planning process will meet the same error and report it.
     """
     try:
         with closing(Planner(pipeline, parts.source)) as planner:

@@ -1,6 +1,6 @@
 """The driver's side of each batch: a Spark job writes the offset windows, then the driver commits and publishes them.
 
-In a run that ends (``once``), the windows of the first batch are written while Spark still starts its stream.
+In a run with ``once``, the driver begins to write the first batch while Spark is still starting the stream.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OUTPUT: Final = "output"
 
 
 class _Away:
-    """Failures of source and output at the last check, made while there was nothing to write."""
+    """Failures of source and output at the last check. The check runs while there is nothing to write."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -125,7 +125,7 @@ class WindowSink:
     def begin(self) -> None:
         """Take over from an earlier driver, and publish what it committed.
 
-        Until output and source have answered, the process may be stopped at once.
+        While this waits for the output and the source to answer, a signal ends the process at once.
         """
         with self._lock:
             with nothing_under_way():
@@ -181,7 +181,8 @@ class WindowSink:
             ahead.close()
 
     def stop(self, deadline: Deadline) -> bool:
-        """Accept no more batches, and wait for the running one. Return True if it has ended by the deadline."""
+        """Accept no more batches, and wait for the running batch. Return True if that batch has ended by the
+        deadline."""
         self._stopping.set()
         if not self._lock.acquire(timeout=max(0.0, deadline.remaining_s())):
             return False
@@ -193,8 +194,8 @@ class WindowSink:
         self._stopping.clear()
 
     def mark_published(self, *, idle_s: float) -> None:
-        """Record that everything is published, if nothing was written for ``idle_s``. Raise FencedError if there is
-        another driver.
+        """Record that all output is published, if nothing was written for ``idle_s``. Raise FencedError if another
+        driver has taken over.
 
         The check for another driver runs from time to time, even if there is nothing to record.
         """
@@ -218,7 +219,8 @@ class WindowSink:
     def measure(self) -> None:
         """Update the count of unwritten records from time to time, except while a batch is running.
 
-        The planner is another process. If the source is unavailable, the driver notices it only here.
+        Planning runs in another process, so this measurement is the only place where the driver notices an unavailable
+        source.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -243,7 +245,8 @@ class WindowSink:
         try:
             self._runner.measure()
         except TieredStoreError as error:
-            # Only log the error: the planner decides whether it ends the query.
+            # Only log the error, because the planning process meets the same error and decides whether to end the
+            # query.
             _logger.info("could not count unwritten records: %s", error)
             if error.retryable:
                 self._away.note_failure(_SOURCE, error)
@@ -275,7 +278,7 @@ class WindowSink:
                 return outcome
 
     def _write_rest(self, tasks: Sequence[WindowTask]) -> bool:
-        """Write the offset windows that are not yet written; return False if there are none."""
+        """Write those offset windows of the tasks that are not yet written. Return False if all are written."""
         by_end = {(task.window.topic, task.window.partition, task.window.stop): task for task in tasks}
         rest = [
             by_end[window.topic, window.partition, window.stop].between(window.start, window.stop)
@@ -298,8 +301,8 @@ _CANCELLING_S: Final = 0.2
 
 
 class AheadBatch:
-    """Offset windows that a thread writes ahead, in Spark jobs of ``group``. The caller must call either ``take`` or
-    ``close``.
+    """Offset windows that a thread writes before Spark asks for them, in Spark jobs of ``group``. The caller must call
+    either ``take`` or ``close``.
     """
 
     def __init__(
@@ -320,9 +323,10 @@ class AheadBatch:
         self._thread.start()
 
     def take(self, tasks: Sequence[WindowTask]) -> Batch | None:
-        """Return the result if it is for exactly these offset windows; otherwise discard it and return None.
+        """Return the result of writing ahead if it is for exactly the offset windows of ``tasks``; otherwise discard it
+        and return None.
 
-        Waits for the job, and raises its error. Stopping the query ends the job.
+        This waits for the job, and raises the job's error. Stopping the query ends the job.
         """
         if [task.window for task in tasks] != [task.window for task in self._tasks]:
             self.close()

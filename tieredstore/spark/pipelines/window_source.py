@@ -1,4 +1,4 @@
-"""The stream of a pipeline's due offset windows. Each row is a task: a window and where to read its records.
+"""The Spark stream that feeds a pipeline. Each row is a task: an offset window to write and where to read its records.
 
 Spark plans in a separate process, which takes a second or more to start. So for a run with ``once``, the driver plans.
 The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same windows. The
@@ -35,7 +35,7 @@ FORMAT: Final = "tieredstore_windows"
 FILE: Final = "pipeline"
 """Option with the name of the settings file."""
 PLAN: Final = "plan"
-"""Option with all offset windows of a run with ``once``, if the driver could plan them ahead."""
+"""Option that holds all offset windows of a run with ``once``, if the driver could plan them before the run."""
 TASK: Final = "task"
 """Column with a packed task."""
 
@@ -68,8 +68,8 @@ class _Tasks(InputPartition):
 class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans offset windows trigger by trigger. ``clock`` returns monotonic seconds.
 
-    For ``outage.seconds``, an unavailable store or broker is not an error, but no window is due. If ``plan`` is set,
-    the driver has planned everything, and the reader makes no request.
+    While a store or broker is unavailable, the reader plans no window, and raises an error only after
+    ``outage.seconds``. If ``plan`` is set, the driver has planned everything, and the reader makes no request.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return WindowReader, (self._file, self._given)
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
-        """Return an offset without offset windows. Progress is looked up when the first windows are planned."""
+        """Return a Spark offset without offset windows. The pipeline's progress is read later, when the first windows
+        are planned."""
         return {"version": PIPELINE_OFFSETS.version, "windows": []}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -95,7 +96,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002, N802
-        """Return an offset with the offset windows that are due now, or ``start`` if none are."""
+        """Return a Spark offset that lists the offset windows to write now, or ``start`` if there are none."""
         if self._given is not None:
             return self._given.end if self._given.tasks else start
         with one_sentence():
@@ -129,8 +130,8 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> Planning:
         if self._planning is None:
-            # This module imports stores, Arrow and the Kafka client, and many processes never plan. So import it only
-            # here.
+            # Import only here: ``window_planning`` loads stores, Arrow and the Kafka client, and many processes never
+            # plan.
             from tieredstore.spark.pipelines.window_planning import planning_of  # noqa: PLC0415
 
             self._planning = planning_of(self._file, self._open, self._clock)

@@ -57,7 +57,8 @@ class WindowTask:
     splits: tuple[WindowSplit, ...]
 
     def between(self, start: int, stop: int) -> WindowTask:
-        """Return the task for a part of the offset window; records of the splits outside it are skipped."""
+        """Return the task for the offsets ``start`` to ``stop`` (exclusive) of the window. Reading skips the other
+        records of the splits."""
         return WindowTask(replace(self.window, start=start, stop=stop), self.splits)
 
 
@@ -120,13 +121,14 @@ def error_named(name: str, sentence: str) -> TieredStoreError:
 
 
 def error_within(error: BaseException) -> TieredStoreError | None:
-    """Return our error that failed a worker; Spark's error contains its class and text. None if it is not ours."""
+    """Return the TieredStoreError that failed a Spark worker, made from the class and text in Spark's error; None if it
+    was another error."""
     ours = _OURS.search(str(error))
     return error_named(ours[1], ours[2]) if ours else None
 
 
 def pack(value: object) -> bytes:
-    """Pickle a value for another process of the same application, as Spark does."""
+    """Pickle a value for another process of the same Spark application."""
     data: bytes = _pickle.dumps(value)
     return data
 
@@ -137,7 +139,8 @@ def unpack(data: bytes | bytearray) -> Any:
 
 
 def locate(file: str) -> Path:
-    """Return the path of a settings file: as named on the driver, or among the files that Spark ships."""
+    """Return the path of a settings file: the path on the driver if it exists, otherwise the copy that Spark ships to
+    its workers."""
     path = Path(file)
     if path.exists():
         return path

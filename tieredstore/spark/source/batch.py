@@ -45,7 +45,7 @@ class BatchReader(DataSourceReader):
         self._bounds: Bounds | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Resolve the offsets, and divide them among tasks."""
+        """Find the offsets to read, and divide them among tasks."""
         spare_modules()
         with one_sentence():
             return self._plan()
@@ -72,7 +72,7 @@ class BatchReader(DataSourceReader):
         return self._options.max_split_bytes
 
     def _narrow(self, windows: dict[TopicPartition, OffsetWindow]) -> dict[TopicPartition, OffsetWindow]:
-        """Restrict the windows to offsets that Spark's filters may let through."""
+        """Restrict the offset ranges to offsets that may match Spark's filters."""
         bounds = self._bounds
         if bounds is None:
             return windows
@@ -82,9 +82,9 @@ class BatchReader(DataSourceReader):
 class PushdownBatchReader(BatchReader):
     """A batch reader that skips data which Spark's filters exclude. Spark still checks every row.
 
-    A separate class, because Spark rejects readers with ``pushFilters`` if its configuration forbids pushdown. Users
-    must enable pushdown by an option, because Spark caches the tasks for a DataFrame's last filters and reuses them for
-    other queries of the same DataFrame.
+    This is a separate class, because Spark rejects readers with ``pushFilters`` if its configuration forbids pushdown.
+    Users must enable pushdown by an option, because it has a pitfall: Spark reuses the tasks for a DataFrame's last
+    filters in later queries of the same DataFrame.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -103,8 +103,8 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds that include all rows that match Spark's filters. The bounds may include more rows, because Spark checks
-    each row again.
+    """Bounds of topic, partition, offset and time. They include all rows that match Spark's filters, and possibly more,
+    because Spark checks each row again.
 
     - ``topics`` and ``partitions``: allowed values, None for any. A topic must start with all ``beginnings``.
     - ``first_partition`` to ``stop_partition``, ``first_offset`` to ``stop_offset``: ranges, their ends exclusive.
@@ -142,9 +142,7 @@ class Bounds:
         return of_topic and begun and named and self.first_partition <= partition < self.stop_partition
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the part of the offsets ``start`` to ``stop`` (exclusive) within the bounds; an empty range if
-        there is none.
-        """
+        """Return the part of the range ``start`` to ``stop`` (exclusive) that is within the bounds. It may be empty."""
         first, last = max(start, self.first_offset), min(stop, self.stop_offset)
         return (first, last) if first < last else (start, start)
 
@@ -159,7 +157,7 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
     """Return the bounds of all ``filters``. Filters on columns other than topic, partition, offset and timestamp are
     ignored.
     """
-    # Spark applies every filter again, so ignoring an unknown filter costs time but gives no wrong row.
+    # Ignore unknown filters. This costs time but gives no wrong row, because Spark applies every filter again.
     bounds = Bounds()
     for one in filters:
         match one:
@@ -183,8 +181,8 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
 
 
 def _among(column: str, values: Sequence[object]) -> Bounds:
-    """Return bounds of the rows with one of ``values`` in the column. The column is never null, so a null matches no
-    row.
+    """Return bounds that include all rows with one of ``values`` in the column. A null among the values matches
+    no row.
     """
     match column:
         case "topic" if topics := _all(values, str):
@@ -202,7 +200,7 @@ def _among(column: str, values: Sequence[object]) -> Bounds:
 
 
 def _from(column: str, value: object, *, beyond: bool) -> Bounds:
-    """Return bounds of the rows with at least ``value``. With ``beyond``, the rows have more than ``value``."""
+    """Return bounds of the rows whose column is at least ``value``, or with ``beyond`` greater than ``value``."""
     match column, value:
         case "partition", int():
             return Bounds(first_partition=value + beyond)
@@ -216,7 +214,7 @@ def _from(column: str, value: object, *, beyond: bool) -> Bounds:
 
 
 def _upto(column: str, value: object, *, beyond: bool) -> Bounds:
-    """Return bounds of the rows with less than ``value``. With ``beyond``, the rows have at most ``value``."""
+    """Return bounds of the rows whose column is less than ``value``, or with ``beyond`` at most ``value``."""
     match column, value:
         case "partition", int():
             return Bounds(stop_partition=value + beyond)

@@ -1,4 +1,4 @@
-"""User functions over records that run in the task that decodes the records. Only their results reach the JVM."""
+"""Users' functions over records. They run in the task that decodes the records, so only their results reach the JVM."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _TASK_BYTES: Final = 64 * _MIB, 256 * _MIB
-"""Default bytes of a log per task, minimum and maximum. A task costs Spark some 10 ms of processor time. Records do
-not reach the JVM, so tasks may be larger than those of the source.
+"""Default bytes of a log per task, minimum and maximum. Tasks may be larger than those of the format ``tieredstore``,
+because the records do not reach the JVM. Each task costs Spark some 10 ms of processor time.
 """
 
 _TASKS_A_CORE: Final = 2
@@ -46,20 +46,19 @@ def map_records(
     iterator of Arrow batches, and yields Arrow batches. Only its results reach the JVM. Spark pickles the function like
     its own user functions. A retried task passes the same records.
 
-    ``options`` are those of the source, as text, boolean or number; None leaves one out. The option ``columns`` selects
-    the columns of the input. Losses, isolation and the order of bucket and broker are as in the source. Nothing is
-    planned before a Spark action. Tasks may read up to 256 MiB, more than in the source, if each core still gets two;
-    the option ``maxSplitBytes`` overrides this.
+    ``options`` are the options of the format ``tieredstore``, as text, boolean or number; an option that is None is
+    left out. The option ``columns`` selects the function's input columns. A task may read up to 256 MiB if each core
+    still gets two tasks; the option ``maxSplitBytes`` overrides this. Nothing is planned before a Spark action.
 
-    ``schema`` is Spark's, Arrow's or a DDL text (``"n long, total double"``). Raises ConfigError for invalid options.
-    If the function yields other columns than the schema's, its task fails with an error that names them.
+    ``schema`` is a schema of Spark or Arrow, or a DDL text (``"n long, total double"``). Raises ConfigError for invalid
+    options. If the function yields other columns than the schema's, its task fails with an error that names them.
     """
     _check_arguments(spark, function)
     mapped = MappedRows(function, schema_of(schema))
     texts = {name: _option_text(value) for name, value in options.items() if value is not None}
     with one_sentence():
         _check_options(parse_options(texts, streaming=False))
-    # Give each source a unique name, because Spark rebuilds plans by it.
+    # Give each source a unique name, because Spark finds the source again by its name when it rebuilds a plan.
     source = source_class(mapped, f"{TieredStoreDataSource.name()}_map_{next(_numbers)}", _cores(spark))
     spark.dataSource.register(source)
     return spark.read.format(source.name()).options(**texts).load()
@@ -90,9 +89,9 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
 
 
 class MappedReader(BatchReader):
-    """Plans like the source, and yields the function's results for each task's records.
+    """Plans a query like the format ``tieredstore``. Each task yields the function's results for its records.
 
-    With ``cores``, tasks are larger than the source's, as long as each core gets two tasks.
+    With ``cores``, tasks are larger than those of the format ``tieredstore``, as long as each core gets two tasks.
     """
 
     def __init__(self, options: SourceOptions, mapped: MappedRows, cores: int | None = None) -> None:
@@ -129,7 +128,8 @@ def _check_arguments(spark: object, function: object) -> None:
 
 
 def _cores(spark: SparkSession) -> int | None:
-    """Return how many tasks the cluster runs in parallel; None for a client of Spark Connect, which cannot know."""
+    """Return how many tasks the cluster runs in parallel; None for a client of Spark Connect, because it cannot know
+    the number."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkException:

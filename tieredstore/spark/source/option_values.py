@@ -1,6 +1,6 @@
 """Declarations of query options, and parsers of their texts.
 
-JSON formats and precedence are those of Spark's Kafka source.
+The JSON formats, and the precedence of options, are the same as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Parse: TypeAlias = Callable[[str, str], _Value]
 
 @dataclass(frozen=True)  # with slots, Python 3.11 cannot instantiate Option[...]
 class Option(Generic[_Value_co]):
-    """An option of a source. The tables of the docs are generated from it, too."""
+    """An option of a Spark data source. The tables of options in the docs are generated from these objects."""
 
     name: str
     parse: Parse[_Value_co]
@@ -53,7 +53,7 @@ class Option(Generic[_Value_co]):
     query: Literal["both", "batch", "stream"] = "both"
     """The kind of query that may have the option."""
     kafka: str = ""
-    """How the option differs from that of Spark's Kafka source."""
+    """How the option differs from the option of the same name in Spark's Kafka source."""
 
 
 class OptionTexts:
@@ -83,7 +83,7 @@ def boolean(name: str, text: str) -> bool:
 
 
 def choice(*allowed: _Word) -> Parse[_Word]:
-    """Return a parser of these lower-case words, in any case."""
+    """Return a parser that accepts the ``allowed`` words in upper or lower case."""
 
     def parse(name: str, text: str) -> _Word:
         for word in allowed:
@@ -176,7 +176,7 @@ def topic_ids(name: str, text: str) -> Mapping[str, Uuid]:
 
 
 def columns_among(every: Sequence[str]) -> Parse[frozenset[str]]:
-    """Return a parser of some column names out of ``every``, in any case."""
+    """Return a parser of column names. It accepts the names in ``every``, in upper or lower case."""
     known = {name.lower(): name for name in every}
 
     def parse(name: str, text: str) -> frozenset[str]:
@@ -238,7 +238,7 @@ def _of_partitions(name: str, text: str, low: int, example: str) -> dict[TopicPa
 
 
 def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
-    """Return a JSON number as int. Also accept a text with a number, as Spark does."""
+    """Return a JSON number as int. Like Spark, this also accepts a number in quotes."""
     if isinstance(number, str) and _WHOLE.fullmatch(number):
         number = int(number)
     # True is an int in Python, but not a number in JSON, so refuse it.
@@ -249,7 +249,8 @@ def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
 
 
 def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # In JSON the last of repeated names would count. Two offsets for a partition are a mistake, so refuse them.
+    # Python's parser would use the last of several equal names. Refuse them, because two offsets for a partition are a
+    # mistake.
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError
@@ -258,7 +259,7 @@ def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 _EARLIEST: Final = -2
 _ENDS: Final[Mapping[int, Place]] = {_EARLIEST: Earliest(), -1: Latest()}
-"""Numbers that stand for the ends of the log among the offsets of an option."""
+"""Special offsets in an option: -2 stands for the earliest offset, -1 for the latest."""
 
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-2}}'
 _TIMES_EXAMPLE: Final = '{"topicA":{"0":1735689600000,"1":1735689600000}}'
@@ -340,7 +341,7 @@ def _check_numbers(
         raise ConfigError(f"{one} names {topic}-{partition} and {other} does not: both must name the same partitions")
     for (topic, partition), place in first.items():
         start, end = _number(place), _number(last[topic, partition])
-        # `earliest` and `latest` become offsets only when the log is read.
+        # Skip the check for `earliest` and `latest`, because they become offsets only when the log is read.
         if start is not None and end is not None and end < start:
             raise ConfigError(
                 f"{topic}-{partition} would start at {start} ({start_name}), after its end at {end} ({end_name})"

@@ -1,6 +1,6 @@
 """The options of the format ``tieredstore``. They are checked before any request.
 
-They are options of Spark's Kafka source, options of ours, and settings of the store.
+The options are those of Spark's Kafka source, options that only this format has, and settings of the store.
 """
 
 from __future__ import annotations
@@ -199,15 +199,15 @@ REFUSED_OF_KAFKA: Final = {
     "kafka.key.deserializer": "keys are bytes; decode them in the query",
     "kafka.value.deserializer": "values are bytes; decode them in the query",
 }
-"""Kafka properties that Spark's Kafka source refuses too, each with the way out."""
+"""Kafka properties that this format refuses, as Spark's Kafka source does. Each has a text about what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The options of one query. Frozen and picklable; its repr shows no secret.
 
-    ``kafka`` has the client's properties without the prefix ``kafka.``, or None to read only the bucket. ``topic_ids``
-    choose between topics of one name. Limits are None if absent.
+    ``kafka`` has the Kafka client's properties without the prefix ``kafka.``, or None to read only the bucket.
+    ``topic_ids`` choose between several topics with the same name. A limit is None if the query does not set it.
     """
 
     selection: Selection
@@ -230,7 +230,7 @@ class SourceOptions:
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Parse the options of a batch query or stream; names match in any case.
 
-    Raises a ConfigError of one sentence that names the wrong option. Warns of options without effect.
+    This raises a ConfigError that names the wrong option, and logs a warning about options without effect.
     """
     properties = store_properties(options)
     texts = OptionTexts(options)
@@ -265,10 +265,10 @@ def columns_of(
     wanted: Option[frozenset[str] | None] = _COLUMNS,
     every: Sequence[str] = KAFKA_ROWS.columns,
 ) -> tuple[str, ...]:
-    """Return the requested columns of ``every``, in that order, by the option ``wanted``.
+    """Return the columns that the option ``wanted`` requests, in the order of ``every``.
 
-    The option ``includeHeaders`` adds the headers. Raises ConfigError for unknown columns, or if ``wanted`` has headers
-    but ``includeHeaders`` is false.
+    The option ``includeHeaders`` adds the column ``headers``. Raises ConfigError for unknown columns, or if ``wanted``
+    names ``headers`` but ``includeHeaders`` is false.
     """
     texts = OptionTexts(options)
     headers, chosen = texts.get(INCLUDE_HEADERS), texts.get(wanted)
@@ -282,7 +282,8 @@ def columns_of(
 def check_kind_of_query(
     texts: OptionTexts, batch_only: Sequence[Option[object]], stream_only: Sequence[Option[object]], *, streaming: bool
 ) -> None:
-    """Raise ConfigError for a stream with options of batches. Warn for a batch query with options of streams."""
+    """Raise ConfigError if a stream has options of batch queries. Log a warning if a batch query has options of
+    streams."""
     if streaming and (ends := texts.names_given(batch_only)):
         raise ConfigError(
             f"the option {ends[0]} is for batch queries: a stream has no end; end it by trigger(availableNow)"
@@ -326,7 +327,7 @@ def _topic_ids(texts: OptionTexts, selection: Selection) -> Mapping[str, Uuid]:
         case Assign(partitions=assigned):
             selected = {topic for topic, _ in assigned}
         case _:
-            # The topics of a pattern are known only after a listing, so skip the check.
+            # Skip the check, because the topics that match the pattern are known only after a listing.
             selected = set(ids)
     if surplus := sorted(set(ids) - selected):
         raise ConfigError(f"the option topicIds names {', '.join(surplus)}, not among the topics to read")
@@ -355,8 +356,8 @@ def store_properties(
     """Return the store's settings among the options, without their prefix.
 
     Raises ConfigError for an option that is neither in ``own`` nor a setting. The error suggests names from ``own`` and
-    ``also``, or has a reason from ``not_ours``. Spark passes names in lower case, so ids of key pairs get their case
-    back from ``encryption.key.pairs``.
+    ``also``, or gives a reason from ``not_ours``. Spark passes all names in lower case, so the original case of key
+    pairs' ids is taken from ``encryption.key.pairs``.
     """
     given = {name.lower(): text for name, text in options.items()}
     known = {name.lower() for name in own}
@@ -383,7 +384,7 @@ def warn_of(names: list[str], why: str) -> None:
 
 def _is_setting(name: str, open_names: bool) -> bool:
     if open_names and name.startswith("storage."):
-        return True  # the setting belongs to a user's own store class, which checks it itself
+        return True  # the user's own store class defines and checks this setting
     return is_core_name(name) or name.startswith(tuple(FAMILIES)) or pair_id(name) is not None
 
 

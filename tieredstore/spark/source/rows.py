@@ -1,6 +1,6 @@
 """The rows of our Spark sources: their schemas, and their conversion from decoded records without copying values.
 
-Also the results of a user's function over records, which runs in the task that decodes them.
+This module also converts the results of a user's function over records, which runs in the task that decodes them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructF
 """Type of the column ``headers``."""
 
 OutOfRange: TypeAlias = Literal["fail", "null"]
-"""What to do with a timestamp that Spark cannot hold (64 bits of microseconds)."""
+"""What to do with a timestamp outside Spark's range (64 bits of microseconds): fail or replace it by null."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
     """The columns of a source, and the decoder's names for them.
 
-    ``of_batch`` names the columns with one value per batch; the caller adds them, the decoder does not have them. If a
-    query requests no other columns, the decoder reads the column ``counted``, so that rows can be counted.
+    ``of_batch`` names the columns that the caller adds with one value per batch, because the decoder does not provide
+    them. If a query requests only these columns, the decoder reads the column ``counted``, so that rows can be counted.
     """
 
     types: Mapping[str, DataType]
@@ -128,7 +128,7 @@ class RowShape:
         return tuple(wanted) or (self._layout.counted,)
 
     def convert(self, records: pa.RecordBatch, *of_batch: str | int | None) -> pa.RecordBatch:
-        """Return rows made of ``records``, which have at least ``decoder_columns``. Keys and values are not copied.
+        """Convert ``records``, which must have at least ``decoder_columns``, to rows. Keys and values are not copied.
 
         ``of_batch`` has a value for each column in the layout's ``of_batch``, in order.
         """
@@ -180,8 +180,8 @@ class RowShape:
 
 
 def _spark_headers(headers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return headers in Spark's type. As in Spark's Kafka source, records without headers have null. Copies no keys
-    or values.
+    """Return headers in Spark's type, without copying keys or values. Like Spark's Kafka source, give null to records
+    without headers.
     """
     assert isinstance(headers, pa.ListArray)
     assert isinstance(kind, pa.ListType)
@@ -227,8 +227,8 @@ def schema_of(schema: StructType | pa.Schema | str) -> StructType:
 def apply_function(rows: Iterator[pa.RecordBatch], mapped: MappedRows | None) -> Iterator[pa.RecordBatch]:
     """Yield ``rows``, or the function's results if there is one, with exactly the types that Spark wants.
 
-    An error of this package in ``rows`` is shown as one sentence. An error of the user's function has a traceback
-    without frames of this package.
+    If this package raises an error in ``rows``, Spark shows it as one sentence. If the user's function raises an error,
+    its traceback has no frames of this package.
     """
     if mapped is None:
         return each_in_one_sentence(rows)
@@ -242,10 +242,10 @@ _ENDED: Final = object()
 
 
 class _Result:
-    """The function's results, with a check that they cover all records.
+    """Results of the user's function, with a check that they cover all records.
 
-    If the function raises StopIteration, or catches an error of the records, its rows would seem complete. In both
-    cases this raises an error after the last row.
+    If the function raises StopIteration, or catches an error that reading the records raised, its rows only seem
+    complete. In both cases this raises an error after the last row.
     """
 
     def __init__(self, records: Iterator[pa.RecordBatch]) -> None:
@@ -264,7 +264,8 @@ class _Result:
     def rows(self, result: object) -> Iterator[object]:
         """Return an iterator over a result's rows; raise ConfigError if the result is not an iterator.
 
-        At the end, raise an error of the records that the function has caught, or ConfigError if there was no result.
+        After the last row, raise the error that the function caught while it read the records, or ConfigError if there
+        was no result.
         """
         with one_sentence():
             if result is not _ENDED:

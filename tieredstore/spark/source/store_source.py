@@ -1,4 +1,4 @@
-"""Where Spark queries get a store's settings: a file, options, or both. Also the open stores of a process.
+"""The settings of the store that a Spark query reads, from a file, options or both. Also the open stores of a process.
 
 Spark sends the name of the file to the tasks, but never its contents: each process reads the file itself.
 """
@@ -31,7 +31,8 @@ _PATHS: Final = frozenset(name for group in core_groups() for name, _, kind in p
 class StoreSource:
     """A store's settings: those of ``settings_file``, overridden by ``properties``. Either may be missing.
 
-    Names of properties are the plugin's, with or without ``rsm.config.``. The repr shows no values.
+    The properties have the names of Kafka's tiered storage plugin, with or without ``rsm.config.``. The repr shows no
+    values.
     """
 
     settings_file: str | None
@@ -50,8 +51,8 @@ class StoreSource:
     def load(self) -> Settings:
         """Load the settings in this process; raise ConfigError for missing or invalid settings.
 
-        Relative names, of the file and of paths in ``properties``, are looked up in the working directory, then among
-        the files that Spark ships. Paths inside the file are relative to its folder.
+        The file's name and paths in ``properties`` may be relative. They are looked up in the working directory, then
+        among the files that Spark ships. Paths inside the file are relative to its folder.
         """
         given = {
             name: _locate(name, text) for name, text in own_properties(dict(self.properties), "options").texts.items()
@@ -100,7 +101,7 @@ def _is_there(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:
-        return True  # the file exists but is not accessible: opening it raises the reason
+        return True  # the file may exist but be inaccessible; opening it then raises the reason
 
 
 def _shipped_files() -> list[Path]:
@@ -126,7 +127,8 @@ _managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](
 def manager_of(source: StoreSource) -> RemoteStorageManager:
     """Return this process's manager of a store, opened on first use; the caller must not close it.
 
-    Not thread-safe: a process runs one task at a time. It reads the settings file itself, so that no secret is sent.
+    This is not thread-safe, because a Spark process runs one task at a time. Each process reads the settings file
+    itself, so that no secret is sent.
     """
     managers = _managers.get()
     manager = managers.pop(source, None) or RemoteStorageManager(source.load())

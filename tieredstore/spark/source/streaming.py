@@ -3,14 +3,14 @@
 Separate from ``data_source``, its only importer, because Spark imports ``data_source`` whenever it searches for data
 sources.
 
-A stream's offset in a checkpoint is JSON. Its topic ids reveal a re-created topic. Its leader epochs, of the last
-records read, reveal that a new leader has truncated a log::
+A stream's offset in a checkpoint is JSON. The topic ids reveal a re-created topic. The leader epochs of the last
+records read reveal that a new leader has truncated a log::
 
     {"version": 1, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
 
-The end of the first batch also has ``initialOffsets``, in the same form. To repeat the first batch, Spark asks for the
-batch's start again, and ``latest`` or a time may then mean another offset.
+The end of the first batch also has ``initialOffsets``, in the same form. After a restart, Spark asks for the start of
+the first batch again, and by then ``latest`` or a time may mean another offset.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _NO_ANSWERS: Final[Answers] = {}
 class StreamOffsets:
     """The next offset to read of each partition, and the ids of the topics.
 
-    ``initial`` is the start of the stream; it is None after the second batch. ``epochs`` are the known leader epochs of
+    ``initial`` is the start of the stream, or None if it is no longer needed. ``epochs`` are the known leader epochs of
     the records before the offsets.
     """
 
@@ -177,10 +177,10 @@ class StreamOffsets:
         return self.offsets == other.offsets and self.topic_ids == other.topic_ids
 
     def with_ends(self, ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
-        """Advance to ``ends`` in ``logs``.
+        """Return these offsets, advanced to ``ends`` in ``logs``.
 
-        A partition without an end keeps its offset, even if it no longer exists: if it appears again, it continues
-        there. Offsets of a topic that was re-created are dropped.
+        A partition that is not in ``ends`` keeps its offset, even if it does not exist now, because it may appear
+        again. Offsets of a topic that was re-created are dropped.
         """
         moved = StreamOffsets.at(ends, logs)
         derived, now = _derived_ids(logs), moved.topic_ids
@@ -189,8 +189,7 @@ class StreamOffsets:
         # Never replace a real topic id by an id derived from the name, because only a real id reveals a re-created
         # topic later.
         ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
-        # Only the end of the first batch needs the stream's start. If nothing was read in a partition, keep its epoch
-        # too, so that equal offsets give equal texts.
+        # If a batch reads nothing from a partition, keep the partition's epoch, so that equal offsets give equal texts.
         is_same = {where for where, at in stay.items() if moved.offsets.get(where, at) == at}
         epochs = {**moved.epochs, **{where: epoch for where, epoch in self.epochs.items() if where in is_same}}
         epochs = {where: epoch for where, epoch in epochs.items() if where not in is_same or where in self.epochs}
@@ -211,9 +210,9 @@ class StreamOffsets:
     ) -> dict[TopicPartition, int]:
         """Return the next offset of each log, between its earliest offset and its end.
 
-        New partitions, and those of a re-created topic, begin at their earliest offset. ``on_loss`` is called for
-        unreadable offsets, and for offsets that a new leader removed after they were read. Partitions in ``stale`` are
-        left out unless they are new.
+        New partitions, and partitions of a re-created topic, begin at their earliest offset. ``on_loss`` is called for
+        offsets that cannot be read, and for offsets that a new leader removed after the stream had read them.
+        Partitions in ``stale`` are left out unless they are new.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)
@@ -230,14 +229,15 @@ class StreamOffsets:
         on_loss: OnLoss,
         answers: Answers = _NO_ANSWERS,
     ) -> Windows:
-        """Return the offsets to read from here to ``end``. ``on_loss`` is called for offsets that no longer exist.
+        """Return the ranges of offsets from these offsets to ``end``. ``on_loss`` is called for offsets that no longer
+        exist.
 
         If Spark repeats a batch after a restart, ``logs`` may be newer than those in which ``end`` was found.
         """
         if self.is_at(end):
             return {}
         if end.initial is not None:
-            # The epochs of the end are at least as late as the epochs of the start, so use them.
+            # Use the epochs of the batch's end, because they are at least as late as those of the start.
             begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
             return begun.windows_to(replace(end, initial=None), logs, on_loss)
         windows: Windows = {}
@@ -262,7 +262,8 @@ class StreamOffsets:
         return _agree(ids.get(topic, own), own, derived.get(topic))
 
     def _known(self, where: TopicPartition, topic_id: Uuid, derived: Uuid | None) -> int | None:
-        """Return the next offset of a partition in the topic with this id; None if nothing of it was read."""
+        """Return the next offset of a partition in the topic with this id, or None if the stream has read nothing from
+        it."""
         own = self.topic_ids.get(where[0])
         return self.offsets.get(where) if own is not None and _agree(own, topic_id, derived) else None
 
@@ -340,8 +341,8 @@ Json = dict[str, object]
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the selected partitions trigger by trigger.
 
-    A process beside the driver plans. Tasks get this object too, but only call ``read``. The bucket is listed at most
-    once a second. ``clock`` returns monotonic seconds.
+    Spark calls this stream reader in a separate process to plan. Tasks get a copy of it, but only call ``read``. The
+    bucket is listed at most once a second. ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -358,7 +359,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamReader, (self._options,)
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
-        """Return the start of a new stream, by ``startingOffsets`` or its variants."""
+        """Return the start of a new stream, as set by the option ``startingOffsets`` or one of its variants."""
         with one_sentence():
             snapshot = self._logs.current()
             if self._target is not None:
@@ -424,19 +425,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         windows = self._within_reach(snapshot, begins)
         limits = self._limits.under(limit)
         waiting = sum(stop - first for first, stop in windows.values())
-        # A run with a fixed end reads only what is present, so waiting would bring no more records.
+        # Do not wait in a run with a fixed end: it reads only records that are already present.
         if self._target is None and self._delay.has_to_wait(limits, waiting):
             return start
         reached = read.with_ends(limits.admit(windows, snapshot.bytes_between), snapshot.logs)
         return start if reached.is_at(read) else reached.to_json()
 
     def _look_for_absent(self, snapshot: LogSnapshot, read: StreamOffsets, *, ends: bool) -> None:
-        """On the first call, check that the named topics exist: a name may be misspelled. Topics in the checkpoint are
-        left out.
+        """On the first call, check that the topics named in the options exist, because a name may be misspelled. Topics
+        in the checkpoint are not checked.
 
         A run that ends raises ResourceNotFoundError, because it would otherwise seem to succeed. A continuous stream
-        logs a warning and waits, because topics may be created later. A topic of the checkpoint that no longer exists
-        is a data loss.
+        logs a warning and waits, because topics may be created later. If a topic in the checkpoint no longer exists,
+        that is reported as a data loss.
         """
         if self._has_looked:
             return
@@ -463,7 +464,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _but(selection: Selection, known: Collection[TopicPartition]) -> Selection:
-    """Return the part of ``selection`` that names no ``known`` topic or partition."""
+    """Return ``selection`` without the topics and partitions in ``known``."""
     match selection:
         case Subscribe(topics=topics):
             known_topics = {topic for topic, _ in known}

@@ -1,4 +1,4 @@
-"""A Spark task: it reads one split, of the bucket or of the broker's log."""
+"""A Spark task of a query. It reads one split: a range of offsets from the bucket or from the broker's log."""
 
 from __future__ import annotations
 
@@ -54,12 +54,11 @@ def plan_tasks(
 def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task as Arrow batches, none of them empty.
 
-    Memory is limited by the store's settings and the size of a batch, whatever the size of the task. If records were
-    deleted after planning, raise DataLossError, or log it if ``failOnDataLoss`` is false.
+    The memory that a task needs depends on the store's settings and the size of a batch, not on the size of the task.
+    If records were deleted after planning, raise DataLossError, or log it if ``failOnDataLoss`` is false.
     """
     spare_modules()
-    # Spark runs one task, with an InputPartition of its own class, even for a plan without tasks. Return no rows for
-    # it.
+    # For a plan without tasks, Spark runs one task with a plain InputPartition. Return no rows for that task.
     return _rows(task.split, options) if isinstance(task, SplitTask) else iter(())
 
 

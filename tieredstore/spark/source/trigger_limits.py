@@ -1,4 +1,4 @@
-"""How much of the unread offsets a trigger reads, and how long it waits for more."""
+"""Limits of a stream's trigger: how many unread offsets it reads, and how long it waits for more."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ range grows.
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """The limits of one trigger, each None if absent. They count offsets, also those without a record."""
+    """Limits of one trigger; a limit is None if it is not set. They count all offsets, including offsets without a
+    record."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -36,7 +37,7 @@ class TriggerLimits:
     max_delay_ms: int = DEFAULT_DELAY_MS
 
     def as_read_limit(self) -> ReadLimit:
-        """Return the first of these limits as Spark's ReadLimit, which cannot express several.
+        """Return the first of these limits as Spark's ReadLimit, because a ReadLimit cannot express several limits.
 
         Without a limit, return the maximum number of rows: ``ReadAllAvailable`` is reserved for ``Trigger.Once``, see
         :func:`is_once`.
@@ -50,8 +51,8 @@ class TriggerLimits:
         return ReadMaxRows(MAX_OFFSET)
 
     def under(self, limit: ReadLimit) -> TriggerLimits:
-        """Return the limits of a trigger for which Spark passes ``limit``. For the limit of ``as_read_limit``, return
-        this object.
+        """Return the limits of a trigger for which Spark passes ``limit``. If ``limit`` is the one that
+        ``as_read_limit`` returned, the result is this object.
 
         Raises ConfigError for a kind of limit that has no meaning for logs.
         """
@@ -90,8 +91,8 @@ class TriggerLimits:
 
 
 def is_once(limit: ReadLimit) -> bool:
-    """Return True if the trigger is ``Trigger.Once``. Spark then passes its own limit, not ours, and gives no other
-    sign.
+    """Return True if the trigger is ``Trigger.Once``. The only sign is that Spark passes its own limit and not the
+    limit of this reader.
     """
     return isinstance(limit, ReadAllAvailable)
 
@@ -103,8 +104,8 @@ def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicParti
     if sum(waiting.values()) <= limit:
         return dict(waiting)
     rest = dict(waiting)
-    # Each small partition gets 1 offset, which leaves less for the other partitions. So the share of more partitions
-    # may fall below 1.
+    # Each small partition gets 1 offset, which leaves less for the other partitions. This may reduce the shares of
+    # further partitions to less than 1.
     while small := _below_one(rest, limit):
         limit -= len(small)
         for where in small:
@@ -129,7 +130,7 @@ def _in_proportion(waiting: Mapping[TopicPartition, int], limit: int) -> dict[To
 
 
 class TriggerDelay:
-    """Makes a trigger wait for ``min_offsets``, but at most ``max_delay_ms`` after the trigger before it.
+    """Makes a trigger wait until there are ``min_offsets``, but at most ``max_delay_ms`` after the trigger before it.
 
     The first trigger with something to read does not wait. ``clock`` returns monotonic seconds. Not thread-safe.
     """
@@ -139,10 +140,10 @@ class TriggerDelay:
         self._last: float | None = None
 
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
-        """Return True if ``waiting`` offsets are too few yet. Otherwise start the delay anew.
+        """Return True if ``waiting`` offsets are not enough yet. Otherwise restart the delay.
 
-        If there are no offsets, the delay goes on, so that records that arrive after the delay are read without another
-        wait.
+        If there are no offsets, the delay is not restarted, so that records that arrive after the delay are read
+        without another wait.
         """
         if not waiting:
             return False
@@ -166,10 +167,11 @@ def _within_bytes(windows: Windows, limit: int, bytes_between: BytesBetween) -> 
 
 
 def _last_within(where: TopicPartition, window: tuple[int, int], limit: int, bytes_between: BytesBetween) -> int:
-    """Return the greatest end in ``window`` with at most ``limit`` bytes before it, but at least one offset."""
+    """Return the greatest end for which the offsets from the start of ``window`` have at most ``limit`` bytes, but at
+    least one offset."""
     start, stop = window
-    # Sizes come from known segments without requests, and never shrink as the range grows. So a binary search is cheap
-    # and correct.
+    # A binary search is cheap and correct: sizes come from known segments without requests, and never shrink as the
+    # range grows.
     fits, ahead = min(start + 1, stop), stop
     while fits < ahead:
         middle = (fits + ahead + 1) // 2

@@ -1,4 +1,5 @@
-"""Spark functions that decode logs or record batches of the caller, or named segments of a store."""
+"""Spark functions that decode log files and record batches in a DataFrame's columns, or the segments that its rows
+name."""
 
 from __future__ import annotations
 
@@ -76,9 +77,10 @@ def decode_segments(
     ``isolation`` is ``read_committed`` by default for segments of a store. A log alone does not show which of its
     transactions were aborted, so ``content`` can only be read with ``read_uncommitted``.
 
-    One task decodes each log or segment, so give ``df`` as many partitions as you want tasks. A task holds one batch of
-    ``df`` and a few MiB. Rows are in the order of ``df``, and by offset within a segment. Raises ConfigError for
-    invalid arguments. Tasks fail with BatchCorruptError, SegmentNotFoundError or another error that names the segment.
+    Each log or segment is decoded by one task, so ``df`` needs as many partitions as there should be tasks. A task
+    holds one batch of ``df`` and a few MiB. Rows are in the order of ``df``, and by offset within a segment. Raises
+    ConfigError for invalid arguments. Tasks fail with BatchCorruptError, SegmentNotFoundError or another error that
+    names the segment.
     """
     shape = RowShape(columns)
     mapped = _map_with(function, schema)
@@ -152,7 +154,7 @@ def _array_task(columns: tuple[str, ...], on_corrupt: OnCorrupt) -> Callable[[It
     def decode_batches(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return each_in_one_sentence(BatchArrays(RowShape(columns), on_corrupt, _place).convert(arrays))
 
-    # Set the annotations, by which Spark recognizes the kind of function.
+    # Set the annotations here, because Spark recognizes the kind of function by them.
     decode_batches.__annotations__.update({"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]})
     return decode_batches
 
@@ -169,14 +171,14 @@ def _has(schema: StructType, name: str, kind: object) -> bool:
 OnCorrupt: TypeAlias = Literal["fail", "null"]
 
 _ENOUGH_BYTES: Final = 4 * 1024 * 1024
-"""Number of decoded bytes after which results are passed on."""
+"""Number of decoded bytes after which results are passed to Spark."""
 
 _MOST_BYTES: Final = 1024 * 1024 * 1024
 """Maximum bytes of one decoded value. Spark holds it in one piece of at most 2 GiB."""
 
 
 class BatchArrays:
-    """Decodes binary arrays of record batches to arrays of lists of records. A null stays null. Not thread-safe.
+    """Decodes Arrow arrays of record batches to arrays of lists of records. A null stays null. Not thread-safe.
 
     ``place`` names a row for errors.
     """
@@ -189,7 +191,7 @@ class BatchArrays:
         self._row = 0
 
     def convert(self, arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
-        """Yield a list per value, in arrays of a few MiB; an array is larger only if one value decodes to more."""
+        """Yield the decoded lists in arrays of a few MiB. An array is larger only if a single value decodes to more."""
         for array in arrays:
             decoded: list[pa.RecordBatch] = []
             counts: list[int | None] = []
@@ -221,7 +223,7 @@ class BatchArrays:
         collected: list[pa.RecordBatch] = []
         left = _MOST_BYTES
         for batch in self._decoder.decode([content]):
-            # A few stored bytes may expand to very many, so count the decoded bytes while decoding.
+            # Count the decoded bytes while decoding, because a few compressed bytes may expand to very many.
             left -= _size([batch])
             if left < 0:
                 raise ConfigError(
@@ -288,7 +290,8 @@ class LogName:
 
 
 def rows_of_logs(batches: Iterable[pa.RecordBatch], shape: RowShape) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all records; a null log has none. Raise a BatchCorruptError that names the log's path."""
+    """Yield a row for each record of the logs; a null has no rows. Raise a BatchCorruptError that names the path of a
+    corrupt log."""
     decoder = RecordDecoder(shape.decoder_columns)
     for batch in batches:
         for content, name in _logs(batch):
@@ -311,12 +314,13 @@ def _logs(batch: pa.RecordBatch) -> Iterator[tuple[memoryview, LogName]]:
 
 
 def _check_beginning(name: LogName, content: memoryview) -> None:
-    """Raise BatchCorruptError for a log with another log's name, because its rows would get a wrong partition."""
+    """Raise BatchCorruptError if a log begins before the offset in its file's name: the name, and so the partition,
+    would be wrong."""
     if name.base_offset is None or len(content) < _BASE_OFFSET_SIZE:
         return
     first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)
-    # Refuse only a log that begins before its name says. It may begin later: compaction removes a log's first records
-    # and keeps its name.
+    # Refuse a log only if it begins before the offset in its name. A compacted log may begin after that offset, because
+    # compaction keeps the file's name.
     if first < name.base_offset:
         raise BatchCorruptError(
             f"its first record batch begins at offset {first}, but its name says {name.base_offset}"
@@ -334,8 +338,8 @@ _LINEAGES: Final = 16
 
 
 def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str = "") -> Iterator[ObjectKey]:
-    """Yield the segments that the rows name; raise ConfigError for a row that names none. ``prefix`` is the store's
-    key prefix.
+    """Yield the keys of the segments that the rows name; raise ConfigError for a row that names no segment. ``prefix``
+    is the store's key prefix.
     """
     for batch in batches:
         if by_path:
@@ -380,9 +384,9 @@ def _key_of_parts(parts: Sequence[Any]) -> ObjectKey:
 class StoredSegments:
     """Reads single segments. Not thread-safe.
 
-    With ``read_uncommitted``, this reads only the segment's manifest and chunks. With ``read_committed``, later
-    segments may have the outcome of its transactions, so the partition is listed too. Adjacent segments of a partition
-    share a listing.
+    With ``read_uncommitted``, reading a segment fetches only its manifest and chunks. With ``read_committed``, reading
+    also lists the partition, because later segments may contain the outcome of the segment's transactions. Adjacent
+    segments of a partition share a listing.
     """
 
     def __init__(self, source: SegmentSource, settings: ReadSettings) -> None:
@@ -401,7 +405,7 @@ class StoredSegments:
     def read(self, key: ObjectKey) -> PartitionRead:
         """Read one segment. Raise SegmentNotFoundError if it has no manifest.
 
-        With ``read_committed``, reading ends at the first undecided transaction, as a consumer's does. Raises
+        With ``read_committed``, reading ends at the first open transaction, like that of a Kafka consumer. Raises
         ConfigError for a segment with offsets of an abandoned leader epoch: the outcome of their transactions is
         unknown.
         """

@@ -1,11 +1,12 @@
 """Python processes of Spark. In such a process Spark finds data sources, plans queries or runs tasks, one after the
 other.
 
-The JVM starts these processes, also for planning beside the driver. It runs ``PYSPARK_PYTHON`` as set when the session
-began, else the first ``python3`` on the path, which is another Python if the driver's environment is not activated.
+The JVM starts these processes. It runs the ``PYSPARK_PYTHON`` that was set when the session began, or else the first
+``python3`` on the path. Without an activated environment, this is another Python than the driver's.
 
-Spark shows exceptions of these processes with a long traceback. This module hides the traceback of our errors, whose
-text is enough. Nothing configures logging in these processes, so it also adds the logger's name to warnings.
+Spark shows exceptions of these processes with a long traceback. This module hides the traceback of this package's
+errors, because their text is enough. It also adds the logger's name to warnings, because logging is not configured in
+these processes.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ def is_worker() -> bool:
 
 
 def spare_modules() -> None:
-    """Exclude imported modules from garbage collection. Call this at the beginning of each piece of Spark's work.
+    """Exclude imported modules from garbage collection. Spark's processes call this before each task or planning
+    request.
 
-    PySpark collects garbage after each piece. With the modules of PySpark, pandas and Arrow that takes 70 ms, half as
-    long as reading 64 MiB of a log. At the second call everything is imported, so that call excludes all existing
-    objects. Does nothing in other processes.
+    PySpark collects garbage after each task. With the modules of PySpark, pandas and Arrow that takes 70 ms, half as
+    long as reading 64 MiB of a log. At the second call everything is imported, so that call excludes all objects. In
+    processes that Spark did not start, this does nothing.
     """
     if is_worker() and next(_turns) == 2:
         gc.freeze()
@@ -61,8 +63,8 @@ def spare_modules() -> None:
 def check_worker_python(spark: SparkSession) -> None:
     """Raise ConfigError if a session's workers run a local Python that lacks this package.
 
-    Runs that Python only if it differs from this process's. Workers of a Spark Connect session are elsewhere and are
-    not checked.
+    This runs the workers' Python only if it differs from the Python of this process. Workers of a Spark Connect session
+    are not checked, because they run on other machines.
     """
     from pyspark.errors import PySparkAttributeError  # noqa: PLC0415  as in spark/__init__.py
 
@@ -73,12 +75,12 @@ def check_worker_python(spark: SparkSession) -> None:
     path = shutil.which(command)
     if path is None:
         raise ConfigError(f"Spark's workers need {command!r}, which does not exist: {_WAY_OUT}")
-    # Compare folders, not files: `python` and `python3` of one environment are the same, but links in two environments
-    # to one file are not.
+    # Compare the folders. Links in two environments may point to the same Python, and `python` and `python3` of one
+    # environment are equal.
     if Path(path).absolute().parent == Path(sys.executable).absolute().parent:
         return
     try:
-        # Spark is about to run this command itself, so running it here is no risk.
+        # It is safe to run this command, because Spark is about to run it anyway.
         answer = subprocess.run(  # noqa: S603
             [path, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
@@ -103,8 +105,9 @@ _Item = TypeVar("_Item")
 def one_sentence() -> Generator[None, None, None]:
     """Let Spark show an error of ours from this block as its class and sentence, without a traceback.
 
-    In a worker this sets an environment variable; that is safe, because the error ends the worker. It is not set in a
-    driver, from which workers of the next session would inherit it. Also adds logger names to warnings of the worker.
+    In a worker this sets an environment variable. That is safe, because the error ends the worker. A driver does not
+    set it, because the workers of the next session would inherit it. In a worker this also adds logger names to
+    warnings.
     """
     _name_loggers()
     try:
@@ -116,7 +119,7 @@ def one_sentence() -> Generator[None, None, None]:
 
 
 def each_in_one_sentence(items: Iterator[_Item]) -> Iterator[_Item]:
-    """Yield the items. An error of ours on the way is shown as by :func:`one_sentence`."""
+    """Yield the items. If this package raises an error on the way, show it as :func:`one_sentence` does."""
     with one_sentence():
         yield from items
 
