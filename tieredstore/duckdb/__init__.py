@@ -54,7 +54,7 @@ _DUCK: Final[Any] = duckdb
 _Table: TypeAlias = TopicTable | BatchTable
 
 _ATTACHED: Final[WeakKeyDictionary[Any, dict[str, _Table]]] = WeakKeyDictionary()
-"""The attached topics of each connection. DuckDB ignores case, so names are in lower case."""
+"""The attached topics of each connection, by name in lower case, because DuckDB ignores case."""
 
 
 class AttachedTopics:
@@ -68,23 +68,24 @@ class AttachedTopics:
 
     @property
     def error(self) -> TieredStoreError | None:
-        """The project's error that ended a scan. DuckDB's error contains only its text."""
+        """The TieredStoreError that ended a scan, or None. The error that DuckDB raises contains only its text."""
         return next((table.error for table in self._tables.values() if table.error is not None), None)
 
     def close(self) -> None:
-        """Remove the tables from the connection and end running reads. Reading on in an open result fails."""
+        """Remove the tables from the connection and end running reads. After this, an unfinished result of a query
+        cannot be read to its end."""
         try:
             self._connection.abort()
             self._unregister()
         except _DUCK.Error:
-            # Ignore the error. Either the connection is closed, or it has an unfinished result, which fails once the
-            # tables are closed.
+            # Ignore the error. It means that the connection is closed, or that it has an unfinished result. Reading
+            # that result on fails once the tables are closed.
             _logger.debug("the connection kept the tables", exc_info=True)
         finally:
             self._close_tables()
 
     def register(self) -> None:
-        """Register all tables, or none if one fails. The names must be free."""
+        """Register all tables, or none if one fails. The connection must not have other tables with these names."""
         try:
             for name, table in self._tables.items():
                 self._connection.register(name, TopicDataset(table))
@@ -140,19 +141,19 @@ def attach(
 ) -> AttachedTopics:
     """Attach topics of a bucket (by default all) to ``connection`` as tables: ``SELECT … FROM orders``.
 
-    ``settings`` are a store's settings, their file, properties, or an open manager, which stays open. Each scan reads
-    the topic again. It does not decode unused columns, and does not fetch records that conditions on partition, offset
-    or time exclude. ``start`` and ``stop`` (exclusive), each an offset or a time, restrict every table, and so do
-    ``partitions``. Keys and values are text by default; ``types`` sets other types for some topics. ``topic_ids``
-    choose between topics that had the same name one after another: ``{"orders": "<topic id>"}``. The other parameters
-    are those of ``read_topic``.
+    ``settings`` name the store: a settings file, properties, settings or an open manager, which stays open. Each scan
+    reads the topic again. A scan does not decode unused columns, and does not fetch records that conditions on
+    partition, offset or time exclude. ``start`` and ``stop`` (exclusive), each an offset or a time, restrict every
+    table, and so do ``partitions``. Keys and values are text by default; ``types`` sets other types for some topics.
+    ``topic_ids`` choose between several topics that had the same name, because a topic was deleted and re-created:
+    ``{"orders": "<topic id>"}``. The other parameters are those of ``read_topic``.
 
-    A topic of batches is a table too, unless a topic of segments has its name. In ``topics``, it can always be named
-    ``orders$batches``. Without ``topics``, the topics' names are listed.
+    A topic of batches becomes a table too, unless a topic of segments has the same name. ``topics`` can always name it
+    as ``orders$batches``. Without ``topics``, this call lists the names of all topics.
 
-    Raise ConfigError for topics with names that differ only in case, because DuckDB does not distinguish them. Raise it
-    too if the connection already has a table or view of a topic's name, because the topic would hide it. A table
-    ``orders`` that is created later is found as ``memory.orders`` until the topics are removed.
+    Raises ConfigError for topics whose names differ only in case, because DuckDB ignores case. Raises ConfigError too
+    if the connection already has a table or view with a topic's name, because the topic would hide it. A table
+    ``orders`` that you create later is found as ``memory.orders`` until the topics are removed.
     """
     topics, ids = _check_arguments(connection, topics, types, client), topic_ids_of(topic_ids)
     numbers, window = partition_set(partitions), window_of(start, stop)
@@ -199,8 +200,8 @@ def _check_arguments(
 
 
 def _check_named(argument: str, given: Mapping[str, object], names: Sequence[str]) -> None:
-    """Raise ConfigError for an entry of a topic that is not attached, because the entry of a misspelt topic would have
-    no effect.
+    """Raise ConfigError if ``given`` has an entry for a topic that is not attached: its name may be misspelt, and then
+    the entry would have no effect.
     """
     missing = [topic for topic in given if topic not in names]
     if missing:
@@ -214,8 +215,8 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
     for name in names:
         quoted = name.replace('"', '""')
         try:
-            # This looks up the name as FROM does, except for Python's variables, which FROM uses only without a table
-            # of that name.
+            # This looks the name up as FROM does, but ignores Python's variables. FROM uses a variable only if no table
+            # has that name.
             connection.sql("SELECT * FROM pragma_table_info(?)", params=[f'"{quoted}"'])
         except _DUCK.CatalogException:
             continue
@@ -225,7 +226,8 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
                 f"the connection already has a table or view {name}, which the topic would hide: attach other topics "
                 "(topics), or use another connection"
             )
-        # An earlier attachment may have been closed without removing its table. Replace such a table.
+        # An earlier attachment may have been closed without removing its table. Replace a table whose attachment is
+        # closed.
         if not table.is_closed:
             raise ConfigError(f"topic {name} is already attached to the connection: close the earlier attachment first")
 
@@ -233,7 +235,8 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
 def _batch_topics(
     manager: RemoteStorageManager, wanted: Sequence[str] | None
 ) -> dict[str, Callable[[ColumnTypes], BatchTable]]:
-    """Return functions, by name, that create the tables of batch topics: of all topics, or of the wanted topics."""
+    """Return for each topic of batches, by name, a function that creates its table. ``wanted`` restricts the topics;
+    None means all."""
     batches = batches_beside(manager.store, manager.settings)
     if batches is None:
         return {}

@@ -1,4 +1,4 @@
-"""One query over topics: its tables, its rows, and errors in one sentence."""
+"""A query over topics with DuckDB: its tables, its rows, and its errors, each as one sentence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ALWAYS: Final = ("python_enable_replacements = false", "autoinstall_known_exten
 _SANDBOXED: Final = (
     "autoload_known_extensions = false",
     "enable_external_access = false",
-    "lock_configuration = true",  # must be the last statement, because it locks all settings
+    "lock_configuration = true",  # must be the last statement, because it forbids all later changes of settings
 )
 _MAX_BRACKETS: Final = 250
 _BRACKETS: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[(\[{}\])]""")
@@ -55,7 +55,7 @@ _RESERVED: Final = '; offset is an SQL keyword: write "offset"'
 
 
 class QueryRows(ArrowStream):
-    """Rows of a query, read when needed and only once. An error of DuckDB is replaced by its cause."""
+    """Rows of a query, read when needed and only once. An error of DuckDB is replaced by the error that caused it."""
 
     def __init__(self, reader: pa.RecordBatchReader, cause_of: Callable[[Exception], TieredStoreError]) -> None:
         self.schema: Any = reader.schema
@@ -73,13 +73,13 @@ class QueryRows(ArrowStream):
             self._is_over = True
             raise
         except (pa.ArrowException, OSError, _DUCK.Error) as error:
-            # Arrow converts a stream's error to OSError or another class by the error's number, so keep the cause.
+            # Keep the original error, because Arrow converts an error raised in a stream to OSError or another class.
             self._error = self._cause_of(error)
             raise self._error from None
         return batch
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the same rows as a stream for pyarrow. Raise AlreadyClosedError if they were read already."""
+        """Return the same rows as a stream for pyarrow. Raise AlreadyClosedError if the rows were already read."""
         if self._is_over or self._error is not None:
             raise AlreadyClosedError("these rows were read already; run the query again")
         return super().reader()
@@ -88,8 +88,9 @@ class QueryRows(ArrowStream):
 class QueryTables(Closing):
     """The connection of one query, with the topics that the query names as tables. Not thread-safe; close it.
 
-    All tables of a topic show the same moment. Python's variables are not visible, and DuckDB installs no extension by
-    itself. The SQL may read and write local files and install extensions, unless ``is_sandboxed``.
+    All uses of a topic in the query see the topic at the same moment. The SQL cannot use Python's variables, and DuckDB
+    installs no extension by itself. The SQL may read and write local files and install extensions, unless
+    ``is_sandboxed``.
     """
 
     def __init__(
@@ -119,7 +120,8 @@ class QueryTables(Closing):
             self._connection.execute(f"SET {setting}")
 
     def run(self, sql: str, *, batch_rows: int = 10_000) -> QueryRows:
-        """Return the rows of a query. Raise ConfigError for a faulty query; errors of reading come with the rows."""
+        """Return the rows of a query. Raise ConfigError for a faulty query. If a topic cannot be read, the error is
+        raised while the rows are read."""
         rows = self.run_any(sql, batch_rows=batch_rows)
         if rows is None:
             raise ConfigError("the query returns no rows: begin it with SELECT, FROM or WITH")
@@ -145,23 +147,24 @@ class QueryTables(Closing):
         except RecursionError:
             raise ConfigError("the query is nested too deeply: simplify it") from None
         except RuntimeError as error:
-            # While DuckDB waits, it drops the exception of a signal handler, so raise the interrupt here.
+            # Raise the interrupt here. While DuckDB waits, it drops the exception that a signal handler raises.
             if str(error) == "Query interrupted":
                 raise KeyboardInterrupt from None
             raise
         return QueryRows(reader, self._cause_of)
 
     def _cause_of(self, error: Exception) -> TieredStoreError:
-        """Return the cause of an error of DuckDB or its stream: a table's error, or else a fault of the query.
+        """Return the cause of DuckDB's error: the error of a table that could not be read, or else a ConfigError about
+        the query.
 
-        Raise the interruption if a signal is the cause.
+        If a signal caused the error, raise the interrupt instead.
         """
         for table in self._tables_read():
             table.check_interruption()
             if table.error is not None:
                 return table.error
-        # A signal handler may have raised an interrupt in a table's Python code. DuckDB keeps only the error's text, so
-        # raise the interrupt again.
+        # A signal handler may have raised an interrupt while DuckDB ran a table's Python code. DuckDB keeps only the
+        # error's text, so raise the interrupt again.
         for kind in (Interrupted, KeyboardInterrupt):
             if f"\n{_name_of(kind)}" in str(error):
                 raise kind
@@ -203,10 +206,10 @@ class QueryTables(Closing):
         return ConfigError(f"the query: {name} is a topic: read it as FROM {name}")
 
     def interrupt(self) -> None:
-        """Interrupt the running query; any thread, and a signal's handler, may call it.
+        """Interrupt the running query. Any thread or a signal handler may call this.
 
-        DuckDB notices an exception of a signal handler by itself, but then may wait for its threads, which continue to
-        run.
+        Without this call, DuckDB notices an exception of a signal handler, but may then wait for its threads, which
+        continue to run.
         """
         self._connection.interrupt()
 
@@ -220,7 +223,7 @@ class QueryTables(Closing):
                     del tables[name]
 
     def words(self) -> list[str]:
-        """Return DuckDB's keywords and functions, the topics' names, and their columns."""
+        """Return DuckDB's keywords and functions, the names of topics and of their columns."""
         own = "SELECT keyword_name FROM duckdb_keywords() UNION SELECT function_name FROM duckdb_functions()"
         return [word for (word,) in self._connection.execute(own).fetchall()] + self._table_names() + [*TOPIC_COLUMNS]
 
@@ -266,8 +269,8 @@ class QueryTables(Closing):
             self._register(name, topic, content)
 
     def _check_ids(self) -> None:
-        """Raise ConfigError for the id of a topic that the query does not read, because the topic's name may be
-        misspelt.
+        """Raise ConfigError if an id was given for a topic that the query does not read, because the topic's name may
+        be misspelt.
         """
         unread = next((topic for topic in self._options.topic_ids if topic not in self._tables), None)
         if unread is not None:
@@ -277,21 +280,20 @@ class QueryTables(Closing):
             )
 
     def _register(self, name: str, topic: str, content: Any) -> None:
-        # DuckDB ignores case and would use the table registered last for both names, so refuse names that differ only
-        # in case.
+        # Refuse names that differ only in case. DuckDB ignores case and would use one table for both names.
         check_distinct((self._registered.setdefault(name.lower(), topic), topic), "ask for one of them in a query")
         self._connection.register(name, content)
 
     def _table_names(self) -> list[str]:
-        """Return all topics' names. A batch topic gets the suffix if a topic of segments has its name."""
+        """Return the names of all topics. A topic of batches gets the suffix ``$batches`` if a topic of segments has
+        the same name."""
         topics = self._topics()
         batches = () if self._batches is None else self._batches.names()
         return sorted((*topics, *(name + BATCHES if name in topics else name for name in batches)))
 
     def _names_in(self, sql: str) -> list[str]:
         if [one.type for one in self._connection.extract_statements(sql)] == [_DUCK.StatementType.MULTI]:
-            # DuckDB returns no names for some queries, such as a PIVOT, which first looks for its columns. So search
-            # the query's text.
+            # Search the query's text, because DuckDB returns no table names for some queries, such as PIVOT.
             return tables_mentioned(sql, self._topics())
         try:
             names = set(self._connection.get_table_names(sql))
@@ -299,7 +301,8 @@ class QueryTables(Closing):
             # DuckDB accepts columns of unknown tables, but ``value.*`` only of a known table.
             names = set(self._parse_names(sql))
         else:
-            # DuckDB leaves out names of its own views, so add topics that have such a name.
+            # DuckDB leaves out the names of its built-in views, so add the topics that have the name of a built-in
+            # view.
             own = set(self._parse_names(sql)) - names
             names |= own & set(self._topics()) if own else own
         return sorted(names)
@@ -329,7 +332,7 @@ class QueryTables(Closing):
 
 
 def _has_failed(table: TopicTable | BatchTable) -> bool:
-    """Return True once an error or a signal has ended a scan."""
+    """Return True if an error or a signal has ended a scan of the table."""
     try:
         table.check_interruption()
     except (Interrupted, KeyboardInterrupt):
