@@ -1,7 +1,7 @@
 """Tiered storage for Kafka's log, without the broker.
 
-:func:`open` returns a :class:`Bucket`, the entry to everything else. Importing this package loads nothing more: each
-name is imported on first use.
+:func:`open` returns a :class:`Bucket`, whose methods are the rest of the API. Importing this package is fast, because
+each name is imported on first use.
 """
 
 from __future__ import annotations

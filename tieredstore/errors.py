@@ -1,6 +1,6 @@
 """The error tree. Every error of the library derives from :class:`TieredStoreError`.
 
-Errors have class attributes by which a caller decides what to do, without matching the text::
+A caller can decide by class attributes of the error what to do, without parsing the message::
 
     TieredStoreError                         retryable  exit_code
     ├── ConfigError                          no         2   a user's setting or argument is wrong

@@ -27,16 +27,16 @@ PACKAGES: Final = {
     "pyarrow": "arrow", "pyiceberg": "iceberg", "pyspark": "spark", "requests": "avro", "socks": "s3",
     "thriftpy2": "thrift", "watchdog": "uploader",
 }  # fmt: skip
-"""The optional packages by their import names, and for each an extra that installs it."""
+"""The optional packages by their import names, each with the name of an extra that installs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """The packages of an extra, for the imports in a ``with`` block.
+    """A context manager for imports that need the packages of an extra.
 
-    If a package of the extra is missing, raise ConfigError, which names it and the command that adds the extra. Another
-    missing module is a fault of the installation, and raises its own error. Without ``name``, the extra is that of the
-    missing package.
+    If the block imports a missing package of the extra, raise ConfigError, which names the package and the command that
+    adds the extra. If another module is missing, the installation is faulty: its ModuleNotFoundError stays unchanged.
+    Without ``name``, use the extra of the missing package.
     """
 
     purpose: str
@@ -59,7 +59,7 @@ class Extra:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds ``extra`` to this installation, by the tool that made it (uv, pipx or pip).
+    """Return the command that adds ``extra`` to this installation, for the tool that installed it (uv, pipx or pip).
 
     These tools recreate the environment, so the command repeats the present extras: ``uv tool install
     'tieredstore[query,s3]'``.
@@ -85,11 +85,11 @@ def install_command(extra: str) -> str:
 
 
 _ONE_RUN: Final = ("archive-v", "builds-v", "environments-v")
-"""The beginnings of names of folders in uv's cache with environments for a single run."""
+"""If a folder in uv's cache has a name that begins like this, it is an environment for a single run."""
 
 
 def _pip(python: Path) -> str:
-    """Return pip's command; with its path if the environment is not the active one."""
+    """Return pip's command. Include its path if the environment is not active."""
     found = shutil.which("pip")
     return "pip" if found and Path(found).parent == python.parent else f"{shlex.quote(str(python))} -m pip"
 
@@ -130,7 +130,7 @@ def _requirement(origin: Mapping[str, Any], extras: set[str]) -> str:
     listed = f"[{','.join(sorted(extras))}]"
     folder = _folder_of(origin)
     if folder is not None:
-        # Show the folder as the user would type it inside the clone.
+        # Show the folder in the way that a user would type it inside the repository's clone.
         place = "." if folder == Path.cwd() else str(folder)
         return ("-e " if origin["dir_info"].get("editable") else "") + shlex.quote(place + listed)
     if not origin:
@@ -142,7 +142,7 @@ def _requirement(origin: Mapping[str, Any], extras: set[str]) -> str:
 
 
 def _shown(url: str) -> str:
-    """Return the URL without a password or a signature; a user like ``git`` belongs to the address."""
+    """Return the URL without a password or a signature. Keep a user name like ``git``, which belongs to the address."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     netloc = f"{'…' if ':' in user else user}{at}{host}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 MAX_INT32: Final = 2**31 - 1
-"""Java's ``int``: positions and sizes of the stored format, partitions, leader epochs, broker ids."""
+"""The largest Java ``int``, and so the largest position or size in the stored format, partition number, leader epoch
+and broker id."""
 
 MAX_INT64: Final = 2**63 - 1
 """Java's ``long``: timestamps and producer ids."""

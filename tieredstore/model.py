@@ -1,4 +1,4 @@
-"""Frozen values that every layer shares, named after Kafka's own classes."""
+"""Frozen values that all packages share, named after Kafka's own classes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any, BinaryIO, Final, Literal, Self, TypeAlias, cast
 from tieredstore.errors import ConfigError, InvalidRangeError, excerpt
 
 TopicPartition: TypeAlias = tuple[str, int]
-"""A topic's name and a partition number, for any topic id."""
+"""A topic's name and a partition number. The topic id is not specified."""
 
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 """Kafka's ``isolation.level``."""
 
 DEFAULT_ISOLATION: Final[Isolation] = "read_committed"
-"""The default of every reader: records that a transaction may still abort are not returned."""
+"""The default isolation of every reader, which does not return records that a transaction may still abort."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -98,9 +98,10 @@ class Uuid:
     def spelled(cls, text: str) -> Uuid | None:
         """Return the uuid that Kafka writes as ``text``, or None.
 
-        Base64 has several spellings of the same 16 bytes. :meth:`parse` accepts all of them, this method only Kafka's.
+        Base64 has several spellings of the same 16 bytes. :meth:`parse` accepts all spellings; this method accepts only
+        Kafka's spelling.
         """
-        # The last character has spare bits, which are 0 in Kafka's spelling: refuse others.
+        # The last character has spare bits, which are 0 in Kafka's spelling, so refuse other values.
         if _SPELLED(text) is None:
             return None
         return cls(binascii.a2b_base64(text.encode("ascii").translate(_TO_STANDARD) + b"=="))
@@ -110,7 +111,7 @@ class Uuid:
         """Make a random (version 4) uuid whose text does not start with ``-``, like Kafka's ``randomUuid``."""
         while True:
             raw = bytearray(os.urandom(16))
-            # Version 4, and the variant of RFC 9562.
+            # Set the bits for version 4 and for the variant of RFC 9562.
             raw[6] = raw[6] & 0x0F | 0x40
             raw[8] = raw[8] & 0x3F | 0x80
             uuid = cls(bytes(raw))
@@ -127,7 +128,7 @@ class Uuid:
 
 @dataclass(frozen=True, slots=True)
 class TopicId:
-    """A topic's id, and if it proves which incarnation of the topic is meant.
+    """A topic's id, and whether the id proves which incarnation of the topic is meant.
 
     Kafka's own id is real. An id that a layout derives from the topic's name is the same for all incarnations, and
     proves nothing.
@@ -142,7 +143,7 @@ class TopicId:
         return cls(value, is_real=value != derived)
 
     def contradicts(self, other: TopicId) -> bool:
-        """Return True if the two ids certainly belong to different topics."""
+        """Return True if the two ids certainly belong to different incarnations of a topic."""
         return self.is_real and other.is_real and self.value != other.value
 
 
@@ -233,9 +234,10 @@ class _PositionalReader(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file held open: it stays readable even if its name disappears.
+    """A file that stays open, so that it is readable even after another process deletes its name.
 
-    ``path`` is the name under which it was opened. Its owner closes it after the last read. Safe from several threads.
+    ``path`` is the name under which the file was opened. The owner closes the file after the last read. Safe from
+    several threads.
     """
 
     path: Path
@@ -292,8 +294,8 @@ class IndexType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """A half-open range: ``start`` belongs to it, ``stop`` does not. RemoteStorageManager converts Kafka's inclusive
-    ends.
+    """A half-open range of bytes: it includes ``start``, but not ``stop``. RemoteStorageManager converts Kafka's
+    inclusive ends.
     """
 
     start: int
@@ -308,10 +310,11 @@ class ByteRange:
 
 
 Properties = Mapping[str, str]
-"""Settings as a file gives them: names to texts."""
+"""Settings in the form of a properties file: a mapping of names to texts."""
 
 SettingValue: TypeAlias = "str | int | bool | os.PathLike[str] | timedelta | Sequence[str]"
-"""A setting as a program gives it. A duration becomes milliseconds, a list becomes its items joined by commas."""
+"""The value of a setting in Python. A duration is converted to milliseconds, and a list to its items joined by
+commas."""
 
 GivenProperties: TypeAlias = Mapping[str, SettingValue]
 """Settings as a program gives them."""
@@ -362,8 +365,8 @@ _NAMED: Final = 3
 def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
     """Raise ConfigError for an offset that is probably meant as a time, or that is beyond the ends of all these logs.
 
-    ``ends`` maps the names of the logs to their last offset plus 1. The message shows how to write a time: a deletion
-    up to such an offset would delete everything, and a read from it would return nothing.
+    ``ends`` maps the names of the logs to their last offset plus 1. The check protects users who write a time as a
+    number: a deletion up to this offset would delete everything, and a read from it would return nothing.
     """
     if offset >= _BEYOND_LOGS:
         raise ConfigError(f"{offset} is no offset of a log; {hint_of_number(offset) or _WAY_TO_WRITE_A_TIME}")

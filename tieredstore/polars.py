@@ -71,7 +71,7 @@ def scan(
     """Return a topic as a lazy frame. Each ``collect`` reads the topic again.
 
     Unused columns are not decoded, and records that predicates on partition, offset and time exclude are not fetched.
-    ``start`` and ``stop`` (exclusive) are each an offset or a time.
+    ``start`` and ``stop`` (exclusive) can be an offset or a time.
 
     ``settings`` are a settings file, properties, or an open manager, which must stay open; without a manager, each
     ``collect`` opens one. ``topic_id`` selects the topic if several topics had this name, one after the other. The
@@ -124,7 +124,7 @@ def _frames(
     with closing(table.scan(columns, pruning)) as read:
         for batch in read:
             frame: Any = frame_of(batch)
-            # Apply the whole predicate: the condition that the scan got may select more rows, never fewer.
+            # Apply the whole predicate, because the scan's condition is only a part of it and may select more rows.
             frame = frame if predicate is None else frame.filter(predicate)
             frame = frame.select(wanted)
             if left is not None:
@@ -150,11 +150,11 @@ def _table(
 
 
 def arrow_condition(predicate: pl.Expr) -> Any:
-    """Return an Arrow expression that is true for every row for which the predicate is true; None if no part is
-    understood.
+    """Return an Arrow condition that holds for every row for which the predicate holds; None if this function
+    understands no part of the predicate.
 
-    Polars exports an expression as JSON. Its form may change between versions, so a part that is not understood
-    excludes no rows.
+    Polars exports an expression as JSON. The form of this JSON may change between versions, so a part that this
+    function does not understand excludes no rows.
     """
     untyped: Any = predicate
     try:
@@ -182,7 +182,8 @@ _BETWEEN: Final = {"Both": ("GtEq", "LtEq"), "Left": ("GtEq", "Lt"), "Right": ("
 
 
 def _necessary(node: Any) -> Any:
-    """Return a condition that is true wherever the node is: for AND, the known parts; for OR, both parts or none."""
+    """Return a condition that is true for all rows for which the node is true. For AND, use the known parts; for OR,
+    use both parts or none."""
     match node:
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
             parts = [part for part in (_necessary(left), _necessary(right)) if part is not None]

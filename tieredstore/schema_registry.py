@@ -1,8 +1,8 @@
 """Schemas of messages, from a registry with Confluent's protocol. Needs ``tieredstore[avro]``.
 
-The protocol: https://docs.confluent.io/platform/current/schema-registry/develop/api.html. Readers request schemas by id
-and by subject. The schema of an id never changes, so each id is requested once. Snapshots and their restore use
-:meth:`SchemaRegistry.ask`.
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html describes the registry's protocol. Readers
+request schemas by id and by subject. The schema of an id never changes, so each id is requested once. Snapshots and
+their restore use :meth:`SchemaRegistry.ask`.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class SchemaRegistry:
     """
 
     def __init__(self, url: str | None = None, properties: Mapping[str, str] | None = None) -> None:
-        """Set up the client. ``url`` is one address, or several separated by commas; without it,
-        ``schema.registry.url`` in ``properties`` counts.
+        """Set up the client. ``url`` is one address, or several separated by commas; without ``url``, the address is
+        ``schema.registry.url`` in ``properties``.
         """
         named = dict(properties or {})
         if url is not None:
@@ -131,7 +131,8 @@ class SchemaRegistry:
         return f"SchemaRegistry({', '.join(self.settings.urls)})"
 
     def __call__(self, number: int) -> AvroSchema:
-        """Return the schema with this id. Raise SchemaNotFoundError if there is none, ConfigError if it is unreadable.
+        """Return the schema with this id. Raise SchemaNotFoundError if the registry does not have it, ConfigError if it
+        is unreadable.
 
         Both errors are remembered for a minute.
         """
@@ -162,8 +163,8 @@ class SchemaRegistry:
         body: dict[str, Any] | None = None,
         deadline: Deadline | None = None,
     ) -> Any:
-        """Send a request, which may be repeated, and return the JSON of the answer. ``what`` names the requested thing
-        in errors.
+        """Send a request, retrying it if necessary, and return the JSON of the answer. ``what`` names the requested
+        resource in errors.
 
         Raise SchemaNotFoundError for status 404, and RegistryError with the registry's own message if it refuses.
         """
@@ -171,7 +172,7 @@ class SchemaRegistry:
         return RETRY_POLICY.call(f"asking the schema registry for {what}", sent, deadline=deadline)
 
     def close(self) -> None:
-        """Close the connections; the next request opens others."""
+        """Close the connections. The next request opens new connections."""
         self._session.close()
 
     def __enter__(self) -> Self:
@@ -237,7 +238,7 @@ class SchemaRegistry:
 
 @dataclass(slots=True)
 class _References:
-    """The references of one schema read so far, limited in number, bytes and time."""
+    """Counts the references of one schema, and limits their number, bytes and time."""
 
     what: str
     deadline: Deadline
@@ -304,7 +305,7 @@ def _without_user(urls: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
 
 
 def _parts_of(url: str) -> SplitResult | None:
-    """Split an address; None for an invalid one."""
+    """Split an address into its parts; return None if the address is invalid."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

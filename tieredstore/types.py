@@ -1,4 +1,4 @@
-"""Further types of the API: rows, totals, types of keys and values, and names for annotations.
+"""Further types of the API, for annotations: rows, totals, and types of keys and values.
 
 Each name is imported on first use, like the names of the package itself.
 """

@@ -1,11 +1,11 @@
 """The kinds of state that tieredstore keeps in buckets and on disks, and their versions.
 
-JSON objects begin with their version, as in ``{"version":1,"topic":…``: a release reads it first. A kind's version
-rises with each change that an earlier release would misread. A release reads and continues all earlier versions, and
-refuses later ones unchanged: see :class:`~tieredstore.errors.NewerVersionError`.
+JSON objects begin with their version, as in ``{"version":1,"topic":…``, because a release must read the version first.
+A kind's version rises with each change that an earlier release would misread. A release reads and continues all earlier
+versions, and refuses later ones unchanged: see :class:`~tieredstore.errors.NewerVersionError`.
 
-The table also has the kinds of optional packages, so that ``doctor --for`` knows every object, even if the package is
-not installed.
+The table of kinds also includes the kinds of optional packages, so that ``doctor --for`` knows every object, even if
+the package is not installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from tieredstore.errors import ConfigError, CorruptDataError, NewerVersionError
 
 HEAD_BYTES: Final = 64
-"""The number of first bytes of a JSON object that are sure to include its version."""
+"""The version of a JSON object is always within this many bytes from its start."""
 
 _HEAD: Final = re.compile(rb'\s{0,8}\{\s{0,8}"version"\s{0,8}:\s{0,8}(0|[1-9][0-9]{0,8})\s{0,8}(,|(?=[\s}]))')
 _RELEASE: Final = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d{1,4})?", re.ASCII)
@@ -32,7 +32,7 @@ _Value = TypeVar("_Value")
 class StateKind:
     """One kind of state. ``releases`` has each release that raised the version, with that version, oldest first.
 
-    ``place`` is a regular expression for the end of its keys; None if the kind is never in a bucket.
+    ``place`` is a regular expression for the end of the keys of this kind; None if the kind is never in a bucket.
     """
 
     name: str
@@ -45,7 +45,7 @@ class StateKind:
         return max(version for _, version in self.releases)
 
     def version_for(self, release: tuple[int, int]) -> int:
-        """Return the latest version that a release reads; 0 if it does not know the kind."""
+        """Return the latest version of this kind that a release reads; 0 if the release does not know the kind."""
         return max((version for since, version in self.releases if _parse(since) <= release), default=0)
 
     def to_bytes(self, document: Mapping[str, object], *, indent: int | None = None) -> bytes:
@@ -55,7 +55,7 @@ class StateKind:
         return text.encode() + b"\n"
 
     def refuse_newer(self, version: int, where: str) -> None:
-        """Raise NewerVersionError for a version that a later release wrote."""
+        """Raise NewerVersionError if only a later release could have written this version."""
         if version > self.version:
             raise NewerVersionError(
                 f"{where} is a {self.name} of version {version}, and this release reads up to version "
@@ -103,7 +103,7 @@ def refuse_newer_offsets(kind: StateKind, offsets: object) -> None:
 
 
 def version_in(head: bytes) -> int | None:
-    """Return the version that an object begins with; None if there is none. ``head`` needs only the first
+    """Return the version at the beginning of an object; None if it has no version. ``head`` needs only the first
     ``HEAD_BYTES``.
     """
     match = _HEAD.match(head)
@@ -147,8 +147,8 @@ RESTORE_POSITION: Final = StateKind("position of a restore", None)
 RESTORE_OFFSETS: Final = StateKind("list of restored offsets", None)
 
 KINDS: Final[Sequence[StateKind]] = tuple(each for each in vars().values() if isinstance(each, StateKind))
-"""All kinds. Buckets also have marker objects for holes in watermarks and for key rotations. These have no version,
-because only their keys matter.
+"""All kinds of state with a version. Marker objects (for gaps in watermarks, and for key rotations) have none, because
+only their keys matter.
 """
 
 
@@ -161,7 +161,7 @@ def kind_of(key: str, kinds: Sequence[StateKind] = KINDS) -> StateKind | None:
 
 
 def parse_release(text: str, kinds: Sequence[StateKind] = KINDS) -> tuple[int, int]:
-    """Parse a release such as 0.1 or 0.1.2; raise ConfigError for one that ``kinds`` do not know."""
+    """Parse a release such as 0.1 or 0.1.2; raise ConfigError for a release that is not in ``kinds``."""
     known = sorted({_parse(release) for kind in kinds for release, _ in kind.releases})
     if _RELEASE.fullmatch(text) is None or not known[0] <= _parse(text) <= known[-1]:
         names = ", ".join(f"{major}.{minor}" for major, minor in known)

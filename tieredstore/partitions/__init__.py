@@ -1,4 +1,5 @@
-"""The log of one partition as a reader sees it: bucket and broker as one. Pure functions and values."""
+"""The log of one partition as a reader sees it: bucket and broker as one. The package contains only pure functions and
+values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Compares a partition's log in the bucket with the broker's by leader epochs, and finds where they diverge. No I/O.
+"""Compares a partition's log in the bucket with the log at the broker by leader epochs, and finds where they diverge.
+No I/O.
 
 Leader epoch and offset identify a record. After an unclean election, the bucket may have records of a former leader
-that are no longer part of the log. At the broker, the epoch of that leader then ends at a lower offset than in the
-bucket.
+that are no longer part of the log. In that case, the former leader's epoch ends at a lower offset at the broker than in
+the bucket.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The result of a comparison of the logs in bucket and broker. It is valid as long as its first three fields stay
-    the same.
+    """The result of a comparison of the logs in bucket and broker. The result is valid as long as its first three
+    fields have the same values for the present logs.
 
     ``live_epoch`` is None if no broker was asked.
     """
@@ -76,7 +77,7 @@ def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
 
 
 def cut_by_watermark(lineage: Lineage, moves: Iterable[MoveBack]) -> Cut | None:
-    """Return the cut that an uploader recorded when it found a newer leader epoch at an offset below those already
+    """Return the cut that an uploader recorded when it found a newer leader epoch at an offset that it had already
     uploaded.
     """
     left = last_epoch(lineage)

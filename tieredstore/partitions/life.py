@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Life(NamedTuple):
-    """The incarnation (topic id) of a topic to read. ``stored`` is that incarnation in the bucket; ``is_live`` is True
-    if the broker has it too.
+    """The incarnation (topic id) of a topic to read. ``stored`` is this incarnation in the bucket; ``is_live`` is True
+    if the broker has this incarnation too.
 
-    If the bucket does not have the broker's topic id, ``others`` are the topic ids that it has.
+    If the bucket does not have the broker's topic id, ``others`` has the bucket's topic ids.
     """
 
     stored: Incarnation | None
@@ -29,7 +29,7 @@ def choose_life(
     """Find the incarnation that bucket and broker share. ``live`` is the broker's topic id, ``wanted`` the requested
     id.
 
-    Without a broker's id, or if that is not the wanted id, choose the only incarnation in the bucket, if any. Ids
+    If the broker's id is unknown or not the wanted id, choose the bucket's incarnation, if the bucket has only one. Ids
     contradict each other only if neither of them was derived from the topic's name: see ``KeyLayout.topic_id``. Raise
     ConfigError if there are several incarnations and no wanted id, ResourceNotFoundError if the bucket lacks the wanted
     id.
@@ -44,7 +44,8 @@ def choose_life(
 
 
 def others_than(catalog: Catalog, read: Incarnation, choose: str) -> list[str]:
-    """Return a sentence that names the other incarnations of a topic; an empty list if there are no others.
+    """Return a list with a sentence that names the other incarnations of a topic; an empty list if the topic has only
+    one.
 
     ``choose`` says how to choose another one.
     """

@@ -23,9 +23,9 @@ class PartitionLog:
 
     The bucket is read below the offset ``seam``, and the broker from there on. ``live_start`` is the broker's first
     offset, or None if the broker was not asked or lacks the partition. ``topic_id`` is the broker's topic id or,
-    without a broker, the bucket's. ``derived_id`` stands for it in a bucket that stores no topic ids. ``live_epoch`` is
-    the broker's leader epoch. ``history`` is the comparison of both logs; ``lineage`` (the bucket's log) ends where
-    they diverge.
+    without a broker, the bucket's. ``derived_id`` replaces the topic id in a bucket that stores no topic ids.
+    ``live_epoch`` is the broker's leader epoch. ``history`` is the comparison of both logs; ``lineage`` (the bucket's
+    log) ends where they diverge.
     """
 
     topic: str
@@ -74,7 +74,8 @@ class PartitionLog:
         return self.live_epoch
 
     def position(self, offset: int) -> Position:
-        """Return the position of ``offset`` with its leader epoch, which later shows a truncation below it."""
+        """Return the position of ``offset`` with its leader epoch. By this epoch, a reader later notices if the log was
+        truncated below the offset."""
         return Position(offset, self.live_epoch if (epoch := self.epoch_before(offset)) is None else epoch)
 
     @property
@@ -85,11 +86,12 @@ class PartitionLog:
     def end_from(self, start: int) -> int:
         """Return the end of the readable records from ``start`` on; ``start`` if there are none yet.
 
-        The end is the seam if the bucket's last records belong to a transaction without an outcome and the broker has
-        deleted them. They are readable once the bucket has the segment with the outcome.
+        If the bucket's last records belong to a transaction without an outcome, and the broker has deleted them, the
+        end is the seam (where the broker's part begins). These records become readable when the bucket has the segment
+        with the outcome.
         """
         # The broker's log begins after the seam (the end of the bucket's part), but not after the bucket's last offset.
-        # So no record is lost, and the reader must wait.
+        # So no record is lost, but the reader must wait for the outcome of a transaction.
         waits = self.lineage is not None and self.seam < (self.live_start or 0) <= self.lineage.end_offset
         return max(start, self.seam) if waits and start < (self.live_start or 0) else self.end
 

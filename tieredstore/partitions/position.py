@@ -35,7 +35,7 @@ class LogBounds(Protocol):
 
     @property
     def end(self) -> int:
-        """One more than the last offset of the log."""
+        """The end offset of the log: the last offset plus 1."""
         ...
 
     @property
@@ -119,7 +119,7 @@ def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -
     """Return the start of the epoch after the position's epoch, if the position is beyond that start; else None."""
     offset, epoch, cut = position.offset, position.epoch, log.cut
     begins: list[int] = []
-    # If the broker knows the position's epoch, its answer counts, and not the cut.
+    # If the broker knows the position's epoch, use the broker's answer instead of the cut.
     is_answered = answer is not None and answer.epoch == epoch
     if cut is not None and not is_answered and (epoch is None or epoch <= cut.left):
         begins.append(cut.at)

@@ -49,13 +49,13 @@ _logger: Final = logging.getLogger(__name__)
 _compute: Final[Any] = pyarrow.compute
 
 _AT_ONCE: Final = 4
-"""Number of partitions to compare in parallel. Each takes a few batches of 4 MiB in memory."""
+"""Number of partitions to compare in parallel. Each partition takes a few batches of 4 MiB in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPartition:
-    """A source partition and its target. ``first_offset`` and ``last_offset`` limit the comparison in the source.
-    ``target_partition`` is None if keys were hashed again: the records may be in any partition.
+    """A source partition and its target. ``first_offset`` and ``last_offset`` are the limits of the comparison in the
+    source. ``target_partition`` is None if keys were hashed again: the records may be in any partition.
 
     ``records`` and ``target_records`` count committed records. The digests (SHA-256, hexadecimal) cover the records'
     offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that are not in
@@ -81,10 +81,11 @@ class ComparedPartition:
 
 
 class MappedOffsets:
-    """Where the records of a source partition should be in the target: ascending offset runs, each with one difference
-    between target and source offsets.
+    """The target offsets that the records of a source partition should have: ascending offset runs. Within a run, the
+    difference between target and source offsets is constant.
 
-    For restored log directories there is a single run of all offsets; in it, records may be missing on both sides.
+    If log directories were restored, the object has a single run with all offsets. In this run, records may be missing
+    on both sides.
     """
 
     def __init__(self, runs: Iterable[OffsetRun]) -> None:
@@ -123,10 +124,11 @@ class MappedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A source partition to compare: its offsets ``[start, stop)``, and the rules by which its records are in target
-    partitions.
+    """A source partition to compare: its offsets ``[start, stop)``, and the rules that decide which target partition
+    each record went to.
 
-    There is one target partition, unless keys were hashed again; then ``partitioning`` is the rule for that.
+    The source partition has a single target partition, unless keys were hashed again; then ``partitioning`` computes
+    each record's partition.
     """
 
     where: TopicPartition
@@ -142,12 +144,12 @@ class _Work:
 
     @property
     def target(self) -> TopicPartition:
-        """The target partition; there must be only one."""
+        """The only target partition. Fails if keys were hashed again, because then there are several."""
         (number,) = self.rules
         return self.topic, number
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-        """Yield the records that a run restores. Except for the offsets, they are as they should be in the target."""
+        """Yield the records that a run restores, as they should be in the target except for their offsets."""
         for batch in batches:
             records: Any = without(batch, self.left_out)
             if self.moves_zero_times:
@@ -180,7 +182,7 @@ class _Work:
 
 
 class Comparison:
-    """Compares topics of a bucket with topics of a cluster. ``properties`` are those of a Kafka client for the
+    """Compares topics of a bucket with topics of a cluster. ``properties`` are the properties of a Kafka client for the
     cluster."""
 
     def __init__(self, bucket: SegmentSource, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
@@ -193,8 +195,8 @@ class Comparison:
     ) -> Generator[ComparedPartition]:
         """Compare source topics with target topics in which each record has its old offset.
 
-        ``start`` (inclusive) and ``stop`` are in the source. Raise ResourceNotFoundError for a topic that does not
-        exist on one side, and the errors of reads.
+        ``start`` (inclusive) and ``stop`` (exclusive) are source offsets. Raise ResourceNotFoundError for a topic that
+        does not exist on one side, and the errors of reads.
         """
         with BucketTopics(self._bucket, ProduceOptions(topics=topics, name="verify", on_data_loss="report")) as source:
             windows = source.windows(Earliest() if start is None else start, Latest() if stop is None else stop)
@@ -207,9 +209,10 @@ class Comparison:
     def run(self, offset_map: OffsetMap, backup: TopicBackup | None = None) -> Generator[ComparedPartition]:
         """Compare what a run of ``restore produce`` has restored from the bucket or from a backup, by its map.
 
-        The run's position in the cluster shows what its cut left out. If the run is not finished, log a warning, and
-        compare as far as its map goes. Raise ConfigError if the position names another source, or if the run hashed
-        keys again, but its position, which has the partitioner, is missing.
+        The run's position in the cluster shows which offsets its cut (the end of a restore to a time) left out. If the
+        run is not finished, log a warning, and compare the records that its offset map has. Raise ConfigError if the
+        position names another source, or if the run hashed keys again, but its position, which has the partitioner, is
+        missing.
         """
         topics = {topic: there.target for topic, there in offset_map.topics.items()}
         position = self._position(offset_map.run)
@@ -257,7 +260,7 @@ class Comparison:
     def _source(
         self, run: str, topics: Mapping[str, str], position: RunPosition | None, backup: TopicBackup | None
     ) -> SourceTopics:
-        """Return the source of a run; raise ConfigError if its position names another one."""
+        """Return the source of a run; raise ConfigError if its position names another source."""
         began: Mapping[str, str] = {} if position is None else position.topic_ids
         there = "; ".join(f"{topic} of {text}" for topic, text in sorted(began.items()))
         if backup is not None:
@@ -300,7 +303,7 @@ class Comparison:
                     return _compare_partition(source, there, one)
                 return _compare_rehashed(source, there, by_run, one, one.partitioning)
 
-            # A backup is for one thread at a time.
+            # A backup is not thread-safe, so read it on one thread.
             with closing(in_parallel(pool, compare, work, at_once=1 if source.is_backup else _AT_ONCE)) as done:
                 yield from done
 
@@ -314,8 +317,8 @@ class _Target:
         self._ends = reader.cluster.end_offsets(partitions, "read_committed")
 
     def read(self, where: TopicPartition, span: OffsetSpan) -> Generator[pa.RecordBatch]:
-        """Read the offsets ``[start, stop)``, as far as the target has them. The comparison reports records that are
-        missing at both ends."""
+        """Read the offsets ``[start, stop)``, as far as the target has them. The comparison then reports missing
+        records at the start and the end."""
         start, stop = max(span[0], self._starts[where]), min(span[1], self._ends[where])
         return self._reader.read(*where, start, max(start, stop), columns=COLUMNS)
 
@@ -363,8 +366,8 @@ def _expected_by_key(
 
 
 class _RunDigests:
-    """Digests of offset runs on one side. ``extra`` has, for a run, the number and the first offset of records before
-    it that belong to no run.
+    """Digests of offset runs on one side. ``extra`` has, for each run, the number and the first offset of records that
+    come before it and belong to no run.
     """
 
     def __init__(self) -> None:
@@ -434,7 +437,7 @@ def _compare_rehashed(
     digests = hashlib.sha256(), hashlib.sha256()
     for run in sorted(run for rule in work.rules.values() for run in rule.runs):
         here, there = ours.of(run), theirs.of(run)
-        # If the bucket has lost records of this run since, the run cannot be compared.
+        # A run cannot be compared if the bucket has lost records of it since the restore.
         if here != there and any(start < run.end and run.start < stop for start, stop in work.lost):
             continue
         pair.ours.records += here[0]

@@ -1,4 +1,5 @@
-"""Moving of consumer groups: a group's new offsets are those that its records got in a run of ``restore produce``.
+"""Moves consumer groups: translates each group's offsets to the offsets that the same records got in a run of ``restore
+produce``.
 
 The groups' old offsets come from a running cluster, a snapshot, or a file.
 """
@@ -33,8 +34,8 @@ _Offset: TypeAlias = Annotated[int, Field(ge=0, le=MAX_OFFSET + 1)]
 
 @dataclass(frozen=True, slots=True)
 class SourceGroups:
-    """Groups with their committed offsets. ``left`` has the names of groups that cannot be moved, each with the
-    reason."""
+    """Consumer groups with their committed offsets. ``left`` has the names of groups that cannot be moved, each with
+    the reason."""
 
     groups: Sequence[GroupOffsets]
     left: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -42,7 +43,7 @@ class SourceGroups:
     def choose(self, names: Sequence[str]) -> SourceGroups:
         """Return the groups that match these names or globs; without names, return all groups.
 
-        Raise ResourceNotFoundError for a name without a match.
+        Raise ResourceNotFoundError for a name or glob that matches no group.
         """
         known = [*(group.group for group in self.groups), *self.left]
         chosen = _chosen(known, names)
@@ -91,7 +92,7 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
 def groups_of_file(path: Path) -> SourceGroups:
     """Read groups from a file: ``{"GROUP": {"TOPIC": {"PARTITION": OFFSET}}}``.
 
-    An offset may also be ``{"offset": OFFSET, "metadata": TEXT}``. Raise ConfigError if the file has any other content.
+    OFFSET may also be ``{"offset": OFFSET, "metadata": TEXT}``. Raise ConfigError if the file has any other content.
     """
     try:
         document = _FILE.validate_json(read_named(path), strict=True)
@@ -134,7 +135,7 @@ def _group_of(name: str, topics: Mapping[str, _Partitions]) -> GroupOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOutcome(Outcome):
-    """The outcome for one offset of the group ``name``. ``topic`` and ``partition`` are the source's, in the bucket.
+    """The outcome for one offset of the group ``name``. ``topic`` and ``partition`` name the source in the bucket.
 
     ``partition`` and ``offset`` are None if keys were hashed again: the target offset then depends on all partitions of
     the topic, and the group reads at most ``read_again`` records a second time. ``committed_offset`` is the group's
@@ -165,7 +166,7 @@ class GroupOutcome(Outcome):
 
 
 def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterState) -> Plan:
-    """Return a plan that commits the groups' translated offsets to the target cluster.
+    """Return a plan to commit the groups' translated offsets to the target cluster.
 
     The outcome of a group fails if the group has members in the target cluster, or is of a kind that cannot be moved.
     Groups that cannot be moved from the source have the status ``kept``. Raise ConfigError if the cluster's topics end
@@ -209,8 +210,8 @@ def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
 def _starts_of_others(offset_map: OffsetMap, cluster: ClusterState) -> dict[TopicPartition, int]:
     """Return the start offsets of target partitions that received no record, for topics whose keys were hashed again.
 
-    The groups get these offsets too. A group without an offset there might skip records that are written before the
-    group starts.
+    The groups get these start offsets too: a group without an offset in a partition might skip records that are written
+    before the group starts.
     """
     rehashed = {mapped.target: topic for topic, mapped in offset_map.topics.items() if mapped.is_rehashed}
     return cluster.earliest_offsets(
@@ -298,8 +299,8 @@ def _first_unread(
     commits: Sequence[CommittedOffset],
     starts: Mapping[TopicPartition, int],
 ) -> Iterator[GroupOutcome]:
-    """Yield an outcome for each target partition of a topic whose keys were hashed again: the first offset to read
-    there."""
+    """Yield an outcome for each target partition of a topic whose keys were hashed again: the first offset that the
+    group should read in this partition."""
     restored = offset_map.partitions(topic)
     offsets = {commit.partition: commit.offset for commit in commits if commit.partition in restored}
     notes = [

@@ -1,6 +1,6 @@
 """Comparison of the records of two sides, in batches, with a digest of each side.
 
-Separate from ``comparison``, because it uses only columns of records, and neither bucket nor cluster.
+Separate from ``comparison``, because this module uses only columns of records, and neither bucket nor cluster.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Pair:
     difference: RecordDifference | None = None
 
     def note_not_restored(self, offsets: Any) -> None:
-        """Count records that the run did not restore, and note the first as a difference."""
+        """Count records that the run did not restore, and report the first of them as a difference."""
         self.not_restored += len(offsets)
         self._note("not_restored", offsets[0].as_py(), None)
 

@@ -1,12 +1,12 @@
 """Restore of segments that were deleted by mistake, from a bucket that keeps versions.
 
-It works on stored keys, because a deleted segment of the raw layout has no key in the plugin's form. Readers see a
-segment once they see its last file: the manifest, or the log in the raw layout. So this file comes back last, after a
-check of each other file.
+The restore works on stored keys, because a deleted segment of the raw layout has no key in the plugin's form. Readers
+see a segment when its last file exists: the manifest, or the log in the raw layout. So this file is restored last,
+after a check of each other file.
 
-Until the last object is back, a garbage collection would delete the others, which look like the remains of an old copy.
-Afterwards it would delete the whole segment if it asks brokers where the topic is deleted. So a legal hold is placed
-first, and stays until somebody releases it.
+Until the last object is back, a garbage collection would delete the segment's other objects, because they look like
+leftovers of an old copy. Later, a garbage collection that asks brokers would delete the whole segment, because the
+brokers have deleted the topic. So a legal hold is placed first, and stays until the user releases it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _File:
     def hiding(self) -> list[ObjectVersion]:
         """The delete markers that are newer than the newest version, in the order of time.
 
-        Some stores give times in seconds. A marker of the version's second may be older than the version; removing it
+        Some stores give times in seconds. A delete marker of the same second may be older than the version. Removing it
         does no harm.
         """
         newest = self.newest
@@ -125,8 +125,8 @@ class _File:
 
     @property
     def deleted_ms(self) -> int | None:
-        """The time of the first deletion after the newest version; later deletions had no effect. None if the object
-        exists."""
+        """The time of the first deletion after the newest version, because later deletions had no effect. None if the
+        object exists."""
         return min((marker.time_ms for marker in self.hiding), default=None)
 
 
@@ -217,8 +217,8 @@ class _Place:
                 yield listing_prefix(self.prefix, topic, scopes.topic_id), [topic]
 
     def _parse(self, stored_key: str) -> tuple[_Segment, str] | None:
-        """Return the segment to which a stored key belongs (without versions), and the file's ending. Return None for a
-        key of no segment."""
+        """Return the segment to which a stored key belongs (without versions), and the file's ending. Return None if
+        the key belongs to no segment."""
         if isinstance(self.store, RawStore):
             keys = RawKeys(self.store.prefix, self.store.layout)
             file = keys.parse(stored_key)
@@ -246,7 +246,7 @@ class _Place:
         ):
             yield from done
         if isinstance(self.store, RawStore) and not dry_run:
-            # An earlier, killed run may not have done this, so do it for all partitions.
+            # Update ``_metadata`` for all partitions, because an earlier, killed run may not have done it.
             keeper = MetadataKeeper(self.store, self.prefix)
             for where in dict.fromkeys(one.where for one in segments):
                 keeper.name_all(listing_prefix(self.prefix, where.topic, where.topic_id, where.partition))
@@ -336,10 +336,10 @@ def _other_lives(segments: Iterable[_Segment], times: DeletionTimes) -> Iterator
 
 
 def _superseded(segments: Iterable[_Segment]) -> set[str]:
-    """Return the names of deleted segments that a newer log has replaced: a log that began after their deletion, at or
-    before their offset.
+    """Return the names of deleted segments that a newer log has replaced. The newer log began after the segment's
+    deletion, at the segment's offset or before.
 
-    In the raw layout, a topic that was created again has the same keys. Its log and the old topic's log must not mix.
+    In the raw layout, a re-created topic has the same keys as the deleted topic. The logs of both topics must not mix.
     """
     names: set[str] = set()
     written_ms: dict[TopicIdPartition, int] = {}

@@ -1,7 +1,7 @@
 """Helpers for tests of your own store, queue, format or parser (with the extra ``test``).
 
-``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` contain the tests that each of these
-must pass, as classes for pytest. ``batches`` and ``segments`` make records and segments as a broker writes them.
+``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` contain classes of pytest tests, which
+every store, queue or format must pass. ``batches`` and ``segments`` make records and segments as a broker writes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["batches", "notification_queue_tests", "object_store_tests", "output_format_tests", "segments"]
 
 if "pytest" in sys.modules:
-    # pytest then explains failed assertions of these modules as it does for test files.
+    # Register these modules, so that pytest explains their failed assertions like those of test files.
     import pytest
 
     pytest.register_assert_rewrite(

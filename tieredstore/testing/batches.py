@@ -1,6 +1,6 @@
 """Record batches of magic 2, made from records: for tests, examples and benchmarks.
 
-Separate from ``segments``, because tests of many packages build batches but need no log directory.
+Separate from ``segments``, because tests of many packages build batches, but need no log directory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The producer of a batch, by default without idempotence. ``sequence`` is that of the first record."""
+    """The producer of a batch, by default without idempotence. ``sequence`` is the sequence number of the first
+    record."""
 
     id: int = -1
     epoch: int = -1

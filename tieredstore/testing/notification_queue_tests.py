@@ -30,7 +30,7 @@ class NotificationQueueTests:
         raise NotImplementedError
 
     def append(self, queue: NotificationQueue, *raw: bytes, partition: int = 0) -> list[int]:
-        """Append with a deadline that no test reaches."""
+        """Append notifications with a deadline that no test reaches."""
         return queue.append(partition, raw, Deadline.after(_LONG_S))
 
     def test_a_fresh_queue_is_empty(self, queue: NotificationQueue) -> None:
@@ -55,7 +55,7 @@ class NotificationQueueTests:
         assert read_all(queue, 0, offsets[-1] + 1) == []
 
     def test_the_end_is_after_every_notification(self, queue: NotificationQueue) -> None:
-        """The end is after every notification so far; the next one is appended there or later."""
+        """The end is after every notification so far; the next notification is appended at this offset or later."""
         (before,) = self.append(queue, b"a")
         end = queue.end(0)
         (after,) = self.append(queue, b"b")
@@ -94,7 +94,8 @@ class NotificationQueueTests:
         assert after > offsets[4]
 
     def test_a_time_is_found_as_an_offset(self, queue: NotificationQueue) -> None:
-        """The result is the first notification appended at the given time or later; for a future time, the end."""
+        """``offset_at`` finds the first notification appended at the given time or later; for a future time, the
+        end."""
         for number in range(7):
             self.append(queue, b"%d" % number)
         entries = read_all(queue, 0)

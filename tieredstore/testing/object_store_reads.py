@@ -16,7 +16,7 @@ from tieredstore.errors import InvalidKeyError, InvalidRangeError, ObjectNotFoun
 
 
 class StoreAccess:
-    """The settings and hooks of ``ObjectStoreTests``, whose docstring shows their use."""
+    """The settings and hooks of ``ObjectStoreTests``; see there for their use."""
 
     picklable: ClassVar[bool] = True
     """False for a store whose pickling must raise TypeError."""
@@ -25,15 +25,15 @@ class StoreAccess:
     """The size in bytes of the largest object that a test writes."""
 
     listed_objects: ClassVar[int] = 2_500
-    """The number of objects in a listing of several pages; must exceed two pages of the store."""
+    """The number of objects in the test of a long listing. It must exceed two pages of the store's listing."""
 
     race_rounds: ClassVar[int] = 10
-    """The number of times that each race between writers is run."""
+    """The number of times that the tests run each race between writers."""
 
     racing_publishers: ClassVar[int] = 4
     """The number of threads that publish different objects under one key at once.
 
-    Set 1 if the service has no condition for publishing, so that the store only checks before it publishes.
+    Set this to 1 if the service cannot publish under a condition, so that the store only checks before it publishes.
     """
 
     @pytest.fixture

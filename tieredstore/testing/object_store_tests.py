@@ -164,7 +164,7 @@ class RaceTests(StoreAccess):
 
 
 def _outcomes(attempts: Sequence[Callable[[], object]]) -> list[BaseException | None]:
-    """Run all attempts at the same instant on separate threads; return the exception of each, or None."""
+    """Run all attempts at the same time on separate threads; return the exception of each attempt, or None."""
     barrier = threading.Barrier(len(attempts))
 
     def run(attempt: Callable[[], object]) -> BaseException | None:
@@ -198,7 +198,7 @@ class ObjectStoreTests(ReadTests, WriteTests, ListTests, RaceTests, AbandonedTes
                 yield store
                 store.close()
 
-    You may override ``raw_put`` and ``raw_get`` to reach the objects without the code under test: that is faster, and
-    independent of it. If the store requires it, set the class attributes ``picklable``, ``largest_object``,
-    ``listed_objects``, ``race_rounds`` and ``racing_publishers``.
+    You may override ``raw_put`` and ``raw_get`` to reach the objects without the code under test: the tests then run
+    faster, and do not depend on the store's own reads and writes. If the store requires it, set the class attributes
+    ``picklable``, ``largest_object``, ``listed_objects``, ``race_rounds`` and ``racing_publishers``.
     """

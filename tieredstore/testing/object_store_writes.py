@@ -352,7 +352,8 @@ class PreparedTests(StoreAccess):
                 store.publish(prepared)
             assert list(store.list()) == []
         else:
-            # Some services remove the bytes only by themselves, later. The write can then still be published.
+            # Some services remove the prepared bytes by themselves, at a later time. Until then, the write can still be
+            # published.
             store.publish(prepared)
             assert store.get("folder/object") == b"the bytes"
 
@@ -485,7 +486,7 @@ class AbandonedTests(StoreAccess):
         after = admin_of(store).now_ms()
         assert after is not None
         assert written is not None
-        # A second of tolerance, because services report whole seconds, truncated or rounded.
+        # Allow a difference of one second, because services report whole seconds, truncated or rounded.
         assert before - 1000 <= written <= after + 1000
         assert list(store.list()) == []
         assert isinstance(list(admin_of(store).kept_after_delete()), list)

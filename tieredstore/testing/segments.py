@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 PARTITION: Final = TopicIdPartition(Uuid.parse("VGVzdFRvcGljSWRlbnRpZg"), "events", 0)
-"""The default partition of the segments made here."""
+"""The partition of the synthetic segments, unless the caller names another."""
 
 _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
 # Batches repeat after this many bytes. At its default level, zstd finds repetitions only within 2 MiB, so it does not
@@ -67,9 +67,9 @@ def write_segment(
 ) -> LogSegment:
     """Write a closed segment of ``batches`` and the files beside it into ``log_dir/<topic>-<partition>``.
 
-    Batches are written as they arrive, so memory is bounded. Each must be of magic 2, with offsets after those of the
-    previous batch. The partition's checkpoint is replaced, so pass the ``leader_epochs`` of the whole partition. A
-    ``.txnindex`` is written only if ``aborted`` is given. The segment ends with its last batch, or at a later
+    Batches are written as they arrive, so memory is bounded. Each batch must have magic 2, and offsets after those of
+    the previous batch. The partition's checkpoint is replaced, so pass the ``leader_epochs`` of the whole partition.
+    The segment gets a ``.txnindex`` only if ``aborted`` is given. The segment ends with its last batch, or at a later
     ``end_offset`` (inclusive), as if compaction had removed the last batches. A segment without batches covers at least
     its base offset.
     """
@@ -102,11 +102,11 @@ def build_segment(
     first_timestamp_ms: int = _FIRST_TIMESTAMP_MS,
     seed: int = 0,
 ) -> LogSegment:
-    """Write a closed segment of JSON records like a web service's log. Equal arguments give equal records.
+    """Write a closed segment of JSON records that look like a web service's log. Equal arguments give equal records.
 
     The segment has as many whole batches (at least one) as fit ``target_size``; ``batch_size`` is the size before
     compression. A record takes about 490 bytes of the log, and zstd makes it 3.2 to 3.6 times smaller. Memory is
-    bounded at any size.
+    bounded for any size.
     """
     pool_size = min(_POOL_SIZE, max(target_size, 1))
     records = json_records(random.Random(seed), first_timestamp_ms)  # noqa: S311 - nothing secret

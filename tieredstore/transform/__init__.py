@@ -1,4 +1,5 @@
-"""Transformation of bytes: zstd frames, AES-256-GCM, the RSA key ring, and the ordered pipeline. Knows no stores."""
+"""Transformation of bytes: zstd frames, AES-256-GCM, the RSA key ring, and the ordered pipeline. Independent of
+stores."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import the key ring on first use: it needs a second cryptography library, only for RSA."""
+    """Import the key ring on first use, because it needs a second cryptography library for RSA."""
     if name != "KeyRing":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tieredstore.transform.keyring import KeyRing  # noqa: PLC0415

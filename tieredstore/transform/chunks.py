@@ -54,10 +54,10 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
     """Decompress one frame into ``out``, which must be exactly as large as the content. Releases the GIL.
 
     Raise CorruptDataError unless ``frame`` is one whole frame that declares ``len(out)`` bytes of content. The header
-    is checked before anything is decompressed, and no memory is allocated by the size that it declares.
+    is checked before the content is decompressed, and no memory is allocated for the size that the header declares.
 
-    If ``wanted`` is given, only that many bytes must be decompressed. The rest of the frame may stay unchecked, and the
-    rest of ``out`` undefined.
+    If ``wanted`` is given, the function may decompress only that many bytes. It may then leave the rest of the frame
+    unchecked, and the rest of ``out`` undefined.
     """
     size = len(out) if wanted is None else wanted
     try:
@@ -82,7 +82,7 @@ def _describe_size(content_size: int) -> str:
     return f"{content_size} bytes"
 
 
-# Buffers of this size or more get their own pages; for smaller ones malloc is faster.
+# Buffers of this size or more get their own pages; for smaller buffers malloc is faster.
 _PAGES: Final = 1 << 20
 _HUGE_PAGE: Final = 2 << 20
 
@@ -91,8 +91,8 @@ def fresh_memory(size: int) -> memoryview:
     """Return ``size`` writable bytes of zeros.
 
     Large buffers get their own pages, which return to the system when nothing refers to them. malloc would keep freed
-    buffers, 20 MiB and more, in an arena for each thread. With huge pages, the first touch of 2 MiB takes one page
-    fault instead of 512.
+    buffers, 20 MiB and more, in an arena for each thread. With huge pages, the first write to 2 MiB of memory takes one
+    page fault instead of 512.
     """
     if size < _PAGES:
         return memoryview(bytearray(size))
@@ -112,8 +112,8 @@ class GrowingBuffer:
     def first(self, size: int) -> memoryview:
         """Return ``size`` writable bytes with undefined content; valid until the next call."""
         if len(self._memory) < size:
-            # Round up: the stored sizes of equally large chunks differ, and without that each new maximum would need
-            # fresh memory.
+            # Round up: the stored sizes of equally large chunks differ, and without rounding each new maximum would
+            # need fresh memory.
             self._memory = fresh_memory(size if size < _PAGES else -(-size // _HUGE_PAGE) * _HUGE_PAGE)
         return self._memory[:size]
 
@@ -122,7 +122,7 @@ class GrowingBuffer:
 class ChunkEncoder:
     """Turns original chunks into stored chunks.
 
-    ``compression_level`` is None for segments that are not compressed, ``cipher`` is None for those not encrypted.
+    ``compression_level`` is None for uncompressed segments, and ``cipher`` is None for unencrypted segments.
     """
 
     compression_level: int | None = None
@@ -155,7 +155,7 @@ class ChunkDecoder:
 
     @property
     def is_identity(self) -> bool:
-        """True if stored chunks equal the original ones."""
+        """True if the stored chunks have the same bytes as the original chunks."""
         return not self.compressed and self.cipher is None
 
     @property
@@ -173,8 +173,8 @@ class ChunkDecoder:
             return
         frame = stored
         if self.cipher is not None:
-            # The zstd frame of incompressible bytes is longer than its content, so it may not fit into `original`:
-            # decrypt it elsewhere.
+            # The zstd frame of incompressible bytes is longer than its content, and may not fit into `original`, so
+            # decrypt it into another buffer.
             frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
             self.cipher.open_into(stored, frame)
         decompress_into(frame, original, wanted)

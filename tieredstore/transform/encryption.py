@@ -1,8 +1,8 @@
 """AES-256-GCM of chunks and indexes.
 
 A stored unit is ``IV (12 bytes, random) | ciphertext (as long as the plaintext) | tag (16 bytes)``. All units of a
-segment share one data key and one additional authenticated data (AAD), both random and new for every attempt. NIST SP
-800-38D allows 2^32 random IVs per key; a segment has at most some thousands.
+segment share one data key and one additional authenticated data (AAD), both random and new for every attempt to copy
+the segment. NIST SP 800-38D allows 2^32 random IVs per key; a segment has at most some thousands.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class SegmentCipher:
         self._aad = data_key.aad
 
     def seal_into(self, iv: bytes, plaintext: bytes | bytearray | memoryview, unit: memoryview) -> None:
-        """Write IV, ciphertext and tag into ``unit``: exactly ENCRYPTION_OVERHEAD longer than ``plaintext``."""
+        """Write IV, ciphertext and tag into ``unit``, which must be exactly ENCRYPTION_OVERHEAD longer than
+        ``plaintext``."""
         # The library writes ciphertext and tag straight into the unit, so that no second buffer of a chunk's size is
         # needed.
         unit[:IV_SIZE] = iv
@@ -79,7 +80,7 @@ class SegmentCipher:
 
     def open(self, unit: bytes | memoryview) -> bytes:
         """Verify the tag and return the plaintext."""
-        # The size must not be negative here. open_into refuses a unit that is shorter than IV and tag.
+        # Avoid a negative size: `open_into` refuses a unit that is shorter than IV and tag.
         plaintext = bytearray(max(0, len(unit) - ENCRYPTION_OVERHEAD))
         self.open_into(memoryview(unit), memoryview(plaintext))
         return bytes(plaintext)

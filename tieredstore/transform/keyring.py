@@ -1,7 +1,7 @@
 """The key ring: RSA key pairs (KEKs) that wrap the segments' data keys.
 
 Wrapping is RSA-OAEP with SHA3-512 as hash and as MGF1's hash, empty label (RFC 8017, 7.1). The `cryptography` package
-refuses SHA-3 in OAEP, so this uses pycryptodome.
+refuses SHA-3 in OAEP, so this module uses pycryptodome.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class KeyPair:
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
         """Pair two keys; raise KeyRingError with these names if they do not match or are too short."""
         pair = cls(public, private)
-        # Data keys that a mismatched pair wraps can never be unwrapped, and that would show only at the first read.
+        # Data keys that a mismatched pair wraps can never be unwrapped. Without this check, users would notice that
+        # only at the first read.
         if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
             raise KeyRingError(f"{public_name} is not the public key of {private_name}")
         if pair.public.size_in_bits() < MIN_MODULUS_BITS:
@@ -78,7 +79,8 @@ class KeyRing:
 
     @classmethod
     def from_files(cls, active_id: str, files: Mapping[str, tuple[Path, Path]]) -> KeyRing:
-        """Read the ring of ``{id: (public key file, private key file)}``. Later changes of the files have no effect."""
+        """Read the ring of ``{id: (public key file, private key file)}``. Later changes of the files do not affect the
+        ring."""
         return cls(active_id, {key_id: KeyPair.from_files(*paths) for key_id, paths in files.items()})
 
     @property

@@ -62,8 +62,8 @@ def private_key(der: bytes, name: str) -> RsaKey:
         oid = PKCS8.unwrap(der)[0]
     except ValueError as error:
         raise KeyRingError(f"{name} is not an unencrypted PKCS#8 ('BEGIN PRIVATE KEY') file; {_TO_PKCS8}") from error
-    # PKCS#8 can contain any kind of key. Without this check, the import below would report an elliptic curve key as a
-    # damaged RSA key.
+    # PKCS#8 can contain any kind of key. Without this check of the algorithm, the import below would report an elliptic
+    # curve key as a damaged RSA key.
     if oid != _RSA_OID:
         raise KeyRingError(f"{name} {_NOT_RSA}")
     return _import(der, name)
@@ -126,7 +126,8 @@ def _import(der: bytes, name: str) -> RsaKey:
 
 
 MAX_BYTES: Final = 1 << 20
-"""Largest number of bytes that are read: a key has a few kilobytes, but a wrong path may name a file of any size."""
+"""At most this many bytes of a file are read: a key has a few kilobytes, but a wrong path may name a file of any
+size."""
 
 
 def key_file_content(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""The ordered pipeline: chunks transformed by several threads, yielded in order, in bounded memory."""
+"""The ordered pipeline: several threads transform chunks, which are yielded in order, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tieredstore.transform.chunks import ChunkEncoder, GrowingBuffer
 from tieredstore.transform.encryption import RandomBytes
 
 ReadInto: TypeAlias = Callable[[int, memoryview], None]
-"""Function that fills the whole buffer with the source's bytes from a position on, or raises an error. Several threads
-call it at once.
+"""A function that fills the whole buffer with the source's bytes from a position on, or raises an error. Several
+threads call it at once.
 """
 
 
@@ -27,10 +27,10 @@ class _Slot(NamedTuple):
 
 
 class TransformedChunks:
-    """The stored chunks of one segment, in order; iterate once.
+    """The stored chunks of one segment, in order. They can be iterated only once.
 
     Memory is at most ``chunks_in_flight`` times the size of an original and a stored chunk, for a segment of any size.
-    A yielded chunk is valid until the next one is requested. Initialization vectors are made in the order of the
+    A yielded chunk is valid until the next chunk is requested. Initialization vectors are made in the order of the
     chunks, on the caller's thread. ``stored_sizes`` grows with each yielded chunk and is complete at the end.
     """
 
@@ -84,8 +84,8 @@ class TransformedChunks:
         return iter(range(0, self._size, self._chunk_size))
 
     def _submit(self, position: int, slot: _Slot) -> Future[bytes | memoryview]:
-        # Make the IV here, in the order of the chunks, and not in the pool: a test that injects the plugin's random
-        # bytes must get the same object as the plugin.
+        # Make the IV here, in the order of the chunks, and not on threads of the pool: a test that injects the plugin's
+        # random bytes must get the same object as the plugin.
         iv = self._random_bytes(IV_SIZE) if self._encoder.cipher is not None else b""
         return self._pool.submit(self._transform, position, iv, slot)
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Offsets of a source partition, and the offsets of these records in one target partition. All are inclusive, and
-    None if there are no records."""
+    """Offsets of a source partition, and the offsets of the same records in one target partition. All offsets are
+    inclusive, and None if there are no records."""
 
     topic: str
     partition: int

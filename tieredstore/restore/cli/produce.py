@@ -1,6 +1,6 @@
 """``restore produce``: write the records of a bucket or a backup into topics of a running cluster.
 
-Separate from the other commands of ``restore``, because it has many options of a run.
+Separate from the other commands of ``restore``, because this command has many options.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _ids(topics: Mapping[str, str], topic_id: str | None) -> Mapping[str, Uuid]:
 
 
 def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> TimeCut | None:
-    """Find the cut at the time, or read it from the file."""
+    """Find the cut (where a restore to a time stops) for ``moment``, or read it from ``file``."""
     from tieredstore.restore.produce.time_cut import TimeCut
 
     if moment is None:

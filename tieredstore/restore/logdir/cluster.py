@@ -1,5 +1,5 @@
-"""The running cluster, before and after a restore of log directories. Before it, empty topics are created; after it,
-the topics get their own settings.
+"""The running cluster, before and after a restore of log directories. Before the restore, empty topics are created;
+after it, the topics get their own settings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedResto
 PREPARED: Final = {
     "cleanup.policy": "delete", "remote.storage.enable": "false", "retention.bytes": "-1", "retention.ms": "-1",
 }  # fmt: skip
-"""Settings of a topic while it is restored: nothing may delete, compact or move its segments."""
+"""Settings of a topic while it is restored. With these settings, the broker does not delete, compact or move the
+topic's segments."""
 
 _PAUSE_S: Final = 0.1
 
@@ -27,7 +28,7 @@ class RestoreCluster(LiveCluster):
     minute."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raise ConfigError for invalid properties; nothing connects yet."""
+        """Raise ConfigError for invalid properties. The constructor does not connect to a broker."""
         super().__init__(properties, isolation="read_uncommitted")
 
     def prepare(
@@ -94,8 +95,8 @@ class RestoreCluster(LiveCluster):
             )
 
     def _places(self, topic: str, partitions: int) -> tuple[str, tuple[tuple[int, ...], ...]]:
-        """Return the topic's id and the brokers of each partition. First wait until all partitions have a leader, and
-        so a folder."""
+        """Return the topic's id and the brokers of each partition. First wait until all partitions have a leader: then
+        their folders exist."""
         doing, end = f"{topic} cannot be looked up at {self._servers}", time.monotonic() + self._timeout_s
         names = TopicCollection([topic])
         while True:
@@ -112,7 +113,8 @@ class RestoreCluster(LiveCluster):
 
 
 def _without_own(entry: Any) -> str:
-    """Return the value that a setting would have if the topic did not set it: the value of its next source."""
+    """Return the value that a setting would have if the topic did not set it (the cluster's value, or Kafka's
+    default)."""
     sources: Sequence[Any] = list(entry.synonyms.values())
     others = [each.value for each in sources if not is_of_topic(each)]
     return str(others[0] if others else entry.value)

@@ -23,10 +23,10 @@ def plan_finish(
 ) -> Plan:
     """Return a plan that gives the prepared topics the cluster's defaults back, and sets ``settings`` in each topic.
 
-    Each outcome has the bytes that retention will then delete at once, according to the segments' times in the bucket.
-    It also names empty partitions, and the time after which replicas may be added. If a topic is not the prepared
-    topic, raise ConfigError before the first change: otherwise another cluster with topics of the same names would lose
-    their settings.
+    Each outcome has the number of bytes that retention will delete at once, according to the segments' times in the
+    bucket. The outcome also names empty partitions, and the time after which replicas may be added. If a topic is not
+    the prepared topic, raise ConfigError before the first change: otherwise the topics of another cluster that have the
+    same names would lose their settings.
     """
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
@@ -65,8 +65,8 @@ def _warning(empty: Sequence[int]) -> str:
 def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) -> str:
     """Return a text with the time after which replicas may be added; empty if that time is past.
 
-    The batches tell a new replica about producers whose state ``restore logdir`` has dropped. The replica forgets such
-    a producer ``forgotten_ms`` after its last record.
+    A new replica learns from the batches about producers that ``restore logdir`` has dropped from the state. It forgets
+    such a producer ``forgotten_ms`` after the producer's last record.
     """
     newest_ms = max((span.segment.max_timestamp_ms for log in logs for span in log), default=0)
     if newest_ms + forgotten_ms <= now_ms:

@@ -3,8 +3,8 @@ it does not use the bucket.
 
 While a restore is unfinished, the log directory contains the folder ``MARKER``. A broker refuses to start with a folder
 that is not named topic-partition, and its log names the folder. So the broker can never serve or truncate an unfinished
-restore. Even a refused start deletes the file by which the broker marks a clean shutdown, so that file is kept in
-``MARKER`` until the end, together with a description of the restore.
+restore. Even a refused start deletes the file that marks a clean shutdown of the broker. So ``MARKER`` keeps this file
+until the end of the restore, together with a description of the restore.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLEANER: Final = "cleaner-offset-checkpoint"
 
 
 class LogDirectory(Closing):
-    """The log directory of a stopped broker. It is locked in the way that a broker locks it, so that the broker cannot
+    """The log directory of a stopped broker. The object holds the lock that a broker takes, so that the broker cannot
     start.
 
     Raise ConfigError if no broker has used the directory, if a broker uses it now, or if its broker was not shut down
@@ -80,7 +80,7 @@ class LogDirectory(Closing):
         os.close(self._lock)
 
     def begin(self, work: bytes) -> None:
-        """Keep the broker from starting until :meth:`finish`, and remember ``work``."""
+        """Keep the broker from starting until :meth:`finish`, and save ``work``, the description of the restore."""
         marker = self.path / MARKER
         marker.mkdir(exist_ok=True)
         replace_file(marker / _WORK, work, like=self.path)
@@ -105,8 +105,8 @@ class LogDirectory(Closing):
         """Write the start and the end (exclusive) of these partitions' logs into the broker's checkpoint files; lines
         of other partitions stay unchanged.
 
-        The end becomes the recovery point and the high watermark. The log cleaner's line for a partition is removed,
-        because it belongs to an earlier log.
+        The end of a log becomes its recovery point and its high watermark. The log cleaner's line for a partition is
+        removed, because it belongs to an earlier log.
         """
         for name in _AT_THE_END:
             self._rewrite(name, lambda known: known | {where: end for where, (_, end) in bounds.items()})
@@ -146,8 +146,8 @@ def is_unfinished(log_dir: Path) -> bool:
 
 
 def unfinished_work(log_dir: Path) -> bytes | None:
-    """Return the description of an unfinished restore, which was given to :meth:`LogDirectory.begin`; None if there is
-    no such restore."""
+    """Return the description of an unfinished restore that :meth:`LogDirectory.begin` has saved; None if there is no
+    such restore."""
     return (log_dir / MARKER / _WORK).read_bytes() if is_unfinished(log_dir) else None
 
 
@@ -174,7 +174,7 @@ def replace_file(path: Path, content: bytes, *, like: Path) -> None:
 def take_owner(path: Path, folder: Path) -> None:
     """Give a file the folder's owner, and the folder's mode without execution.
 
-    This matters because a broker that cannot open a single file takes its whole log directory offline.
+    The owner and mode matter: if a broker cannot open a single file, it takes its whole log directory offline.
     """
     like = folder.stat()
     # Only root may give any group.

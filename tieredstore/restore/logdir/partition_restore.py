@@ -7,8 +7,8 @@
 | complete | has all files under their names |
 
 Drafts are renamed one by one: a segment's log after its other files, and ``leader-epoch-checkpoint`` after all
-segments. Until the end the marker in the log directory keeps the broker from starting, so the next restore can continue
-where a killed restore stopped.
+segments. Until all partitions are complete, the marker in the log directory keeps the broker from starting. So the next
+restore can continue where a killed restore stopped.
 
 Separate from ``restoring``, which handles brokers and their log directories.
 """
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AbortMarkers:
-    """Abort markers to append to a log that ends at ``start``: one for each producer in ``opened``, whose transaction
-    is open there.
+    """Abort markers to append to a log that ends at ``start``. Each producer in ``opened`` has an open transaction at
+    this offset, and gets one marker.
 
-    All replicas must have the same bytes, so the time in a marker is that of its producer's last batch.
+    All replicas must have the same bytes, so an abort marker contains the time of its producer's last batch.
     """
 
     start: int
@@ -64,8 +64,7 @@ class AbortMarkers:
         return b"".join(
             format_end_marker(
                 offset, state.producer_id, state.producer_epoch, commit=False, timestamp_ms=state.timestamp,
-                # Coordinators of a new cluster begin with epoch 0, and no coordinator epoch may be lower than an
-                # earlier one.
+                # Coordinators of a new cluster begin with epoch 0, and a coordinator epoch must never decrease.
                 coordinator_epoch=max(state.coordinator_epoch, 0),
             )
             for offset, state in enumerate(self.opened, self.start)
@@ -84,7 +83,7 @@ class AbortMarkers:
         }  # fmt: skip
 
     def end_transactions(self, producers: Producers) -> None:
-        """Apply the markers to ``producers``, as the next batches of their log."""
+        """Update ``producers`` as if the abort markers were the next batches of their log."""
         for header in read_batch_headers(self.log):
             producers.append(header, self.log[header.position : header.position + header.size_in_bytes])
 
@@ -99,9 +98,9 @@ Part: TypeAlias = "Span | ProducerState"
 ProducerStates: TypeAlias = Literal["keep", "drop"]
 """Whether to restore the broker's state of idempotent producers.
 
-``keep`` is for the cluster that the segments come from. In another cluster, a new producer may get the same id and
-epoch as a producer in the state. The broker would then take its first batch for a duplicate, and acknowledge it without
-storing it.
+Use ``keep`` only for the cluster that the segments come from. In another cluster, a new producer may get the same id
+and epoch as a producer in the state. The broker would then take the new producer's first batch for a duplicate, and
+acknowledge it without storing it.
 """
 
 
@@ -127,7 +126,7 @@ class PartitionRestore:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first offset of the restored log, and the offset after its last."""
+        """The first offset of the restored log, and the offset after its last record."""
         return self.start_offset, self.markers.stop
 
     @property
@@ -152,8 +151,8 @@ class PartitionRestore:
     def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Part]:
         """Write the missing segments, then the leader epochs; yield each of :attr:`parts` once it is written.
 
-        An empty segment follows, as after a broker has rolled the log. Its name states the end of the log, even if
-        compaction has removed the last batches.
+        The last segment is empty, as after a broker has rolled the log. Its name shows the broker the end of the log,
+        even if compaction has removed the last batches.
         """
         logs, there = self.logs, logs_in(self.folder)
         if not there.items() <= logs.items():

@@ -56,8 +56,8 @@ def plan_spans(
     if gaps := lineage.gaps_between(spans[0].start, spans[-1].stop):
         raise DataLossError("; ".join(map(str, gaps)))
     if source.layout.raw_cluster is not None:
-        # The raw layout's snapshots of producers are computed, each from that of the segment before. Compute all now,
-        # because a restore that continues copies only some segments.
+        # In the raw layout, the snapshot of producers of each segment must be computed from that of the segment before.
+        # Compute all snapshots now, because a restore that continues copies only some segments.
         for span in spans:
             stored_producers(source, span)
     while spans and open_transactions != "abort" and (first := _first_open(source, spans)) is not None:
@@ -83,8 +83,8 @@ def producers_at_end(
     """Return the producers at the end of the spans, from the last stored snapshot and the batches after it.
 
     A snapshot has the producers at the end of a segment, so it cannot be used for a span that ends earlier. ``before``
-    are the producers at the beginning. The raw layout's snapshots are computed: they have the open transactions, but no
-    producer epochs, so they are used only if ``has_epochs`` is False.
+    has the producers at the beginning of the spans. In the raw layout, snapshots are computed. They have the open
+    transactions, but no producer epochs, so they are used only if ``has_epochs`` is False.
     """
     may_serve = not has_epochs or source.layout.raw_cluster is None
     later: list[Span] = []
@@ -103,7 +103,8 @@ def producers_at_end(
 
 
 def _first_open(source: SegmentSource, spans: Sequence[Span]) -> int | None:
-    """Return the first offset of the oldest transaction that is open at the end of the spans; None if none is open."""
+    """Return the first offset of the oldest transaction that is open at the end of the spans; None if no transaction is
+    open."""
     still_open = producers_at_end(source, spans, has_epochs=False).in_transactions
     return still_open[0].current_txn_first_offset if still_open else None
 
@@ -124,8 +125,8 @@ def _gone(
     start: int | AtTime | None,
     stop: int | AtTime | None,
 ) -> Iterator[Gap]:
-    """Yield the offsets at both ends of ``bounds`` that no segment has, except those that an offset ``start`` or
-    ``stop`` excludes.
+    """Yield the offsets at both ends of ``bounds`` that no segment has, except offsets excluded by ``start`` or
+    ``stop``.
 
     Other gaps, between segments, are the lineage's.
     """

@@ -22,14 +22,14 @@ _NONE: Final = -1
 
 
 class Producers:
-    """The producers of a log, updated batch by batch. ``known`` are the producers at the log's beginning."""
+    """The producers of a log, updated batch by batch. ``known`` has the producers at the log's beginning."""
 
     def __init__(self, known: Iterable[ProducerState] = ()) -> None:
         self._states = {state.producer_id: state for state in known}
 
     @property
     def states(self) -> tuple[ProducerState, ...]:
-        """The producers at the end of the last batch."""
+        """The producers and their states after the last batch."""
         return tuple(self._states.values())
 
     @property
@@ -62,8 +62,8 @@ def _ended(before: ProducerState, header: BatchHeader, epoch: int) -> ProducerSt
     )  # fmt: skip
     if before.producer_epoch == header.producer_epoch:
         return after
-    # The coordinator has raised the producer's epoch, to fence the producer or (since KIP-890) after a transaction:
-    # then sequence numbers begin again.
+    # The coordinator has raised the producer's epoch, to fence the producer or (since KIP-890) after a transaction.
+    # After that, sequence numbers begin again.
     return replace(after, last_sequence=_NONE, last_offset=_NONE, offset_delta=0)
 
 

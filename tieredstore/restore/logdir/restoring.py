@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic
 
 _MARGIN: Final = 64 << 20
-"""Bytes to leave free on a disk, in addition to the logs: for indexes, checkpoints and the broker's start."""
+"""Bytes that must stay free on a disk after the logs are written, for indexes, checkpoints and the broker's start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +59,10 @@ def restore_logs(
 ) -> Generator[Outcome]:
     """Write the partitions of one broker into its log directories; yield the outcome of each segment.
 
-    All checks come before the first write. From the first write to the end the broker cannot start. If the process is
-    killed, the same call completes the work; after that, the same call changes nothing. Raise ConfigError if a log
-    directory or a partition is not as prepared, or if a partition of the broker is in none of these directories.
+    All checks come before the first write. From the first write until the restore is complete, the broker cannot start.
+    If the process is killed, the same call completes the work. A call after a complete restore changes nothing. Raise
+    ConfigError if a log directory or a partition is not as prepared, or if none of these directories has one of the
+    broker's partitions.
     """
     _check_window(prepared, options)
     with contextlib.ExitStack() as stack:
@@ -81,7 +82,7 @@ def restore_logs(
             return
         pairs = list(zip(targets, directories, strict=True))
         # The broker must not start with one directory restored and another still empty: so begin all directories first,
-        # and finish all at the end.
+        # and finish all directories at the end.
         for target, directory in pairs:
             if target.work not in (None, work):
                 _discard(directory, prepared)
@@ -164,8 +165,8 @@ def _check_work(target: _Target, prepared: PreparedRestore) -> None:
 
 
 def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
-    """Remove the files of an unfinished restore of the same topics with other options, including other partitions and
-    offsets.
+    """Remove the files of an unfinished restore of the same topics that had other options, for example other partitions
+    or offsets.
     """
     emptied: dict[tuple[str, int], tuple[int, int]] = {}
     for topic in prepared.topics:

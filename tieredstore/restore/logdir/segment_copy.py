@@ -1,8 +1,8 @@
 """Copy of a span (a range of offsets) of a stored segment to the files of a broker's segment.
 
-A batch stays unchanged, except that its leader epoch becomes 0. The CRC does not cover that field. A restored partition
-is new in its cluster, where leader epochs begin at 0. With the old cluster's epochs its log would be ahead of its
-leader, and followers would truncate it (KIP-101). Batches of magic 0 and 1 have no epoch.
+A batch stays unchanged, except that its leader epoch becomes 0. The CRC does not cover the leader epoch. A restored
+partition is new in its cluster, so its leader epochs begin at 0. If the batches kept the old cluster's epochs, the log
+would be ahead of its leader, and followers would truncate it (KIP-101). Batches of magic 0 and 1 have no epoch.
 """
 
 from __future__ import annotations
@@ -98,13 +98,14 @@ def is_whole(span: Span) -> bool:
 def whole_batches(chunks: Iterable[memoryview], size: int) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Check and yield each batch of a log of ``size`` bytes. The bytes of a batch are valid until the next batch.
 
-    Raise BatchCorruptError for damage, and for a log that does not end with a whole batch. Memory holds at most the
-    largest batch.
+    Raise BatchCorruptError for a damaged batch, and for a log that does not end with a whole batch. Memory holds at
+    most the largest batch.
     """
     position, last_offset = 0, -1
     for batch in _split(chunks, size):
         view_at = partial(_view_of, batch)
-        # Only a batch of zeros has no header, and ``_split`` has refused its length.
+        # The header is never None: only a batch of zeros has no header, and ``_split`` has already refused such a
+        # length.
         header = cast("BatchHeader", next_batch_header(view_at, size, position, last_offset))
         check_batch_crc(batch, header)
         yield header, batch
@@ -135,7 +136,8 @@ def _split(chunks: Iterable[memoryview], size: int) -> Iterator[memoryview]:
 
 
 def _lacking(head: bytearray | memoryview, position: int, size: int) -> int:
-    """Return how many bytes are at least missing from the batch that begins at ``head``; 0 if the batch is complete."""
+    """Return the minimum number of bytes that ``head``, the beginning of a batch, still lacks; 0 if the batch is
+    complete."""
     if len(head) < FRAME_SIZE:
         return FRAME_SIZE - len(head)
     length = first_batch_size(head)
@@ -164,7 +166,7 @@ def _stored_indexes(source: SegmentSource, span: Span) -> dict[str, bytes]:
 def _built_indexes(source: SegmentSource, span: Span, indexes: IndexBuilder) -> dict[str, bytes]:
     stored = source.fetch_indexes(span.segment, (IndexType.TRANSACTION,))
     aborted = read_txn_index(stored[IndexType.TRANSACTION].read(), span.segment.start_offset) if stored else ()
-    # An entry belongs to the segment that has the abort marker, which is the entry's last offset.
+    # An entry belongs to the segment that has the transaction's abort marker, which is at the entry's last offset.
     kept = [entry for entry in aborted if span.start <= entry.last_offset < span.stop]
     built = {"index": bytes(indexes.offset_index), "timeindex": indexes.close()}
     return built | ({"txnindex": format_txn_index(kept)} if kept else {})

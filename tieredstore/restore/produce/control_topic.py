@@ -1,6 +1,7 @@
-"""The control topic in the target cluster. It has the position of each run, and the offsets that the run's records got.
+"""The control topic in the target cluster. The topic has the position of each run, and the offsets that the run's
+records got.
 
-Separate from ``producing``, because it only reads: a run must know its position before it continues.
+Separate from ``producing``, because this module only reads: a run must know its position before it continues.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ _logger: Final = logging.getLogger(__name__)
 
 _WHERE: Final = CONTROL_TOPIC, 0
 _NEWEST: Final = 1000
-"""Number of the topic's last records to read first in the search for a run's newest position."""
+"""The search for a run's newest position begins with this many records at the end of the control topic."""
 _PAUSE_S: Final = 0.05
 _TELL_S: Final = 2.0
-"""Seconds to wait before a warning: the end marker of this run's own last transaction takes a moment."""
+"""Wait this many seconds before a warning, because the broker writes the end marker of the run's last transaction after
+a moment."""
 
 
 class ControlTopic:
@@ -93,7 +95,7 @@ def check_ends(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[T
     """Return the next offset of each partition. If a partition has a committed record at or after its offset in
     ``ends``, raise ConfigError, which names the record.
 
-    Aborted records and transaction markers may be there: killed processes leave them behind.
+    Aborted records and transaction markers at or after these offsets are no error: killed processes leave them behind.
     """
     actual = reader.cluster.end_offsets(ends, "read_uncommitted")
     begins = reader.cluster.earliest_offsets(ends)

@@ -33,15 +33,15 @@ _BEFORE: Final = ("message.timestamp.before.max.ms", "message.timestamp.differen
 _AFTER: Final = ("message.timestamp.after.max.ms", "message.timestamp.difference.max.ms")
 _KEEP_ALL: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _BATCH_BYTES: Final = 61
-"""Size of a batch's header in bytes. ``max.message.bytes`` limits a batch, even one with a single record, including
-this header."""
+"""Size of a batch's header in bytes. ``max.message.bytes`` limits the size of a batch including this header, even if
+the batch has a single record."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedRecords:
     """The result of a scan of a topic's records. ``largest`` is the uncompressed size in bytes of the largest record.
 
-    Times are in milliseconds, and None if there are no records.
+    The fields for times are in milliseconds, and None if the topic has no records.
     """
 
     records: int = 0
@@ -51,7 +51,7 @@ class ScannedRecords:
     latest_ms: int | None = None
     without_key: int = 0
     at_epoch: int = 0
-    """Records with the time 0, which librdkafka cannot send: they get the time 1."""
+    """The number of records with the time 0. librdkafka cannot send this time, so the records get the time 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,8 @@ def _times(source: SourceTopic, target: TargetTopic, now_ms: int) -> Check:
 
 
 def _limit(settings: Mapping[str, str], names: tuple[str, str]) -> tuple[str, int] | None:
-    """Return the setting that limits, and its value; None without a limit. If the setting with the newer name is
-    unlimited, the setting with the older name applies."""
+    """Return the name and the value of the setting that limits; None if both are unlimited. The setting with the older
+    name applies if the one with the newer name is unlimited."""
     for name in names:
         if name in settings and number_of(settings, name) < MAX_INT64:
             return name, number_of(settings, name)
@@ -212,8 +212,8 @@ def _retention(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool, n
         )
         return Check("retention", Verdict.BAD, detail)
     if is_rehashed and most >= 0:
-        # With keys hashed again, only the sum of all target partitions matters: spread their total limit over the
-        # source partitions.
+        # If keys are hashed again, only the total limit of all target partitions matters: spread it over the source
+        # partitions.
         settings["retention.bytes"] = str(most * target.partition_count // max(1, len(source.partitions)))
     deleted = {number: deleted_spans(spans, settings, now_ms) for number, spans in source.partitions.items()}
     size = sum(span.segment.segment_size_in_bytes for spans in deleted.values() for span in spans)
@@ -262,7 +262,7 @@ _compute: Final[Any] = pyarrow.compute
 RECORDS_PER_S: Final = 100_000
 BYTES_PER_S: Final = 20 * 1024 * 1024
 """The assumed speed of a run in bytes of keys, values and headers per second; a limit by the number of records applies
-too. Measured: 20 MB per second with records of 500 bytes, one broker and the run on two busy cores.
+too. A test measured 20 MB per second, with records of 500 bytes, and with one broker and the run on two busy cores.
 """
 
 _RECORD_BYTES: Final = 40
@@ -280,7 +280,7 @@ class DryRun:
     records: int
     size: int
     missing: Mapping[str, NewTopic]
-    """Target topics that do not exist, with the settings for creating them."""
+    """The missing target topics, with the settings for creating them."""
 
     @property
     def expected_s(self) -> float:
@@ -325,10 +325,10 @@ def examine(
                 continue
             created = None if new is None else new(topic, topics.topic_ids[topic])
             if created is not None:
-                # If no number of partitions is given, the topic gets as many as the bucket has.
+                # If the caller gives no number of partitions, the topic gets as many partitions as in the bucket.
                 created = replace(created, partition_count=created.partition_count or source.partition_count)
                 missing[name] = created
-                # Other settings are the cluster's: they are checked once the topic exists.
+                # All other settings come from the cluster: they are checked when the topic exists.
                 planned = TargetTopic(name, created.partition_count or 0, 0, _KEEP_ALL | created.settings, {}, None)
                 found = (
                     _retention(source, planned, is_rehashed=is_rehashed, now_ms=now_ms),

@@ -3,13 +3,13 @@
 Separate from ``producing``, because the commands that move consumer groups need only the map.
 
 The object's key is ``<prefix>!tieredstore/restores/<run>/offsets``. Its first line is JSON with the version. A zstd
-frame with a checksum follows. It has a line of JSON (topics, partitions, numbers of offset runs), then five columns of
-integers, each with a value per offset run: the number of records; the offsets skipped before the run in the source, and
-in the target; the gaps inside the run in the source, and in the target (always 0). A column stores the lowest bytes of
-all values first, then the second lowest bytes, and so on: so the zeros in the high bytes lie together and compress
-well.
+frame with a checksum follows. The frame has a line of JSON (topics, partitions, numbers of offset runs), then five
+columns of integers, each with a value per offset run: the number of records; the offsets skipped before the run in the
+source, and in the target; the gaps inside the run in the source, and in the target (always 0). A column stores the
+lowest bytes of all values first, then the second lowest bytes, and so on: so the zeros in the high bytes lie together
+and compress well.
 
-Like keys of segments and catalog files, the object is not encrypted: it has names of topics, and offsets, but no
+The offset map is not encrypted: like keys of segments and catalog files, it has names of topics and offsets, but no
 records.
 """
 
@@ -42,7 +42,7 @@ _LEVEL: Final = 9
 @dataclass(frozen=True, slots=True)
 class MappedTopic:
     """The target topic of a source topic. With ``is_rehashed``, keys were hashed again, so a record may be in another
-    partition there."""
+    partition in the target than in the source."""
 
     target: str
     is_rehashed: bool = False
@@ -71,7 +71,7 @@ class Translation:
 class FirstUnread:
     """The smallest offset in a target partition that a group may not have read, for a run that hashed keys again.
 
-    ``read_again`` is the largest number of records from ``offset`` on that the group may read a second time.
+    ``read_again`` is the maximum number of records from ``offset`` on that the group may read a second time.
     """
 
     offset: int
@@ -104,7 +104,7 @@ class _PairRuns:
         return self.total[at - 1] if at else 0
 
     def find(self, offset: int) -> int:
-        """Return the index of the first run that ends after a source offset; ``len`` if there is no such run."""
+        """Return the index of the first run that ends after a source offset; the number of runs if no run does."""
         return bisect_right(self.end, offset)
 
     def add(self, run: OffsetRun, *, is_rehashed: bool) -> bool:
@@ -125,7 +125,7 @@ class _PairRuns:
         return True
 
     def has(self, run: OffsetRun) -> bool:
-        """Return True if these runs contain the whole given run."""
+        """Return True if these offset runs contain all records of ``run``."""
         at = self.find(run.start)
         if at == len(self):
             return False
@@ -167,7 +167,7 @@ class OffsetMap:
         self.topics[source] = topic
 
     def begin(self, where: TopicPartition, start: int, *, target_start: int = 0) -> None:
-        """Note that a source partition is restored from ``start`` on. Only the first call for a partition has an
+        """Record that the run restores a source partition from ``start`` on. Only the first call for a partition has an
         effect.
 
         ``target_start`` is the end of the target partition before the run.
@@ -175,14 +175,14 @@ class OffsetMap:
         self._restored.setdefault(where, _Partition(*where, start, start, target_start))
 
     def advance(self, where: TopicPartition, end: int) -> None:
-        """Note that all records before the offset ``end`` of a source partition are in the target."""
+        """Record that all records before the offset ``end`` of a source partition are in the target."""
         known = self._restored[where]
         self._restored[where] = replace(known, end=max(known.end, end))
 
     def extend(self, runs: Iterable[OffsetRun]) -> None:
-        """Add the offset runs of one transaction, ascending. Runs that the map already has change nothing.
+        """Add the offset runs of one transaction, ascending. Ignore runs that the map already has.
 
-        Raise CorruptDataError for runs that contradict the map.
+        Raise CorruptDataError if an offset run contradicts the map.
         """
         for run in runs:
             where, is_rehashed = (run.topic, run.partition), self.topics[run.topic].is_rehashed
@@ -293,7 +293,7 @@ class OffsetMap:
     def parse(cls, raw: bytes | None, where: str) -> OffsetMap:
         """Parse an object's bytes; ``raw`` is None if the object is too large. ``where`` names the object in errors.
 
-        Raise CorruptDataError, or NewerVersionError for a later version.
+        Raise CorruptDataError for a damaged object, and NewerVersionError for an object written by a later release.
         """
         head, _, frame = (raw or b"").partition(b"\n")
         version = version_in(head)

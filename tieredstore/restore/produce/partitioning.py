@@ -1,11 +1,11 @@
 """The choice of each restored record's target partition, in the way that the applications' Kafka clients choose it.
 
-If the restore hashed keys in another way, the applications' later records of a key would go to another partition than
-the restored records. Java's clients use murmur2, librdkafka's default partitioner CRC-32. librdkafka offers both, but a
-run must know each record's partition before it sends the record: it verifies offsets by the number of records in each
+The hash must be that of the applications: otherwise the later records of a key would go to another partition than its
+restored records. Java's clients use murmur2, librdkafka's default partitioner CRC-32. librdkafka offers both, but a run
+must know each record's partition before it sends the record: it verifies offsets by the number of records in each
 partition.
 
-Separate from ``producing``, because it depends on keys only.
+Separate from ``producing``, because this module depends on keys only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``restore produce``: a run from a bucket into a running cluster, from its first transaction to its map of offsets.
 
-Each transaction has records of the source, the position after them, and the offsets that these records got. So after
-any end of a process, the newest committed position shows exactly which records the target has, and the next process
-continues from there. A transient failure is handled in the same way: a new producer continues from the committed
-position.
+Each transaction has records of the source, the position after them, and the offsets that these records got. So even if
+a process is killed, the newest committed position shows exactly which records the target has, and the next process
+continues after these records. A transient failure is handled in the same way: a new producer continues from the
+committed position.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _MOST_RECORDS: Final = 100_000
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_S: Final = 10.0
 _OFFSETS_IN_RECORD: Final = 2000
-"""Maximum number of offset runs in one control record. They take at most 700 KB, less than the default
+"""Maximum number of offset runs in one control record. This many runs take at most 700 KB, less than the default
 ``max.message.bytes``."""
 _UNMAPPED: Final = 2_000
-"""Number of control records with offsets after which the run writes the offset map in the bucket. At its end it writes
-the rest.
+"""The run writes the offset map to the bucket each time it has produced this many control records with offsets, and at
+its end.
 """
 
 _TURN_RECORDS: Final = 20_000
@@ -83,7 +83,7 @@ class _Transaction:
     size: int = 0
 
     def note_sent(self, target: TopicPartition, where: TopicPartition, offsets: Sequence[int]) -> None:
-        """Note records that were sent to one target partition."""
+        """Record that these records were sent to one target partition."""
         runs = self.sent.setdefault(target, [])
         for start, length in consecutive(offsets):
             begin = runs[-1].target_end if runs else self.begins[target]
@@ -102,7 +102,8 @@ class _Transaction:
 
 
 class ProduceRun:
-    """One run of ``restore produce`` in this process. ``properties`` are those of the target cluster's clients.
+    """One run of ``restore produce`` in this process. ``properties`` are the properties of the target cluster's
+    clients.
 
     ``timeout_s`` is the longest time that a call waits for the brokers without progress. A transaction ends with the
     batch that brings it to ``most_records``, or earlier.
@@ -131,7 +132,7 @@ class ProduceRun:
         self._partitionings: dict[str, Partitioning] = {}
         """The rule that chooses the target partitions of each source topic's records."""
         self._next: dict[TopicPartition, int] = {}
-        """The offset that the next record of each target partition will get, if nobody else writes."""
+        """The offset that the next record of each target partition will get, if no other producer writes."""
         self._begun: RunPosition | None = None
         """The position from which this process has continued the run."""
 
@@ -139,7 +140,7 @@ class ProduceRun:
         """Produce the remaining records of the run, and yield an outcome for each partition.
 
         Raise ConfigError if the target is not empty or has records of another writer, DataLossError or CorruptDataError
-        for the source, and FencedError if another process has begun the same run.
+        if the source has lost or damaged records, and FencedError if another process has begun the same run.
         """
         self._committed_at = time.monotonic()
         while True:
@@ -177,8 +178,8 @@ class ProduceRun:
             position = self._begin(transactions, reader, targets, position)
             self._begun = self._begun or position
             if not position.is_produced:
-                # The committed position already records this change, so that the next process can undo it if this one
-                # is killed.
+                # Change the setting only now: the committed position already records the change, so if this process is
+                # killed, the next process can undo it.
                 cluster.set_times(dict.fromkeys(position.append_times, "CreateTime"))
             position = self._produce(transactions, control, position)
             position = self._map(transactions, control, position)
@@ -225,7 +226,7 @@ class ProduceRun:
         sources: Collection[TopicPartition],
         before: Collection[TopicPartition] | None,
     ) -> list[TopicPartition]:
-        """Return the target partitions that records may go to. Raise ConfigError if these differ from ``before``, the
+        """Return the target partitions for the run's records. Raise ConfigError if these differ from ``before``, the
         partitions at the beginning of the run.
         """
         options = self._options
@@ -317,7 +318,7 @@ class ProduceRun:
             offset_records=number,
         )
         self._commit(transactions, new)
-        # The end marker of the transaction takes an offset too.
+        # Add 1, because the end marker of the transaction takes an offset too.
         self._next |= {where: end + 1 for where, end in ends.items()}
         self._on_progress(done.records, done.size)
         return new
@@ -350,8 +351,8 @@ class ProduceRun:
         for topic, target in position.topics.items():
             file.map.add_topic(topic, target, is_rehashed=position.partitioner != "keep")
         for (topic, number), source in position.sources.items():
-            # This end matters only for a partition without produced records: there it is still the end from before the
-            # run.
+            # This end matters only for a target partition without produced records, for which it is still the end
+            # before the run.
             end = position.ends.get((position.topics[topic], number), 0)
             file.map.begin((topic, number), source.start, target_start=end)
         for runs in control.offset_runs(position.mapped, position.offset_records):
@@ -361,7 +362,7 @@ class ProduceRun:
         try:
             file.save()
         except PreconditionFailedError as error:
-            # Another process of this run has written the object, and is fenced by now.
+            # Retry: the process that has written the object belongs to the same run, and is fenced by now.
             raise StoreUnavailableError(
                 f"the offset map of the run {self._options.run} has changed: {error}"
             ) from error

@@ -3,9 +3,9 @@
 Separate from ``producing``, because the offset map, the target's checks and the command need only these types.
 
 A source record is identified by topic, partition and offset in the bucket. The control topic has two kinds of records
-for a run named RUN. The record with key RUN has the run's newest position. The records with keys RUN/1, RUN/2 … have
-the offsets of one transaction each, until these are in the bucket. All values are JSON (``to_bytes``), and each record
-is in the same transaction as the source records that it describes.
+for a run named RUN. The record with key RUN has the run's newest position. Each record with a key RUN/1, RUN/2 … has
+the offsets of one transaction, which the run later moves to the offset map in the bucket. All values are JSON
+(``to_bytes``), and each record is in the same transaction as the source records that it describes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class OffsetRun(NamedTuple):
     """A sequence of ``length`` records of a source partition, which are in the same order at consecutive offsets of a
     target partition.
 
-    The source offsets from ``start`` on are consecutive too, except for ``gaps`` missing offsets. These occur if keys
-    are hashed again: records at the missing offsets went to other partitions, or there are no records.
+    The source offsets from ``start`` on are consecutive too, except that ``gaps`` of them are missing. Offsets are
+    missing only if keys are hashed again: their records went to other partitions, or they have no records.
     """
 
     topic: str
@@ -92,7 +92,7 @@ class SourceRange:
     """The offsets ``[start, stop)`` of a source partition that a run restores. The offsets from ``next`` on are not
     restored yet.
 
-    The spans in ``left_out`` (ascending, ends exclusive) are not restored: see ``time_cut``.
+    The run does not restore the spans in ``left_out`` (ascending, ends exclusive): see ``time_cut``.
     """
 
     start: int
@@ -107,7 +107,7 @@ class ProduceOptions:
 
     ``topics`` maps source topics to existing target topics. ``topic_ids`` selects one of several source topics that had
     the same name. ``name`` is the run's name; if it is None, the name is derived from the topics. ``on_data_loss``
-    decides whether offsets that are in no segment raise an error, or are logged and left out.
+    decides about offsets that are in no segment: raise an error, or log them and leave them out.
     """
 
     topics: Mapping[str, str]

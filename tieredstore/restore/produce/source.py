@@ -1,7 +1,7 @@
 """The committed records of the source (a bucket or a backup) in the form that a producer takes. A few partitions are
 read at a time.
 
-Separate from ``producing``, because it uses buckets and backups, but no cluster.
+Separate from ``producing``, because this module uses buckets and backups, but no cluster.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class SourceBatch:
-    """Records of a source partition. ``next`` is the offset from which to continue after them."""
+    """Records of a source partition. ``next`` is the source offset from which to continue after these records."""
 
     where: TopicPartition
     next: int
@@ -68,8 +68,8 @@ class SourceBatch:
         return 0 if self.records is None else self.records.num_rows
 
     def rows(self) -> Iterator[Row]:
-        """Yield the records in the form that a producer takes. Only a few at a time are Python objects, to save
-        memory."""
+        """Yield the records in the form that a producer takes. To save memory, only a few records at a time are Python
+        objects."""
         slices = () if self.records is None else range(0, len(self), _CONVERTED)
         columns = _untyped(self.records)
         return chain.from_iterable(_rows(columns.slice(at, _CONVERTED)) for at in slices)
@@ -80,10 +80,10 @@ class SourceBatch:
 
 
 class SourceTopics(Closing, ABC):
-    """The topics that a run of ``restore produce`` restores, as they are at its start. The search for the cut (where a
-    restore to a time stops), the checks and the run share this state.
+    """The topics that a run of ``restore produce`` restores, in their state at its start. The search for the cut (where
+    a restore to a time stops), the checks and the run share this state.
 
-    The records are in ``bucket`` or in a backup; the offset map is always in ``bucket``.
+    The run reads records from ``bucket`` or from a backup. The offset map is always in ``bucket``.
     """
 
     is_backup: ClassVar[bool] = False
@@ -112,8 +112,8 @@ class SourceTopics(Closing, ABC):
 
     @abstractmethod
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
-        """Before anything is produced, check that no offsets that are still to restore are missing. If some are
-        missing, raise DataLossError, or log them if the options accept losses.
+        """Check, before any record is produced, that the source has all offsets to restore. If offsets are missing,
+        raise DataLossError, or log them if the options accept losses.
         """
 
     @abstractmethod
@@ -186,7 +186,7 @@ class BucketTopics(SourceTopics):
     def ranges(self) -> dict[TopicPartition, SourceRange]:
         """Return the offsets that a new run of ``restore produce`` restores in each partition.
 
-        Raise ConfigError if the cut is of other topics, or lacks one of the partitions.
+        Raise ConfigError if the cut was made for other topics, or lacks one of the partitions.
         """
         cuts = {} if self.cut is None else self.cut.of_topics(self.topic_ids, self._snapshot.logs)
         stops = {where: cut.stop for where, cut in cuts.items()}
@@ -217,7 +217,7 @@ class BucketTopics(SourceTopics):
                 Losses(self._query).accept_missing(losses_between(self._snapshot.logs[where], left.next, left.stop))
 
     def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
-        """Return the offsets that are in no segment, or in one that cannot be read."""
+        """Return the offsets that are in no segment, or in an unreadable segment."""
         return [(loss.start, loss.stop) for loss in losses_between(self._snapshot.logs[where], start, stop)]
 
     def read(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
@@ -270,7 +270,7 @@ class BackupTopics(SourceTopics):
         return self._backup.holes(where, start, stop)
 
     def read(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
-        """Yield records, without those that the backup has lost."""
+        """Yield records. Leave out the records that the backup has lost."""
         for first, end in offsets_without(self.losses(where, start, stop), (start, stop)):
             for batch in self._backup.records(where, first, end):
                 yield _untyped(batch).select(COLUMNS)

@@ -1,6 +1,6 @@
-"""The target cluster of a run of ``restore produce``: its topics as they are now, and what the run changes in them.
+"""The target cluster of a run of ``restore produce``: looks up topics, creates them, and changes their settings.
 
-Separate from ``dry_run``, which judges these facts and makes no requests.
+Separate from ``dry_run``, which checks the topics found here, and makes no requests.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TIMESTAMP_TYPE: Final = "message.timestamp.type"
 class TargetTopic:
     """A topic of the target cluster.
 
-    ``settings`` are the effective settings; ``own`` are those that the topic sets itself. ``least_live`` is the
-    smallest number of in-sync replicas of a partition; a partition without a leader counts as 0. ``operations`` are
-    Kafka's names of what the login may do; None if the brokers do not report them.
+    ``settings`` has the effective settings, and ``own`` the settings that the topic itself sets. ``least_live`` is the
+    smallest number of in-sync replicas of a partition; a partition without a leader counts as 0. ``operations`` has
+    Kafka's names of the operations that the login may do; None if the brokers do not report them.
     """
 
     topic: str
@@ -81,11 +81,11 @@ class TargetCluster(LiveCluster):
     """The target cluster: looks up topics, creates them, and changes their settings."""
 
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
-        """Raise ConfigError for invalid properties; nothing connects yet."""
+        """Raise ConfigError for invalid properties. The constructor does not connect to a broker."""
         super().__init__(properties, isolation="read_committed", timeout_s=timeout_s)
 
     def target(self, topic: str) -> TargetTopic | None:
-        """Return the topic as it is now; None if it does not exist. Two requests."""
+        """Return the topic as it is now; None if it does not exist. This takes two requests."""
         doing = f"topic {topic} of {self._servers} cannot be looked up"
         described = self._one(
             lambda timeout_s: self._untyped.describe_topics(
@@ -125,13 +125,14 @@ class TargetCluster(LiveCluster):
         return client.metadata(self._timeout_s, f"the brokers of {self._servers} cannot be listed").brokers
 
     def control_topic(self) -> TargetTopic:
-        """Return the control topic; create it if it is missing, with three replicas if there are as many brokers.
+        """Return the control topic; create it if it is missing, with three replicas, or with one replica per broker if
+        there are fewer brokers.
 
         Raise ConfigError if the topic is not compacted, because it would lose positions of runs.
         """
         found = self.target(CONTROL_TOPIC)
         if found is None:
-            # The cluster's default may be one replica, or more than there are brokers.
+            # Do not use the cluster's default, which may be one replica, or more replicas than brokers.
             replicas = min(3, len(self._brokers()))
             try:
                 self.create(CONTROL_TOPIC, NewTopic({"cleanup.policy": "compact"}, 1, replicas))

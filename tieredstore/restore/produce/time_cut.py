@@ -1,17 +1,18 @@
 """The cut of a restore to a time: for all topics together, the records of each partition that come before the time.
 
 In each partition the cut is the first offset with a timestamp at or after the time. As in Kafka's ``offsetsForTimes``,
-end markers of transactions count. The records of a transaction come before the cut only if its end marker does too.
+the timestamps of transaction end markers count too. A transaction is restored only if its end marker comes before the
+cut.
 
 In protocol v2 (KIP-890) each transaction has a separate producer epoch, and its marker has that epoch plus 1. So the
 parts of a transaction in several partitions can be recognized. If the marker of one part is at its partition's cut or
-later, or not in the bucket yet, all parts are left out. In older protocols an epoch covers many transactions, so each
-partition is cut independently. A part that never reached the bucket is not noticed.
+later, or not in the bucket yet, the restore leaves out all parts. In older protocols an epoch covers many transactions,
+so each partition is cut independently. The search does not notice a part that never reached the bucket.
 
 Three passes over the batch headers find the transactions to leave out. The first pass reads from the start of each
 cut's segment to the cut, and finds open transactions and known producers. The second pass reads from the cuts to the
-ends of the logs, and finds the markers that come too late. The third pass collects the batches to leave out before the
-cuts. It may have to begin some segments earlier, which the producer snapshots show; this is rare.
+ends of the logs, and finds the markers that come too late. The third pass collects the batches before the cuts that the
+restore must leave out. In rare cases it must begin some segments earlier, which the producer snapshots show.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ class PartitionCut:
     """The cut in one partition. A restore has the offsets before ``stop``, except the spans in ``left_out``, which are
     in ascending order.
 
-    The other fields are counts. ``earlier_records``: records at ``stop`` or later with times before the cut's time.
-    ``open_transactions``: transactions that began before ``stop`` and end later; ``older_transactions`` of them are of
-    an older protocol, so their parts in other partitions are unknown. ``split_transactions``: transactions that end
-    before ``stop`` here, but not in another partition.
+    The other fields of a partition's cut are counts. ``earlier_records``: records at ``stop`` or later with times
+    before the cut's time. ``open_transactions``: transactions that began before ``stop`` and end later;
+    ``older_transactions`` of them are of an older protocol, so their parts in other partitions are unknown.
+    ``split_transactions``: transactions that end before ``stop`` here, but not in another partition.
     """
 
     topic: str
@@ -83,8 +84,7 @@ class TimeCut:
     def of_topics(
         self, topic_ids: Mapping[str, str], partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, PartitionCut]:
-        """Return the cuts of these partitions, of the topics with these ids. Raise ConfigError if a partition's cut is
-        missing."""
+        """Return the cuts of these partitions. Raise ConfigError if a partition's cut is missing."""
         known = {(cut.topic, cut.partition): cut for cut in self.partitions if topic_ids.get(cut.topic) == cut.topic_id}
         for topic, number in sorted(partitions):
             if (topic, number) not in known:
@@ -194,7 +194,8 @@ class LoggedTransaction:
 
 
 class TransactionSearch:
-    """The transactions of one partition around its cut, the offset ``stop``. For one thread at a time."""
+    """The transactions of one partition around its cut (the offset ``stop``, where a restore to a time ends). Not
+    thread-safe."""
 
     def __init__(self, source: SegmentSource, lineage: Lineage, stop: int) -> None:
         self.stop = stop
@@ -274,7 +275,7 @@ class TransactionSearch:
         """Return the index of the last segment, up to ``number``, at whose beginning the producers are known, and these
         producers.
 
-        The raw layout does not store the producers' epochs, so there this is always the first segment.
+        The raw layout does not store the producers' epochs, so the result is always the first segment in this layout.
         """
         for end in range(number if self._source.layout.raw_cluster is None else 0, 0, -1):
             span = self._spans[end - 1]
@@ -302,7 +303,7 @@ class TransactionSearch:
 def follow(opened: dict[int, LoggedTransaction], header: BatchHeader) -> LoggedTransaction | None:
     """Add a transactional batch to its transaction; if it is a marker, return the transaction that it ends.
 
-    A marker without a batch before it ends a transaction of protocol v2 that has no records here.
+    An end marker without a batch before it ends a transaction of protocol v2 that has no records in this partition.
     """
     producer, first = header.producer_id, header.base_offset
     if not header.is_control:
@@ -326,7 +327,8 @@ def merge_spans(transactions: Iterable[LoggedTransaction], stop: int) -> tuple[O
 
 
 def _open_of(states: Iterable[ProducerState]) -> dict[int, LoggedTransaction]:
-    """Return the transactions that are open in these states, by producer. Their earlier batches are not included."""
+    """Return the transactions that are open in these states, by producer. Batches before these states are not
+    included."""
     return {
         state.producer_id: LoggedTransaction(state.producer_id, state.producer_epoch, state.current_txn_first_offset)
         for state in states

@@ -1,10 +1,11 @@
 """The transactional producer of a run of ``restore produce``. It sends records, verifies that their offsets are
 consecutive, and commits them.
 
-Separate from ``producing``, because it handles the failures of librdkafka's transactions:
+Separate from ``producing``, because this module handles the failures of librdkafka's transactions:
 
 - *retryable*: the transaction may be committed or not. The caller begins again with a new producer, whose
-  ``init_transactions`` completes or aborts the old transaction; after that, the control topic shows which.
+  ``init_transactions`` completes or aborts the old transaction; after that, the control topic shows if the transaction
+  was committed.
 - *fenced*: another process has begun the run of this name, and continues it.
 - other errors are caused by the cluster's settings or by missing rights.
 """
@@ -32,7 +33,7 @@ Row: TypeAlias = tuple[bytes | None, bytes | None, int, Headers | None]
 """Key, value, timestamp in milliseconds, and headers of a record."""
 
 TRANSACTION_MS: Final = 180_000
-"""Transaction timeout in ms: after it a broker aborts the transaction of a process that is gone. The next process of
+"""Transaction timeout in ms, after which a broker aborts the transaction of a process that is gone. The next process of
 the same run aborts it at once.
 """
 
@@ -49,12 +50,12 @@ _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOC
 _DEFAULTS: Final = {
     "compression.type": "lz4",
     "linger.ms": "20",
-    # Limit the queue: its records are sent at the end of a transaction, which must not exceed its timeout even if
-    # quotas slow it down.
+    # Limit the queue: the records in it are sent at the end of a transaction, which must not exceed its timeout even if
+    # quotas slow down the producer.
     "queue.buffering.max.kbytes": "32768",
     "transaction.timeout.ms": str(TRANSACTION_MS),
-    # The broker limits the size of messages, so librdkafka must not. This limit also applies to a batch; batch.size
-    # below sets the limit for that.
+    # The broker limits the size of messages, so librdkafka must not. librdkafka also limits a batch by this setting, so
+    # batch.size below sets a lower limit for batches.
     "message.max.bytes": "1000000000",
 }
 
@@ -107,9 +108,9 @@ class Transactions(Closing):
         """Wait until all records are acknowledged; return the offset of each partition's first record in the
         transaction.
 
-        The partition's other records have the following offsets, without a gap. This is checked: a broker appends an
-        idempotent producer's records in their order, so the offsets ascend; and the distance from the first to the last
-        offset fits the number of records. Raise BrokerUnavailableError if the offsets are not known, or if another
+        The partition's other records have the following offsets, without a gap. The method checks this by the first and
+        the last offset: a broker appends an idempotent producer's records in order, so the distance between the two
+        offsets must fit the number of records. Raise BrokerUnavailableError if the offsets are not known, or if another
         producer wrote between them.
         """
         doing = f"records of the run {self._run} were not acknowledged"
@@ -140,8 +141,8 @@ class Transactions(Closing):
         return firsts
 
     def commit(self) -> None:
-        """Commit the transaction. After an error it may be committed or not; the newest position in the control topic
-        shows which."""
+        """Commit the transaction. After an error the transaction may be committed or not; the newest position in the
+        control topic shows which."""
         self._carry_out(self._untyped.commit_transaction, f"a transaction of the run {self._run} was not committed")
         self._is_open = False
 
@@ -167,7 +168,7 @@ class Transactions(Closing):
                     self._send_with_patience(where, (key, value, timestamp, headers), report)
         except KafkaException as error:
             raise self._error(error.args[0], f"{name_of(where)} cannot be written") from error
-        # The client keeps acknowledged records in memory until it is polled.
+        # Poll the client, because it keeps acknowledged records in memory until it is polled.
         self._producer.poll(0)
         self._check()
 
