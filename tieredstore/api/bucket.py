@@ -308,7 +308,7 @@ class Bucket(Closing):
         on_segment: Callable[[Verification], object] | None = None,
         **which: Unpack[Which],
     ) -> Verification:
-        """Check the segments, and that no offsets are missing between them. Change nothing.
+        """Check the segments, and that no offsets are missing between them. The call changes nothing.
 
         ``level`` is how deep to check; the levels index and data need the private keys. ``sample`` is the share of
         segments to examine at these levels. ``start`` and ``stop`` restrict the check to segments that may have records
@@ -530,8 +530,8 @@ class Bucket(Closing):
 
     @property
     def manager(self) -> RemoteStorageManager:
-        """Kafka's RemoteStorageManager over this bucket, which closes it. The manager reads the key files on
-        first use."""
+        """Kafka's RemoteStorageManager over this bucket. It reads the key files on first use, and is closed with the
+        bucket."""
         self._life.check()
         return self._handles.get().managers.get()
 
