@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Import on first use: every `tieredstore --help` imports this package, but needs none of these modules.
+    # Import these modules on first use, because every `tieredstore --help` imports this package but needs none of them.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with Extra("a pipeline", "kafka"):

@@ -42,18 +42,19 @@ class FormatKind:
     codecs: tuple[str, ...]
     """Codecs that files of the format can have."""
     magic: bytes = b""
-    """First bytes of files of this format, if distinctive."""
+    """First bytes of files of this format, if all its files begin with the same bytes."""
     read: Callable[[BinaryIO, BinaryIO | None], Iterator[pa.RecordBatch]] | None = None
-    """Reads records from a file and its sidecar (fields that the format cannot hold). None for text: ``read_output``
-    takes a file without a known ``magic`` for text.
+    """Function that reads records from a file and its sidecar (a second file for fields that the format cannot hold).
+    It is None for text, because ``read_output`` reads any file without a known ``magic`` as text.
     """
     sidecar_of: str = ""
-    """Suffix of the format's files, if each has a sidecar."""
+    """Suffix of the format's files, if each file has a sidecar (a second file for other fields)."""
     fields: tuple[str, ...] = tuple(ENVELOPE.names)
     """Columns that readers of the files see."""
     holds_columns: bool = True
     secor: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Secor's factory classes for the format, each with the encoding of values that it decodes into columns."""
+    """Secor's factory classes for the format, each with the encoding of the values that the class decodes into
+    columns."""
 
 
 FORMATS: Final[Mapping[str, FormatKind]] = {
@@ -114,11 +115,12 @@ FACTORIES: Final[Mapping[str, tuple[str, str]]] = {
     for short, kind in FORMATS.items()
     for name, columns in kind.secor.items()
 }
-"""Secor's factory classes, each with our format's name and the encoding of values that it decodes into columns."""
+"""Secor's factory classes, each with tieredstore's name of the format and the encoding of the values that the class
+decodes into columns."""
 
 
 def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
-    """Return the format that the settings name. Without ``schemas`` it can only name files."""
+    """Return the format that the settings name. Without ``schemas``, the format can name files but not write them."""
     if ":" in own.format:
         name = own.format.replace(":", ".")
         words = "which is not a Format, named as module:Class"
@@ -139,8 +141,8 @@ def read_output(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a file that a pipeline wrote, in any format. ``name`` is for errors.
 
-    A text file without its ``sidecar`` gives only values. If its delimiter is empty too, the whole file is one value.
-    Raises CorruptDataError for a truncated file or an unknown format.
+    A text file without its ``sidecar`` gives only the values. If the delimiter is empty too, the whole file is read as
+    one value. Raises CorruptDataError for a truncated file or an unknown format.
     """
     start = file.read(4)
     file.seek(0)

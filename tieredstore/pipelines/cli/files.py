@@ -219,8 +219,8 @@ def _open_source(pipeline: Pipeline, parts: Parts, topic: str, backup: Path | No
 
 
 def _fill(work: Backfill, selected: Selected, dry_run: bool) -> Generator[Outcome]:
-    """Yield each window (offset range) and each file to delete. A planned window also shows which of its offsets the
-    user requested.
+    """Yield each window (offset range) to write and each file to delete. A planned window also shows which of its
+    offsets the user requested.
     """
     if not dry_run:
         for entry in work.run(selected):

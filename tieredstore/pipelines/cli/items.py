@@ -34,8 +34,8 @@ PipelineFiles: TypeAlias = Annotated[
 class WindowOutcome(Outcome):
     """A window (offset range) that is or would be written, or a file (``name``) that is or would be deleted.
 
-    ``asked`` has the first and last requested offset if the command extends the request to whole windows.
-    ``quarantine_key`` and ``reasons`` (by offset) are set if the command parses quarantined messages again.
+    ``asked`` is the first and last offset that the user requested, if the command writes more offsets, up to whole
+    windows. ``quarantine_key`` and ``reasons`` (by offset) are set if the command parses quarantined messages again.
     """
 
     records: int | None = None
@@ -47,7 +47,7 @@ class WindowOutcome(Outcome):
     reasons: Mapping[int, str] = field(default_factory=dict[int, str])
 
     def by_reason(self) -> list[tuple[str, list[int]]]:
-        """Return the reasons with their offsets, most frequent first."""
+        """Return the reasons why messages are bad, with the messages' offsets, most frequent first."""
         offsets: defaultdict[str, list[int]] = defaultdict(list)
         for offset, reason in sorted(self.reasons.items()):
             offsets[reason].append(offset)
@@ -69,7 +69,7 @@ class DirectoryOutcome(Outcome):
 def of_window(
     action: str, window: Window | WrittenWindow, *, code: str = "written", status: Status = "done", **more: Any
 ) -> WindowOutcome:
-    """Return the outcome of a window. A window without offsets shows where a partition begins."""
+    """Return the outcome of a window (offset range). An empty window shows where a partition begins."""
     is_mark = window.start == window.stop
     return WindowOutcome(
         action=action, status=status, code="begun" if is_mark else code, topic=window.topic,

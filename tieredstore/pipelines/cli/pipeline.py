@@ -1,6 +1,6 @@
 """The command ``tieredstore pipeline``: topics as files, each record exactly once.
 
-Each subcommand imports its modules only when it runs.
+Each subcommand imports the modules that it needs only when it runs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Against(enum.StrEnum):
 @app.callback()
 def pipeline() -> None:
     """Write topics as files, each record exactly once."""
-    # The log line that names properties without effect is shown without -v too.
+    # Show the log line that names properties without effect even without the option -v.
     logging.getLogger("tieredstore.pipelines.config.settings").setLevel(logging.INFO)
 
 
@@ -211,7 +211,7 @@ def status(
     now_ms = time.time_ns() // 1_000_000
     row = _status_row(now_ms, lost)
     if output.as_json:
-        # A topic that does not exist has null in all other fields.
+        # A topic that does not exist has only its name; the other fields are null.
         nothing = dict.fromkeys(row.names)
         for line in [*map(row.json, rows), *({**nothing, "topic": topic} for topic in absent)]:
             print_json_line(line)
@@ -234,7 +234,8 @@ def _show_changes(file: Path, after: int, files: bool, output: Output) -> None:
         from tieredstore.pipelines.run.generation import commit_log_of
 
         log = commit_log_of(settings, parts.store)
-        # Also count entries without a change, so that the next call does not read them again.
+        # The number for the next call also covers entries without a change of the output, so that the call does not
+        # read them again.
         last, count = max(log.read().number, after), 0
         rows: list[list[str]] = []
         for change in changes_since(log, after):
@@ -258,7 +259,7 @@ _DONE: Final = {
     "replacing": "is incomplete: its files are being replaced",
     "replaced": "may be complete again: its files were replaced",
 }
-"""Text for each directory of a change, by kind of change."""
+"""Texts that ``status --after`` shows for a directory, by kind of change."""
 _CHANGE: Final[Row[Change]] = Row(
     field("commit", lambda one: one.number, number("ENTRY")),
     field("committed_ms", lambda one: one.committed_ms),
@@ -334,7 +335,7 @@ _VERIFICATION: Final[Row[Verification]] = Row(
     field("stored_size", lambda one: one.size),
     attributes("files", "read_files", "read_size"),
 )
-# The text names the subject, because a problem of a partition has no object key in the output.
+# The text must name the subject, because a problem of a whole partition has no object key.
 _PROBLEM: Final[Row[OutputProblem]] = Row(
     field("fault", lambda one: one.kind),
     field("output_key", lambda one: one.subject if "/" in one.subject else None),
@@ -356,7 +357,7 @@ def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
 
 
 def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]) -> Compared:
-    """Add the problems found by comparing files with the source; return the comparison."""
+    """Compare the files with the source; add the problems found to ``problems``, and return the comparison."""
     from tieredstore.pipelines.run.stores import open_parts
     from tieredstore.pipelines.upkeep import comparison as comparing
 

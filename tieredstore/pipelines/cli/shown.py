@@ -1,4 +1,4 @@
-"""Files of pipelines for ``show -c PIPELINE``: their records and origins; and for ``restore produce --backup``.
+"""Output files of pipelines for the commands ``show -c PIPELINE`` and ``restore produce --backup``.
 
 Separate from the commands, because ``show`` and ``restore`` load this module by an entry point.
 """
@@ -57,7 +57,8 @@ def _show(asked: Asked) -> Generator[Shown]:
 
 
 def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
-    """Return the origin of a file from the commit log. Without a commit log, as for Secor's files, use file names."""
+    """Return the offsets that a file contains, from the commit log. Secor's files have no commit log, so use the file
+    names."""
     settings, parts = stack.enter_context(open_pipeline(file))
     from tieredstore.pipelines.run.selection import query_of
     from tieredstore.pipelines.upkeep.origins import Backup, origins_of

@@ -1,1 +1,1 @@
-"""Settings of a pipeline, under Secor's names where Secor has them."""
+"""Settings of a pipeline. A setting that Secor has too has the same name."""

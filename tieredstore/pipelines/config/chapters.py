@@ -1,4 +1,5 @@
-"""Groups of pipeline settings: filing, consumer groups, naming, tables, limits. Names are Secor's if Secor has them."""
+"""Groups of pipeline settings: filing, consumer groups, naming, tables, limits. A setting that Secor has too has the
+same name."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ class FilingSettings(SettingsGroup):
 
 
 def _group(text: str) -> str:
-    """Return a group's name. Kafka accepts any text, but a control character is certainly a mistake."""
+    """Return a consumer group's name. Kafka accepts any text, but refuse control characters, because they are surely a
+    mistake."""
     if not text or len(text) > 255 or not text.isprintable():
         raise ValueError
     return text
@@ -232,7 +234,7 @@ class TableSettings(SettingsGroup):
 
 
 def hive_tables(rest: Mapping[str, str], reader: SettingsReader) -> tuple[tuple[str, str], ...]:
-    """Return the Hive table of each topic; note invalid table names."""
+    """Return the Hive table of each topic. Invalid table names are reported to ``reader``."""
     tables = {name.removeprefix(HIVE_TABLE): text.strip() for name, text in rest.items() if name.startswith(HIVE_TABLE)}
     for topic, table in tables.items():
         if not topic or not re.fullmatch(r"(\w+\.)?\w+", table, re.ASCII):

@@ -1,4 +1,4 @@
-"""Secor's properties: which are honoured, which have no effect here, and which are refused."""
+"""Secor's properties: which have their effect here, which have none, and which are refused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "tsdb.": "",
     "zookeeper.": "only startingOffsets uses ZooKeeper, by zookeeper.quorum",
 }
-"""Properties of Secor that have no effect here, some with a note. A name that ends in a dot is a prefix."""
+"""Properties of Secor that a pipeline accepts but ignores, some with a note. A name that ends in a dot is a prefix."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "aws.access.key": "set output.storage.aws.access.key.id",
@@ -79,19 +79,19 @@ REFUSED: Final[Mapping[str, str]] = {
     ),
     "secor.azure.": "set output.storage.azure.*",
 }
-"""Properties of Secor that are errors here, each with an alternative. A name that ends in a dot is a prefix."""
+"""Properties of Secor that a pipeline refuses, each with an alternative. A name that ends in a dot is a prefix."""
 
 HONOURED: Final = "a property of Secor's"
 """Mark in a setting's annotation that Secor has a property of the same name."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
-"""Families of Secor's properties that are honoured, in addition to the marked settings."""
+"""Patterns of further property names of Secor that have the same effect here."""
 
 ALSO_CALLED: Final[Mapping[str, str]] = {
     "secor.hive.prefix": "hive.table.prefix",
     "secor.hive.table.name.": "hive.table.name.",
 }
-"""Names from some versions of Secor, each with our name. A name that ends in a dot is a prefix."""
+"""Names that some versions of Secor use, each with tieredstore's name. A name that ends in a dot is a prefix."""
 
 WRITER: Final = "secor.file.reader.writer.factory"
 CODEC: Final = "secor.compression.codec"
@@ -142,21 +142,22 @@ def _delimiter_text(delimiter: str) -> str:
 
 
 def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a file under our names. Leave out empty properties, with three exceptions.
+    """Return the properties of a file under tieredstore's names. Leave out empty properties, with three exceptions.
 
-    An empty codec means no compression, an empty delimiter means none, and an empty field prefix means no prefix.
+    The exceptions: an empty codec means no compression, an empty delimiter no delimiter, and an empty field prefix no
+    prefix.
     """
     given: dict[str, str] = {}
     for name, text in properties.items():
         if text.strip():
             ours = _ours(name)
-            # If a file sets both names, ours wins over Secor's.
+            # If a file has a property under both names, tieredstore's name wins over Secor's.
             if ours == name or not properties.get(ours, "").strip():
                 given[ours] = text
     if CODEC in properties and CODEC not in given:
         given[CODEC] = "none"
-    # A blank is a valid delimiter. Secor's DelimitedTextFile format ignores this property and ends each value with a
-    # newline.
+    # A blank or empty delimiter is valid, except in Secor's DelimitedTextFile format: that format ignores this property
+    # and ends each value with a newline.
     delimiter = properties.get(DELIMITER, "\n")
     if delimiter.strip() or (delimiter != "\n" and (delimiter or _parts_by_setting(given))):
         given[DELIMITER] = _delimiter_text(delimiter)

@@ -1,4 +1,4 @@
-"""Settings of a pipeline from one file: the pipeline's own, the source bucket's, and the output's."""
+"""Settings of a pipeline from one file: settings of the pipeline itself, of the source bucket, and of the output."""
 
 from __future__ import annotations
 
@@ -263,9 +263,10 @@ def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
 
 
 def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
-    """Yield faults in patterns of directories by time, and in ``secor.s3.alter.path.date``.
+    """Yield faults in the settings for directories by time, and in ``secor.s3.alter.path.date``.
 
-    ``secor.s3.alter.path.date`` needs day directories. Without them Secor would fail at the first file.
+    The setting ``secor.s3.alter.path.date`` needs directories by day. Without them Secor itself would fail at the first
+    file.
     """
     naming = own.naming
     for level in ("date", "hour", "minute"):
@@ -294,7 +295,8 @@ def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Settings of a pipeline, its source, Kafka client and output. ``source`` is None without a bucket."""
+    """Settings of a pipeline, its source, Kafka client and output. ``source`` is None if the pipeline reads no
+    bucket."""
 
     own: PipelineSettings
     output: Settings
@@ -420,7 +422,7 @@ def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, sou
 
 
 def _sort_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:
-    """Return the Kafka client's properties. Note refused and unknown properties as problems; log properties without
+    """Return the Kafka client's properties. Report refused and unknown properties to ``reader``; log properties without
     effect.
     """
     client: dict[str, str] = {}
@@ -455,7 +457,8 @@ def _of_client(name: str) -> str:
 
 
 def _check_client(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
-    """Return the client's properties if no broker is set, because they have no effect then. Note unknown properties."""
+    """If no broker is set, return the Kafka client's properties, because they have no effect. Report unknown properties
+    to ``reader``."""
     names = {name: _of_client(name) for name in client if _of_client(name) != _SERVERS}
     has_broker = len(names) < len(client)
     if not names:
@@ -464,7 +467,7 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
         known: Any = importlib.import_module("tieredstore.live.properties")
     except ConfigError:
         if not has_broker:
-            # Report all names, because only Kafka's client library, which is not installed, knows the valid names.
+            # Report all names, because the Kafka client library, which knows the valid names, is not installed.
             words = "is a property of the Kafka client, but no broker is set: leave it out"
             reader.problems.extend(SettingProblem(name, f"{shown_name(name)} {words}") for name in names)
         return []

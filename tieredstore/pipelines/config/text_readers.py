@@ -14,7 +14,7 @@ def path_prefix(text: str) -> str:
 
 
 def matcher(pattern: str) -> Callable[[str], str]:
-    """Return a reader that accepts a text if all of it matches the pattern."""
+    """Return a reader that accepts a text only if the whole text matches the pattern."""
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -25,7 +25,7 @@ def matcher(pattern: str) -> Callable[[str], str]:
 
 
 def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
-    """Return a reader of short names. It also accepts Secor's class names, which ``names`` maps to short names.
+    """Return a reader of short names. The reader also accepts Secor's class names, which ``names`` maps to short names.
 
     With ``own``, it accepts ``module:Class`` too.
     """

@@ -23,7 +23,7 @@ from tieredstore.values.base import ValueType
 from tieredstore.values.json_text import Json
 from tieredstore.values.unmapped_json import UnmappedFields
 
-# pyarrow's type stubs for ``ipc`` are incomplete, so the module is untyped here.
+# Treat ``pyarrow.ipc`` as untyped, because its type stubs are incomplete.
 _ipc: Final[Any] = pa.ipc
 
 REST: Final = "_rest"
@@ -34,8 +34,8 @@ KAFKA_FIELD: Final = pa.field(KAFKA, pa.struct(_BESIDE_FIELDS))
 
 
 Taken = tuple[tuple[str, str], ...]
-"""Names that readers derive from directories (``dt`` of ``dt=``), each with its setting. No column may have one of
-these names.
+"""Names that no column may have, because readers such as Hive derive a column from a directory ``dt=...``. Each name
+comes with its setting.
 """
 
 
@@ -52,9 +52,10 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Return the decoded values as a column of structs, and why rows could not be decoded, by row number.
+        """Return the decoded values as a column of structs, and the reasons why rows could not be decoded, by row
+        number.
 
-        The column is None if the decoder learns its type only at the end of a file.
+        The returned column is None if the decoder learns the column's type only at the end of a file.
         """
 
     @abstractmethod
@@ -64,7 +65,7 @@ class Decoder(ABC):
 
 @dataclass(frozen=True, slots=True)
 class OfOneSchema(Decoder):
-    """Decodes a topic's values by one schema from the settings."""
+    """Decodes a topic's values with one schema, which the settings name."""
 
     schemas: Schemas
     kind: str
@@ -78,7 +79,7 @@ class OfOneSchema(Decoder):
             case "json":
                 schema = self.schemas.ddl_of(topic)
                 _check_names(schema, topic, self.taken)
-                # A value with one field of a wrong type is a bad message. ``null_whole`` makes the whole value null,
+                # A value with a field of a wrong type is a bad message, so ``null_whole`` makes the whole value null,
                 # not only the field.
                 value_type: ValueType = Json(schema, on_invalid="null", null_whole=True)
                 return replace(self, value_type=value_type, rest=UnmappedFields(schema))
@@ -186,14 +187,14 @@ class OfRegistry(Decoder):
     """Schemas found so far in an offset window, merged in the order of its records."""
 
     def for_window(self, topic: str) -> OfRegistry:
-        """Return a decoder that knows no schemas yet. Files then depend only on the offset window, not on earlier
-        windows.
+        """Return a decoder that knows no schemas yet, so that files depend only on the current offset window, not on
+        earlier windows.
         """
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Return None as the column, and the faults of values that do not match their schema. The columns are known
-        only at the end of a file.
+        """Return None as the column, because the columns are known only at the end of a file. Also return the faults of
+        values that do not match their schema.
         """
         assert self.seen is not None
         faults: dict[int, str] = {}
@@ -284,7 +285,8 @@ class _UnitedFile(FileWriter):
             self._aside.close()
 
     def abandon(self) -> None:
-        """Discard the collected rows undecoded: the failure may be an unreachable schema registry."""
+        """Discard the collected rows without decoding them, because decoding may need the schema registry, which may be
+        unreachable."""
         self._rows.close()
         self._aside.close()
 
@@ -327,7 +329,7 @@ class _OfAnother(Format):
 
 @dataclass(frozen=True, slots=True)
 class Columns(_OfAnother):
-    """A format whose files have decoded values as columns."""
+    """A file format with a column for each field of the decoded values."""
 
     decoder: Decoder
     local_path: str | None = None
@@ -394,7 +396,8 @@ def check_columns(schema: Any) -> None:
 
 
 def of_rows(inner: Format, schema: Any) -> Format:
-    """Return the format for rows that a user's ``frame`` function returned: ``inner`` itself if it added no columns."""
+    """Return the format for rows that a user's ``frame`` function returned. The result is ``inner`` if the function
+    added no columns."""
     own = [field for field in schema if field.name not in ENVELOPE.names]
     return FrameColumns(inner, pa.schema(own)) if own else inner
 

@@ -27,7 +27,7 @@ _ORC_CODECS: Final[Mapping[str, str]] = {
     "snappy": "snappy",
     "lz4": "lz4",
 }
-"""ORC codecs by our names. As in Secor, Hadoop's gzip becomes ORC's zlib."""
+"""ORC codecs by tieredstore's names. As in Secor, ``gzip`` becomes ORC's zlib."""
 
 _AVRO_CODECS: Final[Mapping[str, str]] = {
     "none": "null",
@@ -77,7 +77,7 @@ class Orc(BuiltIn):
     suffix: ClassVar[str] = ".orc"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer. Stripes end at the same records regardless of batch boundaries."""
+        """Return a writer of ORC. Stripes end at the same records, whatever batches the rows come in."""
         return _OrcFile(file, ENVELOPE, _ORC_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
@@ -108,7 +108,7 @@ class AvroContainer(BuiltIn):
     suffix: ClassVar[str] = ".avro"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer. Blocks end by size, regardless of batch boundaries."""
+        """Return a writer of Avro. Blocks end by size, whatever batches the rows come in."""
         return _AvroFile(file, _AVRO_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
@@ -183,7 +183,7 @@ class Parquet(BuiltIn):
     suffix: ClassVar[str] = ".parquet"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer. Row groups end at the same records regardless of batch boundaries."""
+        """Return a writer of Parquet. Row groups end at the same records, whatever batches the rows come in."""
         return ParquetFile(file, ENVELOPE, self.codec)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
@@ -195,8 +195,8 @@ class ParquetFile(GroupedFile):
     """Writes a Parquet file. ``beside`` names the struct column with Kafka's metadata; it is empty if the file has
     none.
 
-    Columns are dictionary-encoded, which saves space if values repeat. Offsets never repeat, so they are not.
-    Timestamps are only if they repeat enough.
+    Columns are dictionary-encoded, which saves space if values repeat. Offsets are not encoded so, because they never
+    repeat; timestamps only if they repeat often enough.
     """
 
     def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd", *, beside: str = "") -> None:
@@ -232,7 +232,8 @@ class ParquetFile(GroupedFile):
 
 
 def _repeats(times: Any) -> bool:
-    """Return True if a dictionary with two-byte indices takes less space than the eight-byte timestamps."""
+    """Return True if timestamps repeat so often that a dictionary with two-byte indices is smaller than the eight-byte
+    timestamps."""
     count: int = pc.count_distinct(times).as_py()
     return 4 * count < 3 * len(times)
 
@@ -248,8 +249,8 @@ def _columns_of(schema: Any) -> tuple[str, ...]:
 
 
 class Sidecar:
-    """Sidecar: a Parquet file beside a data file that holds only values. It has one row per value, with the record's
-    other fields.
+    """A sidecar: a Parquet file beside a data file that holds only values. For each value it has a row with the
+    record's other fields.
     """
 
     _SCHEMA: Final = pa.schema([*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), pa.field("is_null", pa.bool_())])

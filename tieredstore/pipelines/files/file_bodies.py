@@ -1,7 +1,7 @@
-"""Bodies: the files of an offset window while they are written and uploaded.
+"""Bodies: contents of output files while a task writes and uploads them.
 
-A small body stays in memory until it ends. One large body at a time is uploaded while it is being encoded. Other large
-bodies, and bodies of formats that seek or read back, go to temporary files and are uploaded when they end.
+A small body stays in memory until the file ends. One large body at a time is uploaded while it is being encoded. Other
+large bodies go to temporary files and are uploaded when they end, and so do bodies of formats that seek or read back.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SMALL: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory limits for the bodies of an offset window: ``held_files`` bodies of ``held_bytes`` each, and the
-    ``buffers`` of one stream.
+    """Memory limits for the files of an offset window (a task's range of offsets): ``held_files`` files with
+    ``held_bytes`` each, and the ``buffers`` of one upload.
     """
 
     held_bytes: int = 4 << 20
@@ -121,7 +121,7 @@ class Bodies:
     def _discard(self, body: FileBody, *, waits: bool) -> None:
         if (prepared := body.leftover(waits=waits)) is not None:
             with suppress(TieredStoreError):
-                # Ignore errors: ``gc`` or the bucket's lifecycle rule deletes what remains.
+                # Ignore errors: ``gc`` or the bucket's lifecycle rule deletes the uploads that remain.
                 self._store.discard(prepared)
 
     def begin(self, key: str, *, writes_forward: bool) -> FileBody:
@@ -142,7 +142,7 @@ class Bodies:
             body.abandon()
 
     def leaves_memory(self) -> None:
-        """Note that a body no longer occupies memory."""
+        """Count a body that no longer occupies memory."""
         self._held -= 1
 
     def stream(self, key: str, prepare: Prepare) -> _Stream | None:

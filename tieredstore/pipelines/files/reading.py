@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _BATCH: Final = 4096
 _PIECE: Final = 1 << 20
 _MOST_BYTES: Final = 64 << 20
-"""Maximum size of a text value; a longer one means that the file is not text."""
+"""Maximum size of a text value. A longer value shows that the file is not a text file."""
 
 RECORDS: Final[Any] = pa.schema(
     [
@@ -128,8 +128,8 @@ def _avro_rows(file: BinaryIO) -> Iterator[Row]:
 
 
 def _of_columns(row: Any) -> Row:
-    """Return a row with decoded columns as a record. The columns become a JSON value, the struct ``kafka`` gives the
-    other fields.
+    """Convert a row with decoded columns to a record. The columns become a JSON value; the struct ``kafka`` gives the
+    record's other fields.
     """
     value: Any = row
     kafka: Row = value.pop("kafka") if isinstance(row, dict) and isinstance(value.get("kafka"), dict) else {}
@@ -173,7 +173,7 @@ def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
 
 
 def _by_lengths(stream: BinaryIO, sidecar: BinaryIO) -> Iterator[bytes]:
-    """Yield values of a file without delimiters, by the lengths in the sidecar."""
+    """Yield the values of a file without delimiters, divided by the lengths that its sidecar holds."""
     for batch in pq.ParquetFile(sidecar).iter_batches(_BATCH, columns=["length"]):
         for length in batch.column(0).to_pylist():
             value = stream.read(length)

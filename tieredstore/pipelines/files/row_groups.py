@@ -1,4 +1,4 @@
-"""Row groups that end at the same rows however the rows are split into batches; also sizes of records."""
+"""Row groups that end at the same rows, whatever batches the rows come in; also sizes of records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.records.columns import int64_values
 
 GROUP_ROWS: Final = 65_536
 GROUP_BYTES: Final = 64 << 20
-"""A row group ends at the record that reaches GROUP_ROWS or GROUP_BYTES, regardless of batch boundaries."""
+"""Size at which a row group ends. It ends with the record that reaches GROUP_ROWS or GROUP_BYTES."""
 
 PIECE_ROWS: Final = 1024
 """Rows per chunk of a row group. pyarrow encodes 1024 rows at once, so chunks of this size cost nothing. Most chunks
@@ -34,8 +34,8 @@ class RowGroups:
     def add(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> Iterator[pa.Table]:
         """Add rows, and yield each row group that is now complete.
 
-        ``records`` are the records that ``rows`` were made from; the size of their keys and values also ends a group.
-        If None, only the number of rows ends a group.
+        ``rows`` were made from ``records``. The size of the records' keys and values also ends a group. If ``records``
+        is None, only the number of rows ends a group.
         """
         count, size = int(rows.num_rows), 0 if records is None else total_size(records)
         if self._rows + count < GROUP_ROWS and self._bytes + size < GROUP_BYTES:
@@ -95,7 +95,7 @@ def total_size(records: pa.RecordBatch) -> int:
 
 def _bytes_of(column: Any) -> int:
     if column.type != _BINARY or column.null_count or not len(column):
-        # Arrow does not define the bytes of a null, so sum the lengths of the values.
+        # Sum the lengths of the values, because Arrow does not define how many bytes a null takes.
         return pc.sum(pc.binary_length(column)).as_py() or 0
     first: int = column.offset
     ends = memoryview(column.buffers()[1]).cast("B").cast("i")

@@ -1,4 +1,4 @@
-"""Hadoop SequenceFiles as Secor writes them, with offsets as keys; their container and codecs."""
+"""Hadoop SequenceFiles as Secor writes them, with offsets as keys: reader, writer and codecs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ESCAPE: Final = _INT.pack(-1)
 def vint(number: int) -> bytes:
     """Encode Hadoop's variable-length integer.
 
-    Numbers from -112 to 127 take one byte. For other numbers, the first byte gives sign and length, and the number's
+    A number from -112 to 127 takes one byte. For another number, the first byte gives sign and length, and the number's
     bytes follow.
     """
     if -112 <= number <= 127:
@@ -58,7 +58,8 @@ class SequenceFileWriter:
 
     def __init__(self, file: BinaryIO, key_class: str, codec: str, seed: bytes) -> None:
         self._file, self._codec = file, codec
-        # The same contents give the same sync marker, and no message contains it by chance.
+        # Derive the sync marker from the contents, so that the same contents give the same file and no message contains
+        # the marker by chance.
         self._sync = hashlib.sha256(b"tieredstore" + seed).digest()[:_SYNC_BYTES]
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
@@ -247,7 +248,7 @@ CODEC_CLASSES: Final[Mapping[str, str]] = {
     "lz4": f"{_PREFIX}Lz4Codec",
     "bzip2": f"{_PREFIX}BZip2Codec",
 }
-"""Our names of codecs, each with the class name that files contain."""
+"""Codecs by tieredstore's names, each with the Java class name that files contain."""
 
 _PIECE: Final = 128 << 10
 """Bytes per chunk of Snappy and LZ4; must fit into Hadoop's buffers of 256 KiB."""
@@ -327,7 +328,7 @@ def _snappy(snappy: Any, data: bytes, size: int) -> bytes:
 
 
 def _lz4(lz4: Any, data: bytes, size: int) -> bytes:
-    # A chunk may be shorter than ``size``, and cramjam would pad it with zeros, so decompress into our own buffer.
+    # Decompress into a separate buffer. A chunk may be shorter than ``size``, and cramjam would pad it with zeros.
     whole = bytearray(size)
     count: int = lz4.decompress_block_into(data, whole)
     return bytes(memoryview(whole)[:count])
@@ -417,7 +418,7 @@ class _SequenceFile(FileWriter):
         columns = (rows.column(name).to_pylist() for name in ("offset", "key", "value"))
         for time, offset, key, value in zip(times, *columns, strict=True):
             if self._writer is None:
-                # The first record gives the sync marker, so the file begins only here.
+                # Begin the file only now, because its sync marker is derived from the first record.
                 seed = b"%d %d %b %b" % (offset, time, key or b"", value or b"")
                 key_class = BYTES if self._how.messagepack else LONG
                 self._writer = SequenceFileWriter(self._file, key_class, self._how.codec, seed)
@@ -442,9 +443,9 @@ def _messagepack_key(offset: int, key: bytes | None, time: int) -> bytes:
 
 
 def sequence_rows(reader: SequenceFileReader) -> Any:
-    """Yield offset, key, timestamp and value of each record. Leave out fields that the file lacks.
+    """Yield offset, key, timestamp and value of each record, without the fields that the file lacks.
 
-    Raises ValueError if Secor did not write the file.
+    Raises ValueError if the file does not have the form of Secor's files.
     """
     if reader.value_class != BYTES or reader.key_class not in {LONG, BYTES}:
         raise ValueError(f"a SequenceFile of {reader.key_class!r:.80} and {reader.value_class!r:.80} is not Secor's")

@@ -1,4 +1,5 @@
-"""The format ``text``: values with a delimiter after each, and a Parquet sidecar."""
+"""The format ``text``: values with a delimiter after each value, and a Parquet sidecar (a second file for the other
+fields)."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from tieredstore.pipelines.writers import BuiltIn, FileWriter, compress_into
 
 @dataclass(frozen=True, slots=True)
 class Text(BuiltIn):
-    """Values with a delimiter after each. A Parquet sidecar holds the other fields, and lengths if the delimiter is
-    empty.
+    """Values with a delimiter after each value. A Parquet sidecar holds the records' other fields, and the values'
+    lengths if the delimiter is empty.
     """
 
     codec: str = "none"
@@ -32,7 +33,8 @@ class Text(BuiltIn):
         if not self.delimiter:
             return {}
         values = records.column("value")
-        # Search in value plus delimiter: together they may contain an earlier delimiter, as "a|" and "||" do.
+        # Search in value plus delimiter. The two together may contain a delimiter that begins in the value: "a|" before
+        # "||".
         ended = pc.binary_join_element_wise(values, self.delimiter, b"")
         first = pc.find_substring(ended, self.delimiter)
         inside = pc.fill_null(pc.less(first, pc.binary_length(values)), False)

@@ -16,11 +16,13 @@ from tieredstore.errors import ConfigError
 MINUTE_MS: Final = 60_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_MS: Final = -12_212_553_600_000
-"""Begin of 1583 in UTC. Earlier dates are refused: before October 1582, Java's calendar is Julian but Python's is not.
+"""The beginning of 1583 in UTC. Earlier dates are refused, because before October 1582 Java's calendar is Julian but
+Python's is not.
 """
 _YEAR_10000_MS: Final = 253_402_300_800_000
 WHOLE_MINUTES_MS: Final = 65_750_400_000
-"""Begin of February 1972. Since then all time zones differ from UTC by whole minutes; Monrovia was the last exception.
+"""The beginning of February 1972. Since then all time zones differ from UTC by whole minutes; Monrovia was the last
+exception.
 """
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^\ufffe\uffff\ud800-\udfff]")
 _LONGEST: Final = 200
@@ -47,8 +49,8 @@ class TimeDirectories:
         return _last_ms(self.zone)
 
     def second_of(self, timestamp_ms: int) -> int | None:
-        """Return a second that has the same directory as the timestamp. From 1972 on, all timestamps of a minute give
-        the same second.
+        """Return a time in seconds that has the same directory as the timestamp. From 1972 on, all timestamps of a
+        minute give the same result.
 
         Return None for a timestamp before 1583 or from ``last_ms`` on, which has no directory.
         """
@@ -62,7 +64,7 @@ class TimeDirectories:
         return "/".join(escape(moment.strftime(how), prefix) for prefix, how in self._parts())
 
     def _parts(self) -> list[tuple[str, str]]:
-        """Return prefix and format of each level. As in Secor, a format with slashes makes several levels."""
+        """Return prefix and format of each directory level. As in Secor, a format with slashes makes several levels."""
         depth = 3 if self.minutes else 2 if self.hours else 1
         return [
             ("" if level else prefix, how)
@@ -71,8 +73,8 @@ class TimeDirectories:
         ]
 
     def end_ms(self, path: str) -> int | None:
-        """Return the end of a directory's period in ms since the epoch. Return None for a path that this class does not
-        make.
+        """Return the end of a directory's period in ms since the epoch, or None if this object makes no directories
+        with such a path.
 
         If an hour occurs twice because clocks go back, return the end of its second occurrence.
         """
@@ -97,13 +99,14 @@ class TimeDirectories:
 
 @functools.cache
 def _last_ms(zone: str) -> int:
-    """Return ``TimeDirectories.last_ms``. Cached, because each message is compared with it."""
+    """Return ``TimeDirectories.last_ms``. The result is cached, because each message is compared with it."""
     ahead = ZoneInfo(zone).utcoffset(datetime(9999, 12, 30)) or timedelta()  # noqa: DTZ001  the zone's
     return _YEAR_10000_MS - max(0, ahead // timedelta(milliseconds=1))
 
 
 def _has_no_gap(times: Mapping[str, int]) -> bool:
-    """Return True if ``times`` has a year, and no unit (such as the month) is missing above its finest unit."""
+    """Return True if ``times`` has a year and every unit down to its smallest unit: no minute without an hour, for
+    example."""
     return bool(times) and all(unit in times for unit in _UNITS[: len(times)])
 
 
@@ -129,8 +132,9 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
 def escape(part: str, prefix: str = "") -> str:
     """Return ``prefix`` and text as the name of one directory. Special characters become ``%XX``, as in Hive.
 
-    The text comes from a message. It cannot add a slash, be ``.`` or ``..``, or begin with ``.`` or ``_``: Hadoop's
-    readers, Spark and Hive skip directories that begin so. Raises ValueError for an empty or too long text.
+    ``part`` may come from a message. The result contains no slash from it, is not ``.`` or ``..``, and does not begin
+    with ``.`` or ``_``, because Hadoop, Spark and Hive skip such directories. Raises ValueError for an empty or too
+    long text.
     """
     if not part:
         raise ValueError("it is empty")
@@ -147,7 +151,7 @@ def escape(part: str, prefix: str = "") -> str:
 def is_path(directory: str) -> bool:
     """Return True if ``directory`` is a valid relative path. Only a user's own parser can return an invalid path.
 
-    No part may be empty, ``.`` or ``..``, or contain backslashes or control characters.
+    In a valid path, no part is empty, ``.`` or ``..``, and no part contains backslashes or control characters.
     """
     return all(part.strip(".") and not _NO_PATH.search(part) for part in directory.split("/"))
 
@@ -175,8 +179,8 @@ def date_expression(pattern: str, name: str, *, is_strict: bool = False) -> str:
     """Return a regular expression for the texts that a ``SimpleDateFormat`` pattern parses, with a group per field.
 
     As in Java, blanks may precede a number, and a number takes all digits unless the next field is a number too. Text
-    after the date is ignored, but not with ``is_strict``. A group has the letters of its field as its name. Raises
-    ConfigError for unsupported or repeated letters.
+    after the date is ignored unless ``is_strict``. Each group is named by the letters of its field. Raises ConfigError
+    for unsupported or repeated letters.
     """
     java_format(pattern, name)
     pieces = _PATTERN.findall(pattern)

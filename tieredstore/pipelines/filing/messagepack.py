@@ -1,5 +1,5 @@
 """MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), for keys of Secor's SequenceFiles and for
-values that its ``MessagePackParser`` reads. Decodes whole values in memory.
+values that its ``MessagePackParser`` reads. A value is decoded in memory as a whole.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class _Reading:
         return kind, layout.unpack(self.take(layout.size))[0]
 
     def _read_sized(self, kind: str, size: int, depth: int) -> Value:
-        # Each value takes at least one byte, so reject a larger count before reading.
+        # Reject a count of values above the number of remaining bytes before reading, because each value takes at least
+        # one byte.
         if size > len(self._data) - self.at:
             raise ValueError("it ends in the middle of a value")
         readers: Mapping[str, Callable[[], Value]] = {

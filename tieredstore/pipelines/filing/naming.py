@@ -64,8 +64,8 @@ class Naming:
         """Return the offset for a file's name: the first record's offset, or the offset window's start with
         ``by_window`` and ``is_first``.
 
-        Only the first file can use the window's start, because names must differ. Files of redriven messages never do:
-        an earlier file may already use it.
+        Only the first file is named by the window's start, because names must differ. Files of messages that were
+        parsed again are never named so, because an earlier file may already have that name.
         """
         return window_start if self.by_window and is_first and not self.redriven else first_offset
 
@@ -83,7 +83,8 @@ class Naming:
         return f"{self.places.path(topic, directory)}/{self._stem(partition, offset)}{again}{self.extension}"
 
     def sidecar_key(self, data_key: str) -> str:
-        """Return the key of a data file's sidecar. Its name begins with a dot, so Spark and Hive skip it."""
+        """Return the key of a data file's sidecar. The sidecar's name begins with a dot, so that Spark and Hive skip
+        it."""
         folder, _, name = data_key.rpartition("/")
         return f"{folder}/.{name}.parquet"
 
@@ -124,7 +125,7 @@ class ByDate:
             if not part.startswith(self.prefix):
                 continue
             try:
-                # The name gives the day in the pipeline's time zone, so the date needs no zone.
+                # The date needs no time zone, because the directory's name gives the day in the pipeline's zone.
                 return datetime.strptime(unquote(part.removeprefix(self.prefix)), self.how).date() >= self.since  # noqa: DTZ007
             except ValueError:
                 continue
@@ -155,7 +156,8 @@ class Places:
         return f"{_hash(inner)}/{path}" if self.hashed else path
 
     def directory(self, topic: str, path: str) -> str | None:
-        """Return the directory for which :meth:`path` returns ``path``; None for a path of another topic."""
+        """Return the directory for which :meth:`path` returns ``path``, or None if the path belongs to another
+        topic."""
         for root in self.roots:
             directory = self._without_hash(path).removeprefix(f"{root}{topic}/")
             if self.path(topic, directory) == path:
@@ -167,7 +169,7 @@ class Places:
         rest = self._without_hash(key)
         if self.hashed and rest == key:
             return None
-        # One root may contain the other, so prefer the root where :meth:`path` would put this directory.
+        # Prefer the root where :meth:`path` would put this directory, because one root may be inside the other.
         inners = [rest.removeprefix(root) for root in self.roots if rest.startswith(root)]
         inners.sort(key=lambda inner: not self._is_written(inner, key))
         return next(iter(inners), None)
@@ -191,7 +193,7 @@ class Places:
 
     @property
     def prefixes(self) -> list[str]:
-        """Prefixes to list all data files, each file once. With ``hashed``, the only prefix is empty."""
+        """Prefixes for listing all data files, each file once. With ``hashed``, the only prefix is empty."""
         roots = [""] if self.hashed else sorted(self.roots)
         return roots[:1] + [root for root in roots[1:] if not root.startswith(roots[0])]
 

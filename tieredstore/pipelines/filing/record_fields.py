@@ -35,8 +35,8 @@ class AvroField:
         return replace(self, data=self.schemas.avro_of(topic))
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value; a logical date or time becomes :class:`Millis`. Raise BadMessageError if the
-        message has no value there.
+        """Return the field's value; a date or time of a logical type becomes :class:`Millis`. Raise BadMessageError if
+        the message lacks the field.
         """
         assert self.data is not None
         try:
@@ -51,7 +51,7 @@ class AvroField:
 
 
 def _plain(content: object) -> object:
-    """Convert dates and times of logical types to milliseconds, because their unit is known."""
+    """Convert a date or time of an Avro logical type to milliseconds, because the type tells the unit."""
     if isinstance(content, datetime):
         moment = content if content.tzinfo else content.replace(tzinfo=UTC)
         return Millis(millis_of(moment))
@@ -89,8 +89,8 @@ class ProtobufField:
         return replace(self, path=path, message=message)
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value; a Timestamp becomes :class:`Millis`. Raise BadMessageError if the message has no
-        value there.
+        """Return the field's value; a Timestamp becomes :class:`Millis`. Raise BadMessageError if the message lacks the
+        field.
         """
         assert self.message is not None
         try:
@@ -126,8 +126,8 @@ class ThriftField:
         return self if ids is None else replace(self, ids=ids)
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value, with bytes decoded as text. Raise BadMessageError if the message has no value
-        there.
+        """Return the field's value, with bytes decoded as text. Raise BadMessageError if the message lacks the
+        field.
         """
         try:
             content = thrift_field(payload, self.ids, self.protocol)

@@ -36,7 +36,8 @@ REGISTRY_NAMES: Final = frozenset(
         "ssl.key.location",
     )
 )  # fmt: skip
-"""All properties of :mod:`tieredstore.schema_registry`, repeated here because that module needs an extra."""
+"""All properties of :mod:`tieredstore.schema_registry`. They are repeated here, because that module needs an optional
+dependency."""
 _STRUCT: Final = 12
 _Kind = TypeVar("_Kind")
 
@@ -59,8 +60,8 @@ class Schemas:
 
     @property
     def digest(self) -> str:
-        """Digest of the schemas, or empty without schemas. A registry's address is left out, because it does not change
-        a schema.
+        """Digest of the schemas, or empty if there are none. The address of a schema registry is left out, because it
+        does not change a schema.
         """
         parts = self.avro, self.descriptor_set, self.messages, self.thrift, self.ddl
         return hashlib.sha256(repr(parts).encode()).hexdigest() if any(parts) else ""
@@ -84,7 +85,7 @@ class Schemas:
         return Protobuf(self.descriptor_set, message)
 
     def ddl_of(self, topic: str) -> pa.Schema:
-        """Return the columns of a topic's JSON values; raise ConfigError if the settings give none."""
+        """Return the columns of a topic's JSON values; raise ConfigError if the settings do not name columns."""
         text = of_topic(self.ddl, topic)
         if text is None:
             raise ConfigError(f"no columns of JSON are given for topic {topic}: set {DDL[0]}{topic}")
@@ -102,7 +103,7 @@ def read_schemas(
 ) -> Schemas:
     """Load the schemas that the properties name. Raise ConfigError for unreadable or invalid files.
 
-    ``idl`` is a Thrift file. ``time_path`` has the names of the fields that lead to the time.
+    ``idl`` is a Thrift IDL file. ``time_path`` has the names of the nested fields that lead to the time.
     """
     of = {start: _by_topic(properties, start) for start in OF_TOPICS}
     for start, needed, setting in ((PROTOBUF, descriptor_set, "protobuf.descriptor.set"), (THRIFT, idl, "thrift.idl")):

@@ -52,8 +52,8 @@ class Field(Protocol):
         ...
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value, as :class:`Millis` if its unit is known. Raise BadMessageError if the message has
-        no value there.
+        """Return the field's value, as :class:`Millis` if its unit is known. Raise BadMessageError if the message lacks
+        the field.
         """
         ...
 
@@ -72,9 +72,11 @@ class Time(ABC):
         """Return the message's time in ms since the epoch. Raise BadMessageError if it has no time."""
 
     def quick(self, values: Any) -> Any:  # noqa: ARG002  for those that know a quick way
-        """Return the times of a column of values on a fast path, or None if this class has no fast path.
+        """Return the times of a column of values by a faster method than a call per value, or None if this class has
+        none.
 
-        For a null in the result, the caller must call this object with the value.
+        For each null in the result, the caller must call this object with the value, because the fast method did not
+        find the time.
         """
         return None
 
@@ -102,7 +104,7 @@ class JsonField:
         return self.name.split(self.separator) if self.separator else [self.name]
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value. Raise BadMessageError without a value."""
+        """Return the field's value. Raise BadMessageError if the message lacks the field."""
         try:
             content: object = json.loads(payload) if self.is_strict else _read_leniently(payload)
         except (ValueError, RecursionError):
@@ -142,13 +144,13 @@ class EpochTime(_TimeInField):
     """True if a text must be a whole number without anything else."""
 
     def quick(self, values: Any) -> Any:
-        """Return the times of whole numbers in JSON, see :func:`json_times`."""
+        """Return the times that are whole numbers in JSON, see :func:`json_times`."""
         return json_times(values, self.field.path) if isinstance(self.field, JsonField) else None
 
     def __call__(self, payload: bytes) -> int:
         """Return the time in ms."""
         content = self.field.of(payload)
-        # An unset Timestamp of Protocol Buffers is 0, so 0 is not a time.
+        # Do not accept 0 as a time, because an unset Timestamp of Protocol Buffers is 0.
         if isinstance(content, Millis) and content:
             return content
         number = _whole_number(content, is_strict=self.is_strict)
@@ -190,7 +192,7 @@ class MessagePackTime(Time):
 
 @dataclass(frozen=True, slots=True)
 class Iso8601Time(_TimeInField):
-    """A date of XML Schema or ISO 8601 in a field. Dates without a zone are in UTC."""
+    """A time in a field, as a date of XML Schema or ISO 8601. A date without a zone is in UTC."""
 
     is_strict: bool = False
     """True if only dates of XML Schema are accepted."""
@@ -235,7 +237,8 @@ def millis_of(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DateTime(_TimeInField):
-    """A date in a field, by a Java date pattern and a time zone. A number counts as the text of its digits."""
+    """A time in a field, as a date in a Java date pattern and a time zone. A number is treated as the text of its
+    digits."""
 
     expression: str
     """A regular expression made by :func:`~tieredstore.pipelines.filing.directories.date_expression`."""
@@ -266,8 +269,8 @@ class DateTime(_TimeInField):
 def _full_year(text: str) -> int:
     """Return the year that ``yy`` means: two digits mean 1950 to 2049; any other number is the year itself.
 
-    Java's range of two-digit years moves with its clock, from 80 years back to 20 ahead. There the same message would
-    get another directory in a later year.
+    Java instead takes the range from 80 years before the current time to 20 years after it, so that the same message
+    would get another directory in a later year.
     """
     year = int(text)
     if len(text.strip()) != 2:
@@ -277,7 +280,8 @@ def _full_year(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RegexTime(Time):
-    """A time since the epoch: the first group of a regular expression, searched anywhere in the value."""
+    """A time since the epoch, which is the first group of a regular expression. The expression may match anywhere in
+    the value."""
 
     pattern: str
 
@@ -307,8 +311,8 @@ def to_millis(number: int) -> int:
 def json_times(values: Any, path: Sequence[str]) -> Any:
     """Return the times at ``path`` in a column of JSON values, in ms since the epoch.
 
-    A time is null if this fast parser cannot find it with certainty: unless ``json.loads`` accepts the value, and each
-    name of the path occurs once.
+    A time is null if this fast parser is not sure about it. It is sure only if ``json.loads`` would accept the value
+    and each name of the path occurs once.
     """
     rows = len(values)
     ends, data = values.buffers()[1:] if rows and pa.types.is_binary(values.type) else (None, None)

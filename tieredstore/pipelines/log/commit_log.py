@@ -128,9 +128,7 @@ class LogState:
     finalized: set[str] = field(default_factory=set[str])
     """Paths that were marked as complete by a ``_SUCCESS``. The marked files are in the path itself or below it."""
     linked: set[int] = field(default_factory=set[int])
-    """Other generations (versions of the output) that the entries name. The counts in a ``_SUCCESS`` include their
-    files.
-    """
+    """Other generations of the output that the entries name. The counts in a ``_SUCCESS`` include their files."""
     giving_to: int = -1
     """Generation (a version of the output) that is now replacing files of this one, or -1."""
     withheld: set[str] = field(default_factory=set[str])
@@ -142,7 +140,7 @@ class LogState:
 
     @property
     def life(self) -> Life:
-        """The state of the generation (a version of the output)."""
+        """The state of the generation."""
         if self.closed:
             return Life(self.closed)
         if self.number < 0:
@@ -305,7 +303,7 @@ class CommitLog:
         self.state = LogState()
 
     def of_generation(self, generation: int) -> CommitLog:
-        """Return the unread log of another generation (a version of the output) of the same pipeline."""
+        """Return the unread log of another generation of the same pipeline."""
         return CommitLog(self.store, self.root, self.pipeline, generation)
 
     @property

@@ -191,27 +191,23 @@ class Effects:
     writes: Sequence[WrittenWindow] = ()
     """Written offset windows. Each partition continues at the ``stop`` of its window."""
     redrives: Sequence[WrittenWindow] = ()
-    """Offset windows whose quarantined messages were parsed again. Their new files join those of this generation (a
-    version of the output).
-    """
+    """Offset windows whose quarantined messages were parsed again. Their new files join those of this generation."""
     jumps: Sequence[WrittenWindow] = ()
     """Planned offset windows of a backfill. Each partition continues at the ``start`` of its window."""
     gives: Sequence[WrittenWindow] = ()
-    """Offset windows that the generation ``other`` (a version of the output) has replaced. This generation's files
-    of these windows are deleted.
+    """Offset windows that the generation ``other`` has replaced. This generation's files of these windows are
+    deleted.
     """
     publishes: bool = False
     """True if the driver must publish files or write ``_SUCCESS`` marks before it commits another entry."""
     settles: bool = False
     """True if the entry records that everything before it is published and the latest backfill is complete."""
     withholds: Sequence[str] | None = None
-    """Directories that lose their ``_SUCCESS`` while the generation ``other`` (a version of the output) replaces
-    files. None: nothing changes.
-    """
+    """Directories that lose their ``_SUCCESS`` while the generation ``other`` replaces files. None: nothing changes."""
     releases: Sequence[str] | None = None
     """Directories that may have a ``_SUCCESS`` again. None: nothing changes."""
     neighbour: int = -1
-    """The generation (a version of the output) before this one, or the generation that continues it; -1: unchanged."""
+    """The generation before this one, or the generation that continues it; -1: unchanged."""
     ends: Literal["", "seal", "drop"] = ""
     """How the entry ends the log: ``seal`` or ``drop``."""
 

@@ -41,8 +41,8 @@ class Committed:
 
     @classmethod
     def of(cls, log: CommitLog, *, prepared: bool = True) -> Self:
-        """Read the log to its end, and return the files of all its entries. A dropped generation (a version of the
-        output) has none.
+        """Read the log to its end, and return the files of all its entries. A dropped generation of the output has
+        none.
 
         ``prepared=False`` leaves out data about uploads, which only publishing and committing need. This halves the
         memory for an output of many files.
@@ -79,8 +79,8 @@ def _without_prepared(entry: Entry) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An offset window and the files that hold its records now. ``given_to`` is the generation (a version of the
-    output) that has replaced the window, or -1.
+    """An offset window and the files that hold its records now. ``given_to`` is the generation that has replaced the
+    window, or -1.
     """
 
     window: WrittenWindow
@@ -88,22 +88,20 @@ class Holding:
 
     @property
     def is_held(self) -> bool:
-        """True if no other generation (a version of the output) has replaced the offset window."""
+        """True if no other generation of the output has replaced the offset window."""
         return self.given_to < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """All offset windows of a generation (a version of the output) by partition, in order of offsets. A dropped
-    generation has none.
-    """
+    """All offset windows of a generation by partition, in order of offsets. A dropped generation has none."""
 
     windows: Mapping[TopicPartition, list[Holding]]
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
         """Return the offset windows after all entries of the log, and then of ``redriven``. These are entries of later
-        generations (versions of the output) that filed messages which this generation had quarantined.
+        generations of the output that filed messages which this generation had quarantined.
         """
         fold = _Fold()
         for entry in log.entries():
@@ -123,17 +121,13 @@ class Holdings:
             yield one
 
     def iterate_held(self) -> Iterator[WrittenWindow]:
-        """Yield all offset windows that the generation (a version of the output) still holds, by partition and
-        offset.
-        """
+        """Yield all offset windows that the generation still holds, by partition and offset."""
         for _, windows in sorted(self.windows.items()):
             yield from (one.window for one in windows if one.is_held)
 
 
 class _Fold:
-    """Applies the entries of a log, in order, to the offset windows that a generation (a version of the output)
-    holds.
-    """
+    """Applies the entries of a log, in order, to the offset windows that a generation holds."""
 
     def __init__(self) -> None:
         self._committed = Committed()
@@ -204,8 +198,8 @@ class Family:
         return bool(self._others)
 
     def states(self) -> list[LogState]:
-        """Return the states of this generation's log and of linked logs, without dropped generations (versions of
-        the output), as of the last refresh.
+        """Return the states of this generation's log and of linked logs, without dropped generations of the output, as
+        of the last refresh.
         """
         return [
             self._log.state,
@@ -213,33 +207,29 @@ class Family:
         ]
 
     def has_said(self, statement: Statement) -> bool:
-        """Return True if a generation (a version of the output) of this family wrote the statement (its counts in a
-        ``_SUCCESS``).
-        """
+        """Return True if a generation of this family wrote the statement (its counts in a ``_SUCCESS``)."""
         ours = {self._log.generation, *self._read_others()}
         return statement.pipeline == self._log.pipeline and statement.generation in ours
 
     @property
     def has_dropped(self) -> bool:
-        """True if a linked generation (a version of the output) was dropped."""
+        """True if a linked generation of the output was dropped."""
         return any(log.state.life is Life.DROPPED for log in self._read_others().values())
 
     @property
     def finalized(self) -> set[str]:
-        """Directories finalized by any generation (a version of the output) of the family."""
+        """Directories finalized by any generation of the family."""
         return set[str]().union(*(state.finalized for state in self.states()))
 
     @property
     def withheld(self) -> set[str]:
-        """Directories that must have no ``_SUCCESS`` now because a generation (a version of the output) of the
-        family is replacing their files.
+        """Directories that must have no ``_SUCCESS`` now because a generation of the family is replacing their
+        files.
         """
         return set[str]().union(*(state.withheld for state in self.states()))
 
     def read_predecessors(self) -> dict[int, CommitLog]:
-        """Return the logs of earlier generations (versions of the output) that this one continues, oldest first,
-        without dropped ones.
-        """
+        """Return the logs of earlier generations that this one continues, oldest first, without dropped ones."""
         chain: dict[int, CommitLog] = {}
         number, known = self._log.generation, self._read_others()
         while before := [
@@ -250,7 +240,7 @@ class Family:
         return chain
 
     def find_redriven(self) -> list[Entry]:
-        """Return the entries by which later generations (versions of the output) filed quarantined messages, in order.
+        """Return the entries by which later generations of the output filed quarantined messages, in order.
 
         The offsets in an entry show which messages this generation had quarantined. Entries of dropped generations have
         no offset windows, because their files are deleted.
@@ -265,8 +255,7 @@ class Family:
         return entries
 
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
-        """Return the first part of an offset window that a generation (a version of the output) still holds, and the
-        number of that generation.
+        """Return the first part of an offset window that a generation still holds, and the number of that generation.
 
         Generations in ``but`` are skipped. Dropped generations hold nothing.
         """
@@ -286,8 +275,8 @@ class Family:
         return holder, replace(window, start=first, stop=behind)
 
     def count_contents(self, paths: Sequence[str], *, without: LogState | None = None) -> dict[str, tuple[int, int]]:
-        """Return the numbers of files and records in and below each directory. ``without`` leaves out one generation
-        (a version of the output).
+        """Return the numbers of files and records in and below each directory. ``without`` leaves out one
+        generation.
         """
         held: dict[str, tuple[int, int]] = dict.fromkeys(paths, (0, 0))
         for state in (state for state in self.states() if state is not without):

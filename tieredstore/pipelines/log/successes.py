@@ -36,16 +36,14 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class _Stored(Statement):
-    """The JSON of a ``_SUCCESS``: the latest statement, and in ``beside`` those of other generations (versions of
-    the output).
-    """
+    """The JSON of a ``_SUCCESS``: the latest statement, and in ``beside`` those of other generations of the output."""
 
     beside: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """A directory's ``_SUCCESS``: one statement per generation (a version of the output), the latest first."""
+    """A directory's ``_SUCCESS``: one statement per generation, the latest first."""
 
     etag: str | None
     size: int
@@ -82,7 +80,7 @@ def change_success(
     """Replace all statements with a true ``is_ours`` by ``statement``, or delete them if it is None. Return True if the
     object has changed.
 
-    Statements of other generations (versions of the output) stay. The object is deleted with its last statement.
+    Statements of other generations of the output stay. The object is deleted with its last statement.
 
     ``check`` runs between the read and the conditional write, and raises if there is a newer driver. So the write never
     overwrites a newer statement, however long this process is suspended. A delete has no such protection, because
@@ -106,7 +104,7 @@ def change_success(
             else:
                 store.replace(key, _content(after), before.etag or "")
         except PreconditionFailedError:
-            # Repeat the conditional write: another generation (a version of the output) has changed the object.
+            # Repeat the conditional write: another generation of the output has changed the object.
             if attempt == _ATTEMPTS - 1:
                 raise
         else:

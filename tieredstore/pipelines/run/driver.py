@@ -74,9 +74,7 @@ class Driver:
         """True if everything committed is published. After a failure, ``resume`` sets it again."""
 
     def of_generation(self, number: int) -> Driver:
-        """Return a driver of another generation (a version of the output), without a listener. Its ``begin`` has not
-        run.
-        """
+        """Return a driver of another generation of the output, without a listener. Its ``begin`` has not run."""
         return Driver(self.generation.with_number(number), self._writer)
 
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
@@ -85,8 +83,8 @@ class Driver:
         The entry records ``starts``, the first offsets of partitions without commits. Without this record, a later run
         would begin at the first offset of that time and not notice that earlier records were lost.
 
-        Raises ConfigError if the generation (a version of the output) belongs to another pipeline, has ended, or has
-        files but no log. Raises it too if a new output's key prefix does not end with a slash.
+        Raises ConfigError if the generation belongs to another pipeline, has ended, or has files but no log. Raises it
+        too if a new output's key prefix does not end with a slash.
         """
         generation, state = self.generation, self.log.read()
         generation.refuse_ended()
@@ -182,7 +180,7 @@ class Driver:
     def redrive(self, window: WrittenWindow, aside: Aside) -> Entry:
         """Commit and publish quarantined messages that were parsed again, and delete their quarantine file.
 
-        The entry names the generation (a version of the output) that quarantined the messages if it is not this one.
+        The entry names the generation that quarantined the messages if it is not this one.
         """
         try:
             self.is_complete = False
@@ -337,7 +335,7 @@ def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
 
 
 def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
-    """Seal the previous generation (a version of the output) if it is not yet sealed; return its final state."""
+    """Seal the previous generation of the output if it is not yet sealed; return its final state."""
     before = driver.of_generation(number)
     log, own = before.generation.log, driver.generation
 
@@ -355,7 +353,7 @@ def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
         log.append("seal", before.generation.fingerprint, other=own.number)
     except (ConfigError, FencedError):
         # Another process may have completed the same take-over concurrently. If so, continue: the log of the new
-        # generation (a version of the output) fences one of the two processes later.
+        # generation of the output fences one of the two processes later.
         if not is_done(log.read()):
             raise
     return log.state

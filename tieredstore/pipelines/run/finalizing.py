@@ -78,8 +78,7 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
 
 
 class Finalizer:
-    """Finds directories of a generation (a version of the output) whose period is over, and writes their ``_SUCCESS``.
-    Not thread-safe.
+    """Finds directories of a generation whose period is over, and writes their ``_SUCCESS``. Not thread-safe.
 
     | directory | meaning | what ends it, with the next state |
     |---|---|---|
@@ -100,8 +99,8 @@ class Finalizer:
         """Return the 1,000 oldest unfinalized directories whose period ended by their topic's time in ``limits``."""
         over = self._find_over(limits)
         if over and self.family.refresh():
-            # Read the logs of other generations (versions of the output) again, because a generation may have begun to
-            # replace files.
+            # Read the logs of other generations of the output again, because a generation may have begun to replace
+            # files.
             over = self._find_over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self.family.count_contents([path for _, path, _ in oldest])
@@ -112,7 +111,7 @@ class Finalizer:
     def _find_over(self, limits: Mapping[str, int]) -> dict[str, tuple[int, str]]:
         excluded = self.family.finalized | self.family.withheld
         over: dict[str, tuple[int, str]] = {}
-        # Skip generations (versions of the output) with an incomplete backfill: they may get more files.
+        # Skip generations of the output with an incomplete backfill: they may get more files.
         for state in (state for state in self.family.states() if state.is_filled):
             for path, contents in state.directories.items():
                 limit = limits.get(contents.topic)
@@ -172,7 +171,7 @@ class Finalizer:
 
     def _unsay(self, paths: Sequence[str]) -> None:
         """Delete ``_SUCCESS`` marks that this process created too late: after another process had dropped this
-        generation (a version of the output) or had begun to replace its files.
+        generation or had begun to replace its files.
 
         The store accepted these marks, because a conditional create only checks that the key has no object.
         """

@@ -54,11 +54,11 @@ class Generation:
         return table_of(self.pipeline)
 
     def with_number(self, number: int) -> Generation:
-        """Return another generation (a version of the output) with the same settings."""
+        """Return another generation of the output with the same settings."""
         return Generation(with_generation(self.pipeline, number), self.store)
 
     def is_own(self, statement: Statement) -> bool:
-        """Return True if this generation (a version of the output) wrote the statement."""
+        """Return True if this generation wrote the statement."""
         return (statement.pipeline, statement.generation) == (self.own.name, self.number)
 
     def refuse_ended(self) -> None:
@@ -77,8 +77,8 @@ class Generation:
         return [f"{root}{OWN_FOLDER}/generations/{self.number}.json" for root in self.naming.places.roots]
 
     def claim(self) -> None:
-        """Claim the generation (a version of the output) for this pipeline, or confirm the claim. Raise ConfigError
-        if another pipeline owns it.
+        """Claim the generation for this pipeline, or confirm the claim. Raise ConfigError if another pipeline
+        owns it.
         """
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
             # In a root that has only files, the claim names the root that has the log.
@@ -89,9 +89,7 @@ class Generation:
                 self._refuse_other(root, key)
 
     def is_claimed(self) -> bool:
-        """Return True if this pipeline owns the generation (a version of the output); raise ConfigError if another
-        pipeline does.
-        """
+        """Return True if this pipeline owns the generation; raise ConfigError if another pipeline does."""
         try:
             for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
                 self._refuse_other(root, key)
@@ -111,7 +109,7 @@ class Generation:
         """Raise ConfigError for a new output if its key prefix does not end with a slash, because topic names would
         follow directly.
 
-        An existing output continues with a warning, and so does a new generation (a version of the output) in it.
+        An existing output continues with a warning, and so does a new generation in it.
         """
         root = self.naming.root
         if not root or root.endswith("/"):
@@ -123,9 +121,7 @@ class Generation:
         _logger.warning("%s, where the existing files are", said)
 
     def refuse_strangers(self, topics: Sequence[str]) -> None:
-        """Raise ConfigError if the generation (a version of the output) has files but no log, or FencedError if
-        another driver has just begun.
-        """
+        """Raise ConfigError if the generation has files but no log, or FencedError if another driver has just begun."""
         for info in self.naming.places.list_files(self.store, topics):
             match = parse_name(info.key)
             if match is not None and match.generation == self.number:
@@ -137,5 +133,5 @@ class Generation:
 
 
 def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
-    """Return the unread log of a pipeline's generation (a version of the output)."""
+    """Return the unread log of a pipeline's generation."""
     return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)

@@ -142,7 +142,7 @@ class IcebergTable:
         self.enter(old)
 
     def take_out(self, log: CommitLog) -> None:
-        """Remove all files of a dropped generation (a version of the output)."""
+        """Remove all files of a dropped generation of the output."""
 
         def clear(catalog: Catalog) -> None:
             table = self._load(catalog)

@@ -53,8 +53,8 @@ class Redriven:
 def find_asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
     """Return the quarantine files that are not yet redriven, in the order of their entries.
 
-    ``logs`` are by generation (a version of the output), oldest first. Each generation continues the one before and
-    inherits the quarantine files of all earlier ones.
+    ``logs`` are by generation, oldest first. Each generation continues the one before and inherits the quarantine files
+    of all earlier ones.
     """
     files: dict[str, Aside] = {}
     for generation, log in logs.items():

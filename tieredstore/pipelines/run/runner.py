@@ -140,9 +140,7 @@ class Runner:
         self.driver.generation.refuse_ended()
 
     def refuse_backfill(self) -> None:
-        """Raise ConfigError if the generation (a version of the output) is a backfill, which never reads new
-        records.
-        """
+        """Raise ConfigError if the generation is a backfill, which never reads new records."""
         if self.driver.log.read().backfill >= 0:
             raise ConfigError(
                 f"generation {self._own.generation} is a backfill and does not read new records: run another "
@@ -223,8 +221,8 @@ class Runner:
         return self._find_asides()
 
     def _find_asides(self) -> list[Aside]:
-        """Return the quarantine files of this generation (a version of the output) and of all that it took over.
-        Raise ConfigError while another generation replaces files of any of them.
+        """Return the quarantine files of this generation and of all that it took over. Raise ConfigError while another
+        generation replaces files of any of them.
         """
         family = self.driver.generation.family
         family.refresh()

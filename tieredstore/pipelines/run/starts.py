@@ -26,8 +26,8 @@ _MOST_DIGITS: Final = 19
 class Starts:
     """Finds the first offset of each partition. Opens a connection for each query. Not thread-safe.
 
-    The group's offset of a partition is read once per generation (a version of the output) and committed to the log
-    before any record is written. Later changes of the group have no effect.
+    The group's offset of a partition is read once per generation and committed to the log before any record is written.
+    Later changes of the group have no effect.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -39,9 +39,8 @@ class Starts:
         """Return first offsets by partition. A partition waits, and is left out, while its group's offset is beyond the
         readable records.
 
-        With ``is_new``, the generation (a version of the output) has no commits. Raises ConfigError if the group of
-        a new generation has no offset at all. Raises DataLossError if the group is before a log's first offset or
-        beyond the broker's log end.
+        With ``is_new``, the generation has no commits. Raises ConfigError if the group of a new generation has no
+        offset at all. Raises DataLossError if the group is before a log's first offset or beyond the broker's log end.
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}

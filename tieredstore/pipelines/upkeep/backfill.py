@@ -53,9 +53,7 @@ class Backfill:
     def __init__(
         self, pipeline: Pipeline, store: ObjectStore, source: RecordSource, *, replaces: int = -1, threads: int = 2
     ) -> None:
-        """``pipeline`` has the number of the new generation (a version of the output), ``replaces`` that of the
-        replaced one (-1: none).
-        """
+        """``pipeline`` has the number of the new generation, ``replaces`` that of the replaced one (-1: none)."""
         own = pipeline.own
         if replaces == own.generation:
             raise ConfigError(f"generation {replaces} cannot replace itself: set another --generation")
@@ -87,8 +85,8 @@ class Backfill:
     def run(self, selected: Selected) -> Iterator[Entry]:
         """Write the selected offsets that are not yet written. Yield each entry after its files are published.
 
-        With ``replaces``, the last entries yielded are from the log of the replaced generation (a version of the
-        output). Their ``removed`` are the replaced files.
+        With ``replaces``, the last entries yielded are from the log of the replaced generation of the output. Their
+        ``removed`` are the replaced files.
 
         Raises ConfigError if the generation is no backfill or was begun with other settings. Raises DataLossError if
         the source no longer has some of the offsets.
@@ -132,7 +130,7 @@ class Backfill:
 
     def _unwritten(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
         """Return the selected offsets that are not yet written. Widen them to whole offset windows of a replaced
-        generation (a version of the output).
+        generation of the output.
         """
         if self._replaces >= 0:
             extents = self._replacement().whole_windows(extents, selected)
@@ -219,7 +217,7 @@ class Replacement:
     """
 
     def __init__(self, new: Driver, generation: int) -> None:
-        """``new`` drives the new generation (a version of the output); its files replace those of ``generation``."""
+        """``new`` drives the new generation; its files replace those of ``generation``."""
         self._new, self._old = new, new.of_generation(generation)
         self._store, self._table = new.store, new.generation.table
         self._log, self._family = self._old.log, self._old.generation.family
@@ -235,8 +233,8 @@ class Replacement:
             )
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return the part of the offsets that the generation (a version of the output) holds, widened to whole offset
-        windows, because only whole windows can be replaced.
+        """Return the part of the offsets that the generation holds, widened to whole offset windows, because only whole
+        windows can be replaced.
 
         If the selection has no start or no end, narrow that side to whole windows instead. Raises ConfigError if
         another generation holds some of the offsets, or if the topic was re-created.
@@ -270,8 +268,8 @@ class Replacement:
         return whole
 
     def _refuse_held(self, window: Window) -> None:
-        """Raise ConfigError if a third generation (a version of the output) holds some of the offsets, or if a later
-        generation filed bad messages of them.
+        """Raise ConfigError if a third generation of the output holds some of the offsets, or if a later generation
+        filed bad messages of them.
         """
         for entry in self._family.find_redriven():
             for its in entry.windows:
@@ -295,12 +293,12 @@ class Replacement:
             )
 
     def announce(self, backfill: Entry) -> None:
-        """Log the replacement before the new generation (a version of the output) publishes anything."""
+        """Log the replacement before the new generation publishes anything."""
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # The replacement is already complete. Only the new generation (a version of the output) may still have
-                # to write its own _SUCCESS marks.
+                # The replacement is already complete. Only the new generation of the output may still have to write its
+                # own _SUCCESS marks.
                 return
             if self._table is not None:
                 going = [file.key for window in self._find_going(backfill) for file in window.data_files]
@@ -362,8 +360,8 @@ class Replacement:
         return [entry for entry in self._since_announced() if entry.removed]
 
     def _take_over(self) -> None:
-        """Fence the driver of the replaced generation (a version of the output) and publish everything that it
-        committed. A sealed generation has no driver and is fully published.
+        """Fence the driver of the replaced generation of the output and publish everything that it committed. A sealed
+        generation has no driver and is fully published.
         """
         if self._log.state.life is not Life.SEALED:
             self._old.begin([])
@@ -383,8 +381,8 @@ class Replacement:
         return sum(effects(entry).withholds is not None for entry in told)
 
     def _count_wanted(self, backfill: Entry) -> int:
-        """Return how many backfills of the new generation (a version of the output), up to the entry ``backfill``,
-        replace files of this generation.
+        """Return how many backfills of the new generation, up to the entry ``backfill``, replace files of this
+        generation.
         """
         return sum(
             bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number
@@ -392,7 +390,7 @@ class Replacement:
         )
 
     def _since_announced(self) -> list[Entry]:
-        """Return the entries about this replacement in the log of the replaced generation (a version of the output)."""
+        """Return the entries about this replacement in the log of the replaced generation of the output."""
         entries: list[Entry] = []
         for entry in self._log.entries():
             does = effects(entry)

@@ -31,8 +31,7 @@ class Dropped:
 
 
 def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = True) -> Iterator[Dropped]:
-    """Delete all files of the pipeline's generation (a version of the output). Yield each file after its deletion. A
-    dry run only yields.
+    """Delete all files of the pipeline's generation. Yield each file after its deletion. A dry run only yields.
 
     First append a ``drop`` entry, which fences a running driver. The log stays, so that the generation's number cannot
     be used again. After a kill, repeat the call to complete the deletion. Files that no log entry names are kept.
@@ -65,8 +64,8 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
 
 
 def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Dropped]:
-    """Delete this generation's ``_SUCCESS`` marks. Lower the counts in marks of other generations (versions of the
-    output) that include its files.
+    """Delete this generation's ``_SUCCESS`` marks. Lower the counts in marks of other generations of the output that
+    include its files.
     """
     store, log, family = generation.store, generation.log, generation.family
     inside = {above for path in log.state.directories for above in with_those_above(path)}

@@ -29,8 +29,8 @@ LEAST_AGE_MS: Final = 3_600_000
 def collect_garbage(
     pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, dry_run: bool = True
 ) -> Iterator[Step[ObjectInfo | AbandonedWrite]]:
-    """Yield each prepared file of the generation (a version of the output) with its outcome. Delete those that will not
-    be published, except in a dry run.
+    """Yield each prepared file of the generation with its outcome. Delete those that will not be published, except in a
+    dry run.
 
     In a local folder, the name of a hidden file does not show its generation, so hidden files of all generations are
     included. Committed files are never deleted. Raises ConfigError for an age below an hour, or if the store cannot
@@ -75,9 +75,7 @@ def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Out
 
 
 def _waiting(store: ObjectStore, root: str) -> set[str]:
-    """Return keys and staging keys of committed files that are not yet published, in all generations (versions of the
-    output) below ``root``.
-    """
+    """Return keys and staging keys of committed files that are not yet published, in all generations below ``root``."""
     waiting: set[str] = set()
     for info in store.list(f"{root}{OWN_FOLDER}/generations/"):
         owner = read_state(GENERATION, Claim, store.get(info.key), info.key)

@@ -62,7 +62,7 @@ class PartitionStatus:
     files: int
     records: int
     replaced: tuple[Replaced, ...] = ()
-    """Offsets that this generation (a version of the output) wrote and another generation has replaced."""
+    """Offsets that this generation wrote and another generation has replaced."""
     first_timestamp: int = -1
     """Timestamp of the first unwritten record in ms, if nothing is written yet; -1 if unknown."""
 
@@ -98,7 +98,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
     """Return the status of all partitions that exist or were written, in order. A partition without written records
     shows its first offset.
 
-    Raises ConfigError if another pipeline owns the generation (a version of the output).
+    Raises ConfigError if another pipeline owns the generation.
     """
     generation = Generation(pipeline, store)
     state = generation.log.read()
@@ -152,8 +152,8 @@ def with_first_timestamps(
 
 
 def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:
-    """Return replaced offsets by partition, with the generation (a version of the output) that holds the offsets now.
-    If no generation holds them any more, name the generation that replaced them.
+    """Return replaced offsets by partition, with the generation that holds the offsets now. If no generation holds them
+    any more, name the generation that replaced them.
     """
     replaced: dict[TopicPartition, list[Replaced]] = {}
     for where, holdings in Holdings.of(generation.log).windows.items():
@@ -190,8 +190,7 @@ def losses_of(
 
 
 def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
-    """Raise ResourceNotFoundError if the generation (a version of the output) has neither log nor files: a name in the
-    settings may be wrong.
+    """Raise ResourceNotFoundError if the generation has neither log nor files: a name in the settings may be wrong.
 
     Raises ConfigError if another pipeline owns the generation.
     """
@@ -207,7 +206,7 @@ def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
 
 
 class Verification:
-    """Checks the files of a generation (a version of the output), and counts the files and bytes read. Not thread-safe.
+    """Checks the files of a generation, and counts the files and bytes read. Not thread-safe.
 
     ``files`` and ``size`` count all known files; ``read_files`` and ``read_size`` count those read to the end.
     ``has_log`` is False without a commit log, as in Secor's output. Missing files cannot be detected then.
@@ -232,8 +231,8 @@ class Verification:
             return
         committed = Committed.of(log, prepared=False)
         for entry in family.find_redriven():
-            # A later generation (a version of the output) has filed the messages of these quarantine files and deletes
-            # the files, so they may be missing.
+            # A later generation has filed the messages of these quarantine files and deletes the files, so they may be
+            # missing.
             committed.going |= set(entry.removed)
             for key in entry.removed:
                 committed.files.pop(key, None)
@@ -319,8 +318,8 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
 
 
 def _late_successes(generation: Generation, successes: set[str]) -> Iterator[OutputProblem]:
-    """Yield ``_SUCCESS`` marks of a dropped generation (a version of the output): a delayed request of a stopped
-    process may have written them.
+    """Yield ``_SUCCESS`` marks of a dropped generation of the output: a delayed request of a stopped process may have
+    written them.
     """
     for path in sorted(successes):
         success = read_success(generation.store, path)
@@ -343,7 +342,7 @@ def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
 def list_output(
     pipeline: Pipeline, store: ObjectStore, committed: Committed, successes: set[str] | None = None
 ) -> dict[str, int]:
-    """List all files of the generation (a version of the output), quarantine files included; return their sizes by key.
+    """List all files of the generation, quarantine files included; return their sizes by key.
 
     Adds to ``successes`` the directories that have a ``_SUCCESS``.
     """

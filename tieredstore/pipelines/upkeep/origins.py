@@ -47,7 +47,7 @@ class Backup:
 
     @classmethod
     def of(cls, pipeline: Pipeline, store: ObjectStore) -> Backup:
-        """Read the commit log of the pipeline's generation (a version of the output)."""
+        """Read the commit log of the pipeline's generation."""
         return cls(pipeline.own.name, Committed.of(commit_log_of(pipeline, store)))
 
     def holding(self, topic: str, partition: int, first: int, last: int | None) -> list[str]:

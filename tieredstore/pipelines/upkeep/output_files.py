@@ -38,9 +38,7 @@ class Upload:
 
 
 def uploads_of(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) -> list[Upload]:
-    """Return the uploads of the pipeline's generation (a version of the output), sorted by topic, partition and
-    offset.
-    """
+    """Return the uploads of the pipeline's generation, sorted by topic, partition and offset."""
     places = places_of(pipeline)
     groups: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
     for info in places.list_files(store, topics):
@@ -59,7 +57,7 @@ def uploads_of(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) ->
 
 
 def find_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
-    """Return the selected topics that have files of this generation (a version of the output)."""
+    """Return the selected topics that have files of this generation."""
     own, places = pipeline.own, places_of(pipeline)
     names = {part.strip() for part in own.topic_list.split(",")} - {""}
     topics: set[str] = set()

@@ -162,15 +162,13 @@ class _Piece:
     ordered: bool = False
     """True if each file's last offset is below the next file's first offset."""
     given_to: int = _UNKNOWN
-    """The generation (a version of the output) that has replaced these files, or -1."""
+    """The generation that has replaced these files, or -1."""
     needs: tuple[str, ...] = ()
     """Keys of the files and their sidecars (metadata files), if a commit log names them."""
 
 
 class KeptFiles(RecordSource):
-    """Reads the files of one generation (a version of the output): of a pipeline that stores records unchanged, or
-    of Secor.
-    """
+    """Reads the files of one generation: of a pipeline that stores records unchanged, or of Secor."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
         """``window_bytes`` is the approximate size of the files read for one offset window."""
@@ -190,7 +188,7 @@ class KeptFiles(RecordSource):
     def extents(self, selected: Selected) -> list[Window]:
         """Return the selected offsets. A start or end that is a time becomes the boundary of a file.
 
-        Raises ConfigError if another generation (a version of the output) has replaced files of these offsets.
+        Raises ConfigError if another generation of the output has replaced files of these offsets.
         """
         selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
         windows = [
@@ -205,8 +203,8 @@ class KeptFiles(RecordSource):
         return windows
 
     def _error_of_given(self, window: Window, piece: _Piece) -> ConfigError:
-        """Return the error for offsets whose files were replaced. It names the generation (a version of the output)
-        that holds the offsets now.
+        """Return the error for offsets whose files were replaced. It names the generation that holds the offsets
+        now.
         """
         own = self._pipeline.own
         given = replace(window, start=max(window.start, piece.start), stop=min(window.stop, piece.stop))

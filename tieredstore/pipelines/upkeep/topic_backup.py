@@ -28,8 +28,8 @@ _WINDOW_BYTES: Final = 1
 
 
 class PipelineBackup:
-    """Topics in the files of a pipeline's generation (a version of the output). Raises ConfigError if the files do not
-    have the records unchanged.
+    """Topics in the files of a pipeline's generation. Raises ConfigError if the files do not have the records
+    unchanged.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topics: Sequence[str]) -> None:
@@ -49,7 +49,7 @@ class PipelineBackup:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """The pipeline, its generation (a version of the output), and the topic's id if a commit log has it."""
+        """The pipeline, its generation, and the topic's id if a commit log has it."""
         ids = {topic: one.topic_id for (topic, _), one in self._windows.items()}
         name = f"pipeline {self._own.name}, generation {self._own.generation}"
         return {topic: f"{name}, {topic_id or 'no topic id'}" for topic, topic_id in ids.items()}

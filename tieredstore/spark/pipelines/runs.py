@@ -102,7 +102,7 @@ class PipelineRun:
             self._opened = opened.pop_all()
 
     def counts(self) -> tuple[str, int, Counts]:
-        """Return the pipeline's name and generation (a version of the output), and its counters."""
+        """Return the pipeline's name and generation, and its counters."""
         return self.own.name, self.own.generation, replace(self._sink.counts, up=self._is_up)
 
     def tell(self, health: Health) -> None:
