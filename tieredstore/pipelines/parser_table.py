@@ -1,6 +1,6 @@
 """Table of parsers: how to make each parser from the settings, its own settings, and Secor's class names for it.
 
-To add a parser, add its class and a row of ``PARSERS``. If it has settings of its own, the row names their group.
+To add a parser, add its class and a row of ``PARSERS``. The row names a group of settings if only this parser has them.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ParserKind:
     needs: str = ""
     """Name of a property that the parser requires."""
     check_pattern: Callable[[str], object] | None = None
-    """Raises ConfigError for an invalid pattern of times. Only for parsers with PatternSettings."""
+    """Function that raises ConfigError for an invalid pattern of times. Only parsers with PatternSettings have it."""
     by_offset: bool = False
     by_field: bool = False
     by_time: bool = True
@@ -269,8 +269,8 @@ def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
 
 
 def field_prefix_of(own: PipelineSettings) -> str:
-    """Return the prefix of directories by a field. The default is the field's name and ``=``, after ``by_`` if files
-    have decoded columns.
+    """Return the prefix of directories by a field. The default is ``<field>=``, or ``by_<field>=`` if files have
+    decoded columns.
     """
     split = own.of_parser(SplitSettings)
     if split.field_prefix is not None:
@@ -279,8 +279,8 @@ def field_prefix_of(own: PipelineSettings) -> str:
 
 
 def partition_names(own: PipelineSettings) -> dict[str, str]:
-    """Return the partition columns that readers derive from directories (``dt`` of ``dt=``), in lower case, with their
-    properties.
+    """Return the columns that readers such as Hive derive from directories (``dt`` of ``dt=...``), in lower case. Each
+    comes with the property that sets its name.
     """
     kind, filing = kind_of(own), own.filing
     if kind is OWN_PARSER:

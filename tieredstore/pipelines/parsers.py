@@ -1,4 +1,5 @@
-"""Parsers: choose the directory of each record. A record without a directory is quarantined with a reason."""
+"""Parsers, which choose the directory of each record. A record for which the parser finds no directory is quarantined
+with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _STRAY: Final = "its parser returned an invalid directory: a part is empty, . or
 
 @dataclass(slots=True)
 class Filed:
-    """Directory of each row of a batch, as an index into ``directories``. Bad rows have index -1 and a reason."""
+    """Directories of the rows of a batch. For each row, there is an index into ``directories``; bad rows have index -1
+    and a reason."""
 
     directories: list[str] = field(default_factory=list[str])
     codes: list[int] = field(default_factory=list[int])
@@ -68,7 +70,7 @@ class Parser(ABC):
     def from_options(cls, options: Mapping[str, str]) -> Parser:
         """Return a parser of a user's own class. ``options`` are the settings ``parser.*`` without that prefix.
 
-        The default accepts no options. Raises ConfigError for unknown or unusable options.
+        Unless a class overrides this method, it accepts no options. Raises ConfigError for unknown or unusable options.
         """
         for name in options:
             raise ConfigError(f"parser.{name} is set, but {cls.__module__}:{cls.__qualname__} has no options")
@@ -81,8 +83,8 @@ class Parser(ABC):
     def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for those that file by time
         """Return the directory of the period (day, hour or minute), and the period's end in ms since the epoch.
 
-        The period's directory is ``directory`` itself or a parent; ``_SUCCESS`` goes there once the period is complete.
-        Return None for a directory without a period.
+        The period's directory is ``directory`` itself or a parent of it. The object ``_SUCCESS`` is written there once
+        the period is complete. Return None if the directory has no period.
         """
         return None
 
@@ -102,8 +104,8 @@ class MessageParser(Parser):
     ) -> Sequence[tuple[str, str]]:
         """Return the directories of a message, outermost first, as pairs of a prefix such as ``dt=`` and a text.
 
-        The texts are escaped, so a message cannot choose another path. Raise BadMessageError to quarantine a message;
-        other exceptions, such as ValueError or KeyError, do the same.
+        The caller escapes the texts, so that a message cannot choose another path. To quarantine a message, raise
+        BadMessageError. Other exceptions, such as ValueError or KeyError, have the same effect.
         """
 
     def file(self, records: pa.RecordBatch) -> Filed:
@@ -118,7 +120,7 @@ class MessageParser(Parser):
             except ConfigError:
                 raise  # wrong settings concern all messages
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-                # Name the error's class alone: its text may contain the message.
+                # Name only the error's class, because the error's text may contain the message.
                 filed.put_aside(f"its parser failed with {type(error).__name__}")
             else:
                 filed.add(directory)
@@ -127,7 +129,7 @@ class MessageParser(Parser):
 
 @dataclass(frozen=True, slots=True)
 class OffsetParser(Parser):
-    """One directory per range of offsets, as for a backup."""
+    """Parser that gives each range of offsets a directory, as for a backup."""
 
     per_directory: int = 10_000_000
     prefix: str = "base_offset="
@@ -147,17 +149,17 @@ class OffsetParser(Parser):
 
 @dataclass(frozen=True, slots=True)
 class TimeParser(Parser):
-    """Directories by the record's timestamp, or by a time in its value. ``by_offset`` splits each directory by
-    offset.
+    """Parser that chooses directories by the record's timestamp, or by a time in its value. ``by_offset`` splits each
+    directory by offset.
     """
 
     directories: TimeDirectories
     time_of: Time | None = None
-    """Reads the time from the value; None: use the record's timestamp."""
+    """Function that reads the time from the value. None means the record's timestamp."""
     by_offset: OffsetParser | None = None
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """Choose one directory for all rows of a minute, because most batches span few minutes."""
+        """Choose the directories. All rows of a minute share a directory, so choose it once per minute."""
         filed = Filed()
         times = records.column("timestamp") if self.time_of is None else self.time_of.quick(records.column("value"))
         if times is None:
@@ -219,7 +221,7 @@ class TimeParser(Parser):
 
 @dataclass(frozen=True, slots=True)
 class FieldParser(Parser):
-    """Directories by a field of the value, and below each by a time in the value."""
+    """Parser that chooses directories by a field of the value, and directories below them by a time in the value."""
 
     field: Field
     directories: TimeDirectories
@@ -238,7 +240,7 @@ class FieldParser(Parser):
         return filed
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """Return the directory and the end of its period, which is named by the part below the field's directory."""
+        """Return the directory and the end of its period. The part below the field's directory names the period."""
         ends_ms = self.directories.end_ms(directory.partition("/")[2])
         return None if ends_ms is None else (directory, ends_ms)
 
@@ -263,7 +265,7 @@ class FieldParser(Parser):
 
 
 def runs_of(numbers: Any) -> Iterator[tuple[Any, int]]:
-    """Yield each number of a column, with the count of equal numbers that follow each other."""
+    """Yield each run of equal numbers in a column: the number, and the length of the run."""
     if len(numbers):
         runs = pc.run_end_encode(numbers)
         ends = cast("list[int]", runs.run_ends.to_pylist())

@@ -16,7 +16,7 @@ from tieredstore.pipelines.filing.times import BadMessageError
 
 _SETTING: Final = "secor.message.transformer.class"
 _CHANGED: Final = ("key", "value", "headers")
-"""Columns that a transformer may change; offsets and timestamps remain Kafka's."""
+"""Columns that a transformer may change. It cannot change offsets and timestamps."""
 
 _OF_BATCHES: Final = "_tieredstore_of_batches"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -42,7 +42,7 @@ class Transformer(ABC):
 
     @abstractmethod
     def transform(self, records: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the rows to write, by ascending ``offset``, with their new ``key``, ``value`` and ``headers``.
+        """Return the rows to write, in order of ``offset``, with new ``key``, ``value`` and ``headers``.
 
         Return None to drop all rows. Changes of ``timestamp`` and ``timestampType`` are ignored.
         """
@@ -55,8 +55,8 @@ class MessageTransformer(ABC):
     def transform(self, message: Message) -> Message | None:
         """Return the message to write, or None to drop it.
 
-        To quarantine the message, raise BadMessageError. Any other exception, such as ValueError or KeyError, does the
-        same.
+        To quarantine the message, raise BadMessageError. Any other exception, such as ValueError or KeyError, has the
+        same effect.
         """
 
 
@@ -68,7 +68,8 @@ def of_batches(function: _Function) -> _Function:
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """Result of transforming a batch: remaining rows, number of dropped rows, and reasons by number of the bad row."""
+    """Result of transforming a batch: the remaining rows, the number of dropped rows, and the reasons why rows are bad,
+    by row number."""
 
     records: pa.RecordBatch
     filtered: int
@@ -154,7 +155,7 @@ class Transforming:
             if not isinstance(outcome, Message) or outcome.offset != offset:
                 raise ConfigError(f"{_SETTING}, {self.name}, must return None or the message with its offset")
             kept.append(row)
-            # Keep null headers null if the transformer adds none.
+            # Keep null headers null if the transformer adds no headers.
             changed.append(outcome if outcome.headers or headers else replace(outcome, headers=()))
         batch = self._columns(records, kept, changed)
         return Transformed(batch, records.num_rows - len(kept) - len(faults), faults)
@@ -195,7 +196,7 @@ def _join(batches: list[Any], like: pa.RecordBatch) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason to quarantine a message, without its content."""
+    """Return the reason why a message is quarantined, as a text that does not contain the message."""
     if isinstance(error, BadMessageError):
         return str(error)
     return f"its transformer failed with {type(cast('object', error)).__name__}"

@@ -35,10 +35,10 @@ ENVELOPE: Final[Any] = pa.schema(
 """Columns of Kafka records, named as in Spark's Kafka source. Files have these columns unless values are decoded."""
 
 DECODED: Final = "decoded"
-"""Column that holds decoded values in memory; never written to a file."""
+"""Name of the column that holds decoded values in memory. No file has this column."""
 
 KAFKA: Final = "kafka"
-"""Column with Kafka's metadata (a struct), in files with decoded values."""
+"""Name of the struct column that holds key, offset and other metadata of a record, in files with decoded values."""
 
 
 def envelope(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
@@ -91,7 +91,8 @@ class Format(ABC):
     def writes_forward(self) -> bool:
         """True if the format's writers only append: they neither seek nor read back.
 
-        If True, a file is uploaded while it is written. If False, it is written to a temporary file first.
+        If the result is True, a file is uploaded while it is written. If it is False, the file is written to a
+        temporary file first.
         """
         return False
 
@@ -112,8 +113,8 @@ class Format(ABC):
         return None, self.faults(records)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  not all can
-        """Return a writer of rows with ``schema`` in place of ENVELOPE. Raise ConfigError if the format has no
-        columns.
+        """Return a writer of rows with the columns of ``schema``, not of ENVELOPE. Raise ConfigError if the format has
+        no columns.
         """
         raise ConfigError(f"{self.name} files cannot hold columns: choose parquet, orc, avro or json")
 
@@ -128,7 +129,7 @@ class BuiltIn(Format):
 
     @property
     def ending(self) -> str:
-        """The suffix of the format, then that of the codec if it compresses the whole file."""
+        """The suffix of the format, followed by the codec's suffix if the codec compresses the whole file."""
         return f"{self.suffix}{_STREAM_ENDINGS[self.codec] if self.is_stream else ''}"
 
     @property
@@ -138,7 +139,7 @@ class BuiltIn(Format):
 
 
 class GroupedFile(FileWriter):
-    """A file of row groups. Groups end at the same records regardless of batch boundaries."""
+    """A file of row groups. Row groups end at the same records, whatever batches the rows come in."""
 
     def __init__(self, schema: Any) -> None:
         self._groups = RowGroups(schema)
@@ -167,7 +168,7 @@ class GroupedFile(FileWriter):
         self.end()
 
     def abandon(self) -> None:
-        """Write the end of the file without the last group, because the caller discards the file."""
+        """Write the end of the file without the last row group, because the caller discards the file."""
         self.end()
 
 
@@ -205,7 +206,7 @@ class _JsonFile(FileWriter):
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of ENVELOPE as JSON values. Null fields are left out, as in Spark."""
+    """Return a row with the columns of ENVELOPE as JSON values. Null fields are left out, as in Spark."""
     row["timestamp"] = row["timestamp"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
     for name in ("key", "value"):
         if row[name] is not None:
@@ -244,7 +245,7 @@ def _plain_columns(content: Any) -> Any:
 
 
 class _Kept:
-    """Keeps a file open when the compressor above it is closed."""
+    """File object that stays open when the compressor that writes to it is closed."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,1 +1,2 @@
-"""The commit log of a pipeline, and the state that its entries describe."""
+"""The commit log of a pipeline: objects in the output that record which files are written, and the state that follows
+from them."""

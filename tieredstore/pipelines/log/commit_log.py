@@ -41,7 +41,7 @@ _logger: Final = logging.getLogger(__name__)
 SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
 _FEW: Final = 8
-"""Up to this number, ``CommitLog.entries`` reads entries one by one; for more entries it starts threads."""
+"""Maximum number of entries that ``CommitLog.entries`` reads one by one. For more entries it starts threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Progress:
     records: int
     recent_bytes: int = 0
     recent_offsets: int = 0
-    """Sums of bytes and offsets over the latest offset windows. Each new window first halves the sums, so that old
-    windows fade.
+    """Sums of bytes and offsets over the latest offset windows, to estimate sizes. Each new window first halves the
+    sums, so that old windows count less and less.
     """
     leader_epoch: int = -1
-    """Leader epoch of the record before the next offset (or a later epoch), -1 if unknown."""
+    """Leader epoch of the record before the next offset, or a later epoch; -1 if unknown."""
 
     @property
     def position(self) -> Position:
@@ -97,7 +97,7 @@ class Life(enum.StrEnum):
     | sealed | the generation ``other`` continues at its end; no driver runs it | ``drop`` |
     | dropped | its number is used up; the log stays | none: ``drop`` again completes the deletion |
 
-    In all states but free and dropped, another generation may replace files of this one (``giving_to``).
+    In all states except free and dropped, another generation may replace files of this generation (``giving_to``).
     """
 
     FREE = "free"
@@ -126,13 +126,15 @@ class LogState:
     directories: dict[str, Contents] = field(default_factory=dict[str, Contents])
     """Directories that hold data files, by path."""
     finalized: set[str] = field(default_factory=set[str])
-    """Paths that were marked as complete by a ``_SUCCESS``. The marked files are in the path itself or below it."""
+    """Paths of directories that a ``_SUCCESS`` object marks as complete. The mark covers files in the directory and
+    below it."""
     linked: set[int] = field(default_factory=set[int])
-    """Other generations of the output that the entries name. The counts in a ``_SUCCESS`` include their files."""
+    """Other generations of the output that this log's entries name. The counts in a ``_SUCCESS`` include files of these
+    generations."""
     giving_to: int = -1
     """Generation (a version of the output) that is now replacing files of this one, or -1."""
     withheld: set[str] = field(default_factory=set[str])
-    """Paths that must have no ``_SUCCESS`` during a replacement."""
+    """Paths of directories that must have no ``_SUCCESS`` while another generation replaces their files."""
     backfill: int = -1
     """Number of the latest ``backfill`` entry, or -1."""
     is_filled: bool = True
@@ -140,7 +142,7 @@ class LogState:
 
     @property
     def life(self) -> Life:
-        """The state of the generation."""
+        """The state of this generation (a version of the output)."""
         if self.closed:
             return Life(self.closed)
         if self.number < 0:
@@ -151,7 +153,7 @@ class LogState:
 
     @property
     def unpublished(self) -> int:
-        """Number of the entry whose files may not all be visible yet, or -1."""
+        """Number of the entry that may have files that are not yet visible, or -1."""
         return -1 if self.is_published else self.written
 
     def apply(self, entry: Entry) -> None:
@@ -218,7 +220,7 @@ class LogState:
         )
 
     def _count(self, window: WrittenWindow, sign: int) -> None:
-        """Add an offset window's numbers of files and records to the totals (``sign`` 1), or subtract them (-1)."""
+        """Add an offset window's numbers of files and records to the totals, or subtract them if ``sign`` is -1."""
         before = self.positions.get(window.where)
         if before is None:
             raise CommitLogCorruptError(
@@ -283,15 +285,15 @@ _SNAPSHOT_NAMES: Final[Mapping[str, str]] = {
     "finalized": "finalized", "linked": "linked", "replacing": "giving_to", "withheld": "withheld",
     "backfill": "backfill", "backfilled": "is_filled",
 }  # fmt: skip
-"""Fields of _Snapshot, each with the LogState field that has the same content."""
+"""Fields of _Snapshot, each with the name of the LogState field that has the same content."""
 
 
 class CommitLog:
     """The commit log of one generation (a version of the output) of a pipeline, in ``store`` below ``root``. Not
     thread-safe.
 
-    ``state`` covers the entries read so far. ``append`` writes the next entry, or raises FencedError if another
-    writer already has.
+    ``state`` covers the entries read so far. ``append`` writes the next entry, or raises FencedError if another writer
+    has already written it.
     """
 
     def __init__(self, store: ObjectStore, root: str, pipeline: str, generation: int) -> None:
@@ -308,7 +310,7 @@ class CommitLog:
 
     @property
     def staging_prefix(self) -> str:
-        """Prefix of files before publication, for stores that cannot hide a finished upload."""
+        """Prefix of files that are uploaded but not yet published, in stores that cannot hide a finished upload."""
         return f"{self.folder}staging/"
 
     def read(self) -> LogState:
@@ -345,7 +347,8 @@ class CommitLog:
                 yield from in_parallel(pool, self.entry, numbers, at_once=2 * READERS)
 
     def times(self, first: int = 0) -> dict[int, int | None]:
-        """Return when the entries from ``first`` on were committed, in ms by the store's clock; None if unknown."""
+        """Return the times when the entries from ``first`` on were committed, in ms by the store's clock; None if
+        unknown."""
         listed = self.store.list(f"{self.folder}commits/", self._key(first - 1) if first else None)
         return {_number_of(info.key): info.modified_ms for info in listed}
 
@@ -362,9 +365,9 @@ class CommitLog:
         """Commit an entry. Raise FencedError, and commit nothing, if another driver has written an entry of this
         number.
 
-        After StoreUnavailableError the entry may or may not be committed: read the log again to find out. An earlier
-        create by this writer may have succeeded although its response was lost. In that case the log has the earlier
-        entry under this number, and ``append`` returns the earlier entry.
+        After StoreUnavailableError the entry may or may not be committed: read the log again to find out. If this
+        writer has already created an entry of this number in a request whose response was lost, ``append`` returns that
+        earlier entry.
         """
         entry = Entry(
             self.state.number + 1, kind, self.writer, fingerprint,
@@ -373,7 +376,7 @@ class CommitLog:
         try:
             self.store.put(self._key(entry.number), entry.to_bytes(), if_absent=True)
         except PreconditionFailedError as refusal:
-            # Read the entry under this number: the create may have succeeded although its response was lost.
+            # Read the entry that has this number. This writer may have created it in a request whose response was lost.
             entry = self.entry(entry.number)
             if entry.writer != self.writer:
                 raise self._make_fenced(entry.number) from refusal
@@ -383,7 +386,7 @@ class CommitLog:
         return entry
 
     def catch_up(self) -> None:
-        """Apply new entries of this writer, including entries committed by a request without a response. Raise
+        """Apply the new entries that this writer has committed, also in a request whose response was lost. Raise
         FencedError if another writer has committed an entry.
         """
         for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
@@ -393,7 +396,8 @@ class CommitLog:
             self.state.apply(entry)
 
     def check_alone(self) -> None:
-        """Raise FencedError if the log has an entry after ``state``, because another driver wrote it."""
+        """Raise FencedError if the log has an entry after ``state``, because only another driver can have written that
+        entry."""
         try:
             self.store.head(self._key(self.state.number + 1))
         except ObjectNotFoundError:
@@ -413,7 +417,7 @@ class CommitLog:
         try:
             self.store.put(f"{self.folder}snapshots/{self.state.number:020}.json", self.state.to_bytes())
         except StoreError as error:
-            # A missing snapshot costs only reading time, because the entries hold the full state. So only warn.
+            # Only warn, because the state can be read from the entries without the snapshot; that only takes longer.
             _logger.warning("the snapshot of the commit log at entry %d was not written: %s", self.state.number, error)
 
     def _snapshot(self) -> LogState:
@@ -423,7 +427,8 @@ class CommitLog:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A committed change of the output's files or ``_SUCCESS`` marks. The latest change may still be in progress.
+    """A committed change of the output's files or ``_SUCCESS`` marks. The store may not yet show all of the latest
+    change.
 
     ``kind`` ``drop`` deletes all files of the generation (a version of the output). ``directories`` depends on
     ``kind``:
@@ -439,12 +444,12 @@ class Change:
     removed: tuple[str, ...]
     directories: tuple[str, ...] = ()
     committed_ms: int | None = field(default=None, compare=False)
-    """When the entry was committed, by the store's clock; None if unknown."""
+    """Time when the entry was committed, by the store's clock; None if unknown."""
 
 
 def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
-    """Yield the changes after entry ``number`` (-1: all) in order, without files of bad messages, which no reader
-    sees.
+    """Yield the changes of the output after entry ``number`` (-1: all), in order. Files with bad messages are left out,
+    because readers do not see these files.
     """
     times = log.times(number + 1)
     for entry in log.entries(number + 1):

@@ -50,7 +50,8 @@ class Window:
         return self.start == self.stop
 
     def without_records(self) -> WrittenWindow:
-        """Return the offset window as a WrittenWindow without files, for a mark or the plan of a backfill."""
+        """Return the offset window as a WrittenWindow without files, for an entry that marks where a partition begins
+        or plans a backfill."""
         return WrittenWindow(
             self.topic, self.topic_id, self.partition, self.start, self.stop, 0, 0, 0, (),
             leader_epoch=self.leader_epoch,
@@ -62,8 +63,8 @@ class OutputFile:
     """One file of an offset window. ``kind``: ``data``, ``sidecar`` (metadata that the format cannot hold) or
     ``quarantine``.
 
-    ``first_offset`` to ``last_offset`` and ``min_timestamp`` to ``max_timestamp`` are ranges of its records, ends
-    included. Timestamps are in ms since the epoch, -1 without records.
+    The file's records have offsets from ``first_offset`` to ``last_offset`` and timestamps from ``min_timestamp`` to
+    ``max_timestamp`` (all inclusive). Timestamps are in ms since the epoch, -1 if there are no records.
     """
 
     __pydantic_config__: ClassVar = _EXACT
@@ -82,8 +83,8 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenWindow:
-    """An offset window after writing. Each of its records is in a data file, dropped by a transformer, or
-    quarantined as bad.
+    """An offset window after it was written. Each of its records is in a data file, dropped by a transformer, or
+    quarantined as a bad message.
     """
 
     __pydantic_config__: ClassVar = _EXACT
@@ -98,7 +99,7 @@ class WrittenWindow:
     quarantined: Number
     files: tuple[OutputFile, ...]
     read_bytes: Number = -1
-    """Bytes of the keys and values read; -1 if unknown."""
+    """Bytes of all keys and values read for the offset window; -1 if unknown."""
     leader_epoch: Number = -1
     """Leader epoch of the record before ``stop`` (or a later epoch), -1 if unknown."""
 
@@ -119,7 +120,7 @@ class WrittenWindow:
 
     @property
     def max_timestamp(self) -> int:
-        """The latest timestamp of its records; -1 without records."""
+        """The latest timestamp of the window's records; -1 if there are none."""
         return max((file.max_timestamp for file in self.files), default=-1)
 
 
@@ -159,12 +160,12 @@ class Entry:
         return [file for window in self.windows for file in window.files]
 
     def to_bytes(self) -> bytes:
-        """Encode for the store; equal entries always give equal bytes."""
+        """Encode the entry for the store; equal entries always give equal bytes."""
         content: dict[str, Any] = asdict(self)
         for window in content["windows"]:
             if window["leader_epoch"] < 0:
                 del window["leader_epoch"]
-        # Most entries have nothing in these three fields, so leave empty fields out.
+        # Leave these three fields out if they are empty, as they are in most entries.
         for name, nothing in (("removed", ()), ("directories", ()), ("other", -1)):
             if content[name] == nothing:
                 del content[name]
@@ -184,16 +185,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Changes that an entry makes to the state of a log. Fields that do not apply are empty."""
+    """Changes that a log entry makes to the state of the log. Fields that do not apply are empty."""
 
     begins: Sequence[WrittenWindow] = ()
     """Empty offset windows that mark where partitions begin."""
     writes: Sequence[WrittenWindow] = ()
-    """Written offset windows. Each partition continues at the ``stop`` of its window."""
+    """Written offset windows. The next window of a partition begins at the ``stop`` of its written window."""
     redrives: Sequence[WrittenWindow] = ()
-    """Offset windows whose quarantined messages were parsed again. Their new files join those of this generation."""
+    """Offset windows whose quarantined messages were parsed again. The new files with these messages belong to this
+    generation."""
     jumps: Sequence[WrittenWindow] = ()
-    """Planned offset windows of a backfill. Each partition continues at the ``start`` of its window."""
+    """Planned offset windows of a backfill. Each partition is to be written from the ``start`` of its window on."""
     gives: Sequence[WrittenWindow] = ()
     """Offset windows that the generation ``other`` has replaced. This generation's files of these windows are
     deleted.
@@ -203,13 +205,14 @@ class Effects:
     settles: bool = False
     """True if the entry records that everything before it is published and the latest backfill is complete."""
     withholds: Sequence[str] | None = None
-    """Directories that lose their ``_SUCCESS`` while the generation ``other`` replaces files. None: nothing changes."""
+    """Directories that must have no ``_SUCCESS`` while the generation ``other`` replaces files; None if the entry
+    changes nothing here."""
     releases: Sequence[str] | None = None
-    """Directories that may have a ``_SUCCESS`` again. None: nothing changes."""
+    """Directories that may have a ``_SUCCESS`` again after a replacement; None if the entry changes nothing here."""
     neighbour: int = -1
-    """The generation before this one, or the generation that continues it; -1: unchanged."""
+    """The generation before this generation, or the generation that continues it; -1 if the entry changes neither."""
     ends: Literal["", "seal", "drop"] = ""
-    """How the entry ends the log: ``seal`` or ``drop``."""
+    """The way in which the entry ends the log, ``seal`` or ``drop``; empty if the log goes on."""
 
     @property
     def adds(self) -> Sequence[WrittenWindow]:
@@ -218,7 +221,8 @@ class Effects:
 
 
 def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
-    """Return the effects of an entry. For every kind, the driver deletes ``removed`` after it has published the files.
+    """Return the effects of an entry. For every kind of entry, the driver deletes the files in ``removed`` after it has
+    published the new files.
 
     | kind | when it is committed |
     |---|---|

@@ -1,5 +1,5 @@
-"""Files and offset windows of a generation (a version of the output), and of its family: all generations that log
-entries link to it.
+"""Files and offset windows that a generation (a version of the output) holds, and those of its family: the generations
+that log entries link to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class CommittedFile:
 
 @dataclass(slots=True)
 class Committed:
-    """Committed files of a log by key. ``going`` has keys that the last entry deletes; the files may still exist."""
+    """Committed files of a log by key. ``going`` has the keys of files that the last entry deletes; these files may
+    still exist."""
 
     files: dict[str, CommittedFile] = field(default_factory=dict[str, CommittedFile])
     going: set[str] = field(default_factory=set[str])
@@ -100,7 +101,7 @@ class Holdings:
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Return the offset windows after all entries of the log, and then of ``redriven``. These are entries of later
+        """Return the offset windows after all entries of the log, and then of ``redriven``: entries of later
         generations of the output that filed messages which this generation had quarantined.
         """
         fold = _Fold()
@@ -185,7 +186,7 @@ class Family:
     """A generation (a version of the output) and all generations linked to it by log entries, directly or through
     others. Not thread-safe.
 
-    The caller reads and writes the generation's own log; this class reads the other logs.
+    The caller reads and writes the log of the generation itself; this class reads the logs of the other generations.
     """
 
     def __init__(self, log: CommitLog) -> None:
@@ -193,7 +194,7 @@ class Family:
         self._others: dict[int, CommitLog] | None = None
 
     def refresh(self) -> bool:
-        """Read new entries of the other logs. Return False if there are no other logs."""
+        """Read new entries of the linked generations' logs. Return False if there are no linked generations."""
         self._others = self._read(self._others or {})
         return bool(self._others)
 
@@ -207,7 +208,7 @@ class Family:
         ]
 
     def has_said(self, statement: Statement) -> bool:
-        """Return True if a generation of this family wrote the statement (its counts in a ``_SUCCESS``)."""
+        """Return True if a generation of this family wrote the statement (a generation's counts in a ``_SUCCESS``)."""
         ours = {self._log.generation, *self._read_others()}
         return statement.pipeline == self._log.pipeline and statement.generation in ours
 
@@ -229,7 +230,8 @@ class Family:
         return set[str]().union(*(state.withheld for state in self.states()))
 
     def read_predecessors(self) -> dict[int, CommitLog]:
-        """Return the logs of earlier generations that this one continues, oldest first, without dropped ones."""
+        """Return the logs of the generations that this generation continues, oldest first. Dropped generations are left
+        out."""
         chain: dict[int, CommitLog] = {}
         number, known = self._log.generation, self._read_others()
         while before := [
@@ -242,8 +244,8 @@ class Family:
     def find_redriven(self) -> list[Entry]:
         """Return the entries by which later generations of the output filed quarantined messages, in order.
 
-        The offsets in an entry show which messages this generation had quarantined. Entries of dropped generations have
-        no offset windows, because their files are deleted.
+        The caller can tell from an entry's offsets which messages this generation had quarantined. Entries of dropped
+        generations have no offset windows, because their files are deleted.
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log

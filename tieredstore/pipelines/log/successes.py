@@ -36,7 +36,8 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class _Stored(Statement):
-    """The JSON of a ``_SUCCESS``: the latest statement, and in ``beside`` those of other generations of the output."""
+    """The JSON of a ``_SUCCESS``: the latest statement, and in ``beside`` the statements of other generations of the
+    output."""
 
     beside: tuple[Statement, ...] = ()
 
@@ -77,14 +78,14 @@ def change_success(
     is_ours: Callable[[Statement], bool],
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Replace all statements with a true ``is_ours`` by ``statement``, or delete them if it is None. Return True if the
-    object has changed.
+    """Replace the statements for which ``is_ours`` returns True by ``statement``, or delete them if it is None. Return
+    True if the object has changed.
 
-    Statements of other generations of the output stay. The object is deleted with its last statement.
+    Statements of other generations of the output stay. If no statement is left, the object is deleted.
 
-    ``check`` runs between the read and the conditional write, and raises if there is a newer driver. So the write never
-    overwrites a newer statement, however long this process is suspended. A delete has no such protection, because
-    stores have no conditional delete.
+    ``check`` is called between the read and the conditional write, and raises an error if there is a newer driver. So
+    the write never overwrites a newer statement, even if this process is suspended for long. A delete is not protected
+    in this way, because stores have no conditional delete.
     """
     key = f"{path}/{SUCCESS}"
     for attempt in range(_ATTEMPTS):
@@ -96,8 +97,8 @@ def change_success(
         check()
         try:
             if not after:
-                # Delete without a condition, which stores do not offer. That is safe here: a driver completes its
-                # deletes before it marks a directory complete.
+                # Stores offer no conditional delete. An unconditional delete is safe here, because a driver completes
+                # its deletes before it marks a directory as complete.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)

@@ -46,12 +46,13 @@ _TRIGGER: Final = "1 second"
 _KEEPER_S: Final = 5
 _LOOK_S: Final = 0.5
 _CLOSING_S: Final = 1.0
-"""Part of the draining time that is reserved for closing."""
+"""Seconds at the end of the draining time that are reserved for closing."""
 
 _STARTED: Final = "started"
 _QUERIES: Final = "queries"
 _BEAT_S: Final = 900.0
-"""Maximum time between two heartbeats of the health check. ``mark`` may block that long while it retries a store."""
+"""Maximum seconds between two heartbeats of the health check. They are many, because ``mark`` may block long while it
+retries a store."""
 
 
 class PipelineRun:
@@ -59,10 +60,11 @@ class PipelineRun:
 
     - ``checkpoint`` is a folder for Spark's checkpoint, by default a local folder. The checkpoint may be lost or old.
     - With ``once``, the query ends when everything present now is written.
-    - ``take_over`` is the number of a generation to seal and continue, unless that was done before.
+    - ``take_over`` is the number of an older generation (a version of the output): the run seals it and continues it,
+      unless an earlier run has done so.
 
-    Raises ConfigError for wrong settings, and ResourceNotFoundError, with ``once``, for named topics that do not exist.
-    Waits while a store or broker is unavailable.
+    Raises ConfigError for wrong settings. With ``once``, raises ResourceNotFoundError for named topics that do not
+    exist. Waits while a store or broker is unavailable.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class PipelineRun:
         return self.own.name, self.own.generation, replace(self._sink.counts, up=self._is_up)
 
     def tell(self, health: Health) -> None:
-        """Tell the health check whether the pipeline runs, or what it waits for."""
+        """Report to the health check whether the pipeline runs, or what it waits for."""
         if (reason := self._sink.waits_for) is not None:
             health.fails(self.name, f"waiting: {reason}")
         else:
@@ -121,7 +123,7 @@ class PipelineRun:
         return _has_ended(self.query, within_s)
 
     def mark(self, *, idle_s: float = 60.0) -> None:
-        """Record in the log that everything is published, if nothing was written for ``idle_s``.
+        """Record in the commit log that all files are published, if nothing was written for ``idle_s``.
 
         If another driver has taken over, the query ends with an error.
         """
@@ -138,7 +140,8 @@ class PipelineRun:
         """Let the running batch finish, then end the query. With ``secor.upload.on.shutdown``, also write the remaining
         records.
 
-        The next run writes what is unwritten at the deadline. Raises the error of writing the remaining records.
+        Records that are unwritten at the deadline are left to the next run. If writing the remaining records fails,
+        this raises the error.
         """
         if not self._sink.stop(deadline):
             _logger.error("%s: the running batch did not end in time; the next run writes it", self.name)
@@ -183,7 +186,7 @@ class PipelineRun:
 
 
 class _CountedRuns:
-    """The running pipelines of this process. Their counters are among its Prometheus metrics."""
+    """The running pipelines of this process. The Prometheus metrics of the process include their counters."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -215,13 +218,14 @@ def start_pipelines(
     """Start a pipeline from each .properties file, as streaming queries of the session.
 
     The queries run until they are stopped. With ``once``, they end when everything present now is written. Each record
-    is in the output once, however often queries are killed and started: progress is in the commit log in the output.
+    is in the output once, however often queries are killed and started again, because a commit log in the output
+    records the progress.
 
     ``checkpoint`` is a folder for Spark's checkpoint, which may be lost or old. The default is a local folder that is
     removed with the query. ``awaitTermination`` raises the error that ends a query. The metrics of this process include
     running queries.
 
-    Raises ResourceNotFoundError, with ``once``, for named topics that do not exist.
+    With ``once``, this raises ResourceNotFoundError for named topics that do not exist.
     """
     if not files:
         raise ConfigError("give start_pipelines at least one .properties file")
@@ -267,8 +271,8 @@ def _has_ended(query: StreamingQuery, within_s: float) -> bool:
 
 
 def _failure_of(query: StreamingQuery) -> BaseException | None:
-    """Return the error of a query that failed outside the driver: ours if the planning process raised it, else
-    Spark's.
+    """Return the error of a query that failed outside the driver: the original TieredStoreError if the planning process
+    raised it, else Spark's error.
     """
     error = query.exception()
     return None if error is None else error_within(error) or error
@@ -298,9 +302,9 @@ def pipeline_service(
 ) -> Service:
     """Return a service that runs pipelines until it is stopped or one of them ends with an error.
 
-    Each pipeline takes over its own generation ``take_over`` (a version of the output), if that is given. ``listen`` is
-    the address of ``/metrics``, ``/healthz`` and ``/readyz``. The service is ready while no pipeline waits for a store
-    or broker.
+    If ``take_over`` is set, each pipeline continues its generation of this number (a version of the output). ``listen``
+    is the address of ``/metrics``, ``/healthz`` and ``/readyz``. The service is ready while no pipeline waits for a
+    store or broker.
     """
     health = Health({_STARTED: "pipelines are still starting"})
 
