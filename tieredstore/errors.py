@@ -152,7 +152,7 @@ class InvalidRangeError(TieredStoreError):
 
 
 class InvalidSegmentError(TieredStoreError):
-    """Local segment files that cannot be copied: one is missing, or they contradict each other."""
+    """Local segment files that cannot be copied: a file is missing, or files contradict each other."""
 
     exit_code = 2
 
@@ -186,7 +186,7 @@ class IndexNotRecordedError(ResourceNotFoundError):
 
 
 class ObjectNotFoundError(ResourceNotFoundError):
-    """A key that the store does not hold."""
+    """A key for which the store has no object."""
 
 
 class PreparedGoneError(ResourceNotFoundError):
@@ -198,7 +198,7 @@ class SchemaNotFoundError(ResourceNotFoundError):
 
 
 class DataLossError(ResourceNotFoundError):
-    """Requested offsets are in no segment, although later ones exist."""
+    """Requested offsets are in no segment, although later offsets exist."""
 
 
 class CorruptDataError(TieredStoreError):

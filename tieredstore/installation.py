@@ -113,7 +113,7 @@ def _extras_in(requirement: str) -> list[str]:
 
 
 def _receipt(path: Path) -> tuple[list[str], list[str]]:
-    """Return the extras in uv's record of an installed tool, and ``--with`` for each package beside it."""
+    """Return the extras in uv's record of an installed tool, and ``--with`` for each additional package."""
     import tomllib  # noqa: PLC0415  for this file alone
 
     required = tomllib.loads(path.read_text())["tool"]["requirements"]

@@ -54,7 +54,7 @@ OnSegment = Callable[[Segment], object] | None
 
 
 CLOSE_S: Final = 2.0
-"""The longest time that closing a bucket takes."""
+"""Closing a bucket takes at most this many seconds."""
 
 
 class _Opened:
@@ -92,7 +92,7 @@ class Bucket(Closing):
         self.settings = settings
         self.broker = broker
         self.named = named
-        """Where the settings come from, so that other processes can read them too."""
+        """The source of the settings, from which other processes can read them too."""
         self._life = Lifetime("the bucket")
         self._handles: PerProcess[_Opened] = PerProcess(partial(_Opened, settings), _Opened.close)
         self._closer = Closer(self._life.end, self._handles.close)
@@ -310,7 +310,7 @@ class Bucket(Closing):
     ) -> Verification:
         """Check the segments, and that no offsets are missing between them. The call changes nothing.
 
-        ``level`` is how deep to check; the levels index and data need the private keys. ``sample`` is the share of
+        ``level`` sets how much is checked; the levels index and data need the private keys. ``sample`` is the share of
         segments to examine at these levels. ``start`` and ``stop`` restrict the check to segments that may have records
         in between. The file ``state`` records which segments were sound; these are not checked again within
         ``recheck_after``. If the bucket has a broker, the bucket is compared with the broker's metadata topic in both

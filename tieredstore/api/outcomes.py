@@ -30,7 +30,7 @@ class Outcome:
     """The actual or planned outcome for one segment or object that a tool processes. A field is None if it does not
     apply or is unknown.
 
-    ``code`` gives the cause of ``status`` in a word; ``reason`` gives it in a sentence if one is needed. Offsets are
+    ``code`` gives the cause of ``status`` as one word, and ``reason`` as a sentence if necessary. Offsets are
     inclusive. ``size`` is the bytes of the log, ``stored_size`` the bytes of its objects in the store.
 
     Example::

@@ -215,7 +215,7 @@ def isolation_of(how: Mapping[str, Any]) -> Isolation:
 
 
 def policy_of(how: Mapping[str, Any]) -> OnDataLoss:
-    """Return the policy for lost offsets: the read fails unless set otherwise."""
+    """Return the policy for lost offsets; by default, the read fails."""
     given: Any = how.get("on_loss", "fail")
     if given not in get_args(OnDataLoss):
         raise ConfigError(f"on_loss is {given!r:.60}; it must be fail or report")
@@ -266,7 +266,8 @@ def _kind(option: str, given: Any, registry: SchemaRegistry | None) -> Callable[
 
 
 class _GivenRows(ArrowStream):
-    """Up to ``limit`` rows of a stream; ``left_out`` receives what the stream left out. Not thread-safe."""
+    """Up to ``limit`` rows of a stream. ``left_out`` describes the records that the stream left out. Not
+    thread-safe."""
 
     def __init__(self, rows: ArrowStream, limit: int | None, left_out: LeftOut | None = None) -> None:
         self.schema = rows.schema

@@ -149,7 +149,8 @@ def _bounds(stop: int | AtTime | None, only: SegmentObjects | None) -> dict[str,
 
 
 def _find(opened: OpenBucket, scopes: Scopes, segment: int | Uuid) -> SegmentObjects:
-    """Find a single segment. A segment found by offset must have a manifest; one found by id may be incomplete."""
+    """Find a single segment. A segment found by offset must have a manifest; a segment found by id may be
+    incomplete."""
     topic, partition = scopes.topics[0], (scopes.partitions or (0,))[0]
     start, segment_id = (None, segment) if isinstance(segment, Uuid) else (segment, None)
     address = SegmentAddress(topic, partition, start, scopes.topic_id, segment_id)

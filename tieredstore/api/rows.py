@@ -64,7 +64,7 @@ class Partition:
 
     @property
     def stored(self) -> tuple[tuple[int, int], ...]:
-        """The ranges of offsets that the bucket holds, between its gaps."""
+        """The ranges of offsets that are in the bucket, without its gaps."""
         if self.earliest_offset is None or self.end_offset is None:
             return ()
         starts = [self.earliest_offset, *(stop for _, stop in self.gaps)]
@@ -72,12 +72,12 @@ class Partition:
 
     @property
     def lost(self) -> tuple[tuple[int, int], ...]:
-        """The ranges of known offsets that neither bucket nor broker holds."""
+        """The ranges of known offsets that are neither in the bucket nor at the broker."""
         return lost_between((*self.stored, *(() if self.broker is None else (self.broker.extent,))))
 
     @property
     def not_stored(self) -> tuple[tuple[int, int], ...]:
-        """The ranges of offsets that only the broker holds."""
+        """The ranges of offsets that are only at the broker."""
         return () if self.broker is None else tuple(without(self.stored, self.broker.extent))
 
     @property

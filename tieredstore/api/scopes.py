@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Which(TypedDict, total=False):
-    """The options that select segments of topics, and the number processed in parallel; the same in every method."""
+    """Options of methods that process segments: which segments of topics, and how many in parallel."""
 
     partitions: Partitions
     topic_id: TopicIdLike

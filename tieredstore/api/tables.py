@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RowT = TypeVar("RowT")
 
 _SHOWN: Final = 20
-"""The maximum number of rows that a notebook shows; the others are counted."""
+"""A notebook shows at most this many rows, and the number of all other rows."""
 
 
 def told(items: Iterable[RowT], tell: Callable[[RowT], object]) -> Iterator[RowT]:

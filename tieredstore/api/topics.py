@@ -107,7 +107,7 @@ def _ask_broker(
 
 
 def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | None) -> BrokerLog:
-    """Cut the broker's log at the end of the window's segments if the bucket has later ones.
+    """Cut the broker's log at the end of the window's segments if the bucket has later segments.
 
     The window's last segment then has the first record at or after the window's stop, but the broker's own log may
     begin later.

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from tieredstore.ops.verification import CheckedSegment
 
 Level: TypeAlias = Literal["listing", "index", "data"]
-"""How deep to check: listing and manifests; also every index; or also every byte."""
+"""The level of checks. ``listing`` checks keys and manifests, ``index`` also every index, and ``data`` also every
+byte."""
 
 _LEVELS: Final = tuple(level.value for level in OfLevel)
 

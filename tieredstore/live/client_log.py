@@ -1,5 +1,5 @@
-"""Log lines from the messages of librdkafka's clients: one line when a broker becomes unreachable, one when it is
-back."""
+"""Log lines from the messages of librdkafka's clients: one line when a broker becomes unreachable, and one line when it
+is back."""
 
 from __future__ import annotations
 

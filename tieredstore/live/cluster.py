@@ -201,7 +201,7 @@ class LiveCluster(Closing):
 
         One request per leading broker.
         """
-        # A negative timestamp has a special meaning in Kafka, so never request one.
+        # Never send a negative timestamp, because it has a special meaning in Kafka.
         specs = {where: _spec.for_timestamp(max(0, moment)) for where, moment in times.items()}
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 
@@ -454,7 +454,7 @@ class LiveCluster(Closing):
         self._clients.get().set_sasl_credentials(username, password)
 
     def close(self) -> None:
-        """Close this process's client. The next call creates a new one."""
+        """Close this process's client. The next call creates a new client."""
         self._clients.close()
 
     def __repr__(self) -> str:

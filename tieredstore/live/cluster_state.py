@@ -32,8 +32,8 @@ _admin: Final[Any] = admin
 
 @dataclass(frozen=True, slots=True)
 class LiveGroup:
-    """A group at the brokers. The kind ``other`` means neither classic nor of the consumer protocol, for example share
-    groups."""
+    """A group at the brokers. The kind ``other`` is a group that is neither classic nor uses the consumer protocol, for
+    example a share group."""
 
     kind: Literal["classic", "consumer", "other"]
     has_members: bool

@@ -256,7 +256,7 @@ class LiveFollower(Closing):
             # librdkafka retries by itself. The error is raised only if nothing arrives within the timeout.
             self._consumer.trouble.note(error)
         else:
-            # The error is raised later, because raising it here would drop messages of other partitions.
+            # Only store the error: raising it here would drop messages of other partitions.
             self._fail(where, broker_error)
 
     def _fail(self, where: TopicPartition, error: TieredStoreError) -> None:

@@ -112,7 +112,8 @@ def _column(name: str, kind: Any, messages: Sequence[Message]) -> Any:
         case "timestamp":
             return array_of([moment for _, moment in map(Message.timestamp, messages)], kind)
         case "timestampType":
-            # librdkafka's numbers are one larger than Kafka's: for example, 0 instead of -1 means no timestamp.
+            # librdkafka's numbers of timestamp types are larger by one than Kafka's: for example, 0 instead of -1 means
+            # no timestamp.
             return array_of([theirs - 1 for theirs, _ in map(Message.timestamp, messages)], kind)
         case _:
             return array_of([-1 if epoch is None else epoch for epoch in map(Message.leader_epoch, messages)], kind)

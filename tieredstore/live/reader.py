@@ -95,7 +95,7 @@ class LiveReader(Closing):
         self._check_identity(extent.topic, topic_id)
 
     def _check_identity(self, topic: str, topic_id: Uuid | None) -> None:
-        """Raise DataLossError if the topic was re-created: its offsets then mean other records."""
+        """Raise DataLossError if the topic was re-created, because its offsets then belong to other records."""
         if topic_id is None:
             return
         known_id = self.cluster.existing_topic(topic).topic_id

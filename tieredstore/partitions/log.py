@@ -84,7 +84,7 @@ class PartitionLog:
         return self.live_start is not None
 
     def end_from(self, start: int) -> int:
-        """Return the end of the readable records from ``start`` on; ``start`` if there are none yet.
+        """Return the end of the readable records from ``start`` on; ``start`` if no record is readable yet.
 
         If the bucket's last records belong to a transaction without an outcome, and the broker has deleted them, the
         end is the seam (where the broker's part begins). These records become readable when the bucket has the segment

@@ -135,7 +135,8 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
     if hasattr(_unwrap(store), "layout"):
         return None  # a store that was opened with a layout checks the record itself, before its first request
     try:
-        # Most stores have no such object, so send a HEAD first: it has no body that a faulty store could corrupt.
+        # Most stores have no recorded layout, so send a HEAD first: its answer has no body that a faulty store could
+        # corrupt.
         store.head(layout_key(prefix))
     except ObjectNotFoundError:
         return None
@@ -144,7 +145,7 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
 
 
 def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
-    """Raise ConfigError if the prefix has a recorded layout, but ``store`` was opened without one.
+    """Raise ConfigError if the prefix has a recorded layout, but ``store`` was opened without a layout.
 
     Call this before writing: readers with the recorded layout would not find objects under the plugin's keys.
     """
@@ -157,7 +158,7 @@ def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
 
 
 def layout_hint(store: ObjectStore, prefix: str) -> list[str]:
-    """Return a sentence if the prefix has a recorded layout, but ``store`` was opened without one."""
+    """Return a sentence if the prefix has a recorded layout, but ``store`` was opened without a layout."""
     try:
         other = other_layout(store, prefix)
     except TieredStoreError:

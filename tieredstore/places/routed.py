@@ -187,7 +187,7 @@ class RoutedStore(DelegatingStore):
         return rules
 
     def lifecycle(self) -> BucketLifecycle | str:
-        """Return a sentence, because each place has its own lifecycle rules."""
+        """Return a sentence instead of rules, because each place has its own lifecycle rules."""
         return (
             f"endpoint.rules name {len(self.places)} places, each with its own lifecycle rules: choose one by --store"
         )

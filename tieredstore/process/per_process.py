@@ -14,7 +14,7 @@ Client = TypeVar("Client")
 
 
 class PerProcess(Generic[Client]):
-    """Holds one ``Client`` per process. Thread-safe; pickling keeps only its two functions.
+    """Holds one ``Client`` per process. Thread-safe. A pickled holder includes only its two functions, not the client.
 
     A forked child never touches its parent's client, because two processes on one connection would mix their requests.
     The child neither closes nor destroys the client, which could end the parent's TLS sessions.

@@ -126,7 +126,7 @@ class Service:
         self._bell.ring()
 
     def join(self, timeout_s: float | None = None) -> tuple[str, ...]:
-        """Wait for all threads; return the names of those still running.
+        """Wait for all threads; return the names of threads that are still running.
 
         Without a timeout, wait until the service has stopped and drained. While it drains, the endpoint reports that
         the service is not ready.

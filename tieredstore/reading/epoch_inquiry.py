@@ -80,7 +80,7 @@ class EpochInquiry:
         self._moves.look(lineage.partition for lineage in lineages if last_epoch(lineage) > NO_EPOCH)
 
     def stored_history(self, lineage: Lineage) -> History | None:
-        """Return the history, according to its watermark, of a log that the broker lacks.
+        """Return the history of a log that the broker does not have, according to the log's watermark in the bucket.
 
         Return None if no later epoch truncated the log.
         """
@@ -93,7 +93,7 @@ class EpochInquiry:
         assert both.live_epoch is not None
         cuts = [None if answer is None else cut_by_broker(lineage, answer)]
         # If the broker's log begins after the end of the epoch, the leader no longer knows the epoch, and answers with
-        # the start of its log. The watermark in the bucket then gives a later end of the epoch.
+        # the start of its log. Only the watermark in the bucket can then show where the log was truncated.
         if answer is None or answer.end <= both.live_start:
             cuts.append(cut_by_watermark(lineage, read_moves(self._source, lineage.partition)))
             if answer is None and cuts == [None, None]:

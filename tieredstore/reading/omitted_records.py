@@ -89,7 +89,7 @@ class LeftOut:
                 yield undecided(log.where, max(start, log.seam), log.lineage.end_offset)
 
     def _held_back(self) -> Iterator[str]:
-        """Describe the records at the broker that an open transaction holds back."""
+        """Describe the records at the broker that cannot be read yet, because a transaction is still open."""
         ended = [log.where for log, _ in self._ended() if log.on_broker]
         cluster = self._query.open_cluster() if ended else None
         if cluster is None:
@@ -106,7 +106,8 @@ class LeftOut:
 
 
 def undecided(where: TopicPartition, start: int, stop: int) -> str:
-    """Describe offsets (``stop`` is exclusive) that a transaction without an outcome in the bucket holds back."""
+    """Describe offsets (``stop`` is exclusive) that cannot be read yet, because the bucket lacks the outcome of a
+    transaction."""
     topic, partition = where
     return (
         f"offsets {start} to {stop - 1} of {topic}-{partition}, held back by a transaction that has no outcome in the "

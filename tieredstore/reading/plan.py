@@ -52,7 +52,7 @@ class _LogSpan(NamedTuple):
 
 
 class _StoredRun(NamedTuple):
-    """A range of offsets within a window that segments cover without a gap."""
+    """A range of offsets within a window. The bucket's segments have all of these offsets, without a gap."""
 
     lineage: Lineage
     start: int

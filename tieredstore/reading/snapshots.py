@@ -78,7 +78,8 @@ class LogSnapshots:
                 source, query, catalog_file=self._file, cluster=self.cluster(), before=self.last,
                 moves=self._moves,
             )  # fmt: skip
-            # Set the time after the snapshot: one that takes longer than fresh_s would otherwise be stale at once.
+            # Set the time after the snapshot: otherwise a snapshot that takes longer than fresh_s would be stale at
+            # once.
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)
         return self.last
@@ -105,7 +106,7 @@ class LogSnapshots:
 
     def stale(self, positions: Mapping[TopicPartition, Position]) -> set[TopicPartition]:
         """Return the partitions for which the present log ends in an older epoch than the records that were read. Log
-        each once.
+        each such partition once.
         """
         logs: Mapping[TopicPartition, PartitionLog] = {} if self.last is None else self.last.logs
         stale = {where for where, position in positions.items() if where in logs and is_stale(position, logs[where])}

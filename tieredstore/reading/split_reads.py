@@ -167,8 +167,8 @@ class QuerySources:
 class StoredRead:
     """Reads a window of the bucket's offsets. ``position`` is always the next offset to read. Not thread-safe.
 
-    The query's loss policy applies to segments that were deleted since the snapshot, and to transactions that lost
-    their outcome with such a segment. Gaps in the window are skipped, because the caller has reported them.
+    The query's loss policy applies to segments that were deleted since the snapshot, and to transactions whose outcome
+    was in a deleted segment. Gaps in the window are skipped, because the caller has reported them.
     """
 
     def __init__(

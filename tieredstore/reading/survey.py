@@ -103,7 +103,7 @@ def survey_logs(
     bucket's. Raise ConfigError for a re-created topic if neither broker nor query names the topic id to read.
 
     ``before`` is an earlier snapshot with the same isolation; it saves requests for logs that have not changed.
-    ``moves`` are watermarks that were read earlier.
+    ``moves`` holds watermark objects that the caller has already read.
     """
     own = query.open_cluster() if cluster is None else None
     with nullcontext() if own is None else closing(own):

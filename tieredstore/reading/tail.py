@@ -104,7 +104,8 @@ _Phase: TypeAlias = _ToLook | _Queued | _Reading | _Live
 
 @dataclass(slots=True)
 class _Followed:
-    """The progress of one partition. ``at`` is the next position. ``topic_id`` is None until the partition was seen.
+    """The progress of one partition. ``at`` is the next position. ``topic_id`` is None until a look-up has found the
+    partition.
 
     The partition's phase changes as follows; the seam is the offset where the bucket's part ends and the broker's
     begins.
@@ -127,7 +128,7 @@ class _Followed:
     refused: int | None = None
     """The epoch of the leader that refused this position, None if no leader did."""
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
-    """Losses to report with the records after them, ascending."""
+    """Lost offsets, ascending. They are reported with the records that come after them."""
 
     @property
     def offset(self) -> int:
@@ -286,7 +287,8 @@ class LogTail(Closing):
             self._wait(left)
 
     def close(self) -> None:
-        """End running reads and close all connections, even if closing one fails. May be called again."""
+        """End running reads and close all connections, even if closing a connection fails. Further calls have no
+        effect."""
         with contextlib.ExitStack() as ending:
             self._is_closed = True
             ending.callback(self._snapshots.close)

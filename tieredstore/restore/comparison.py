@@ -1,9 +1,9 @@
 """Comparison of a source's committed records with the records that a restore has put into a cluster, record by record.
 
-Both sides are read as columns and compared in batches. ``restore logdir`` keeps offsets, and ``restore produce`` writes
-an offset map. If keys were hashed again, the map has offset runs: sequences of a source partition's records that are
-consecutive in one target partition. In this case each side is read once, and a digest is computed for each run. The
-first run with different digests is then read again, to find the record.
+The comparison reads both sides as columns, and compares them in batches. ``restore logdir`` keeps offsets, and
+``restore produce`` writes an offset map. If keys were hashed again, the map has offset runs: sequences of a source
+partition's records that are consecutive in one target partition. In this case each side is read once, and a digest is
+computed for each run. The first run with different digests is then read again, to find the record.
 """
 
 from __future__ import annotations

@@ -309,7 +309,8 @@ def _first_unread(
         if offset > restored[partition].stop
     ]
     notes += [f"no offset in {topic}-{partition}, all unread" for partition in restored if partition not in offsets]
-    # Metadata belongs to one old partition, so it is kept only if it is the same in all old partitions.
+    # The metadata of a commit belongs to one source partition, so keep it only if it is the same for all source
+    # partitions.
     texts = sorted({commit.metadata for commit in commits})
     if len(texts) > 1:
         notes.append("metadata of the old partitions differ, none is kept")

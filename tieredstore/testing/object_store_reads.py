@@ -19,7 +19,7 @@ class StoreAccess:
     """The settings and hooks of ``ObjectStoreTests``; see there for their use."""
 
     picklable: ClassVar[bool] = True
-    """False for a store whose pickling must raise TypeError."""
+    """False if pickling the store must raise TypeError."""
 
     largest_object: ClassVar[int] = 70 << 20
     """The size in bytes of the largest object that a test writes."""

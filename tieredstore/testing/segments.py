@@ -65,7 +65,8 @@ def write_segment(
     producers: Sequence[ProducerState] = (),
     aborted: Sequence[AbortedTransaction] = (),
 ) -> LogSegment:
-    """Write a closed segment of ``batches`` and the files beside it into ``log_dir/<topic>-<partition>``.
+    """Write the log of a closed segment with ``batches``, and the segment's other files, into
+    ``log_dir/<topic>-<partition>``.
 
     Batches are written as they arrive, so memory is bounded. Each batch must have magic 2, and offsets after those of
     the previous batch. The partition's checkpoint is replaced, so pass the ``leader_epochs`` of the whole partition.
@@ -116,7 +117,8 @@ def build_segment(
 
 
 def json_records(source: random.Random, timestamp_ms: int = _FIRST_TIMESTAMP_MS) -> Iterator[Record]:
-    """Yield log records of a web service endlessly, keyed by user, one to a few milliseconds apart."""
+    """Yield an endless log of a web service. Keys are users; the times of consecutive records differ by a few
+    milliseconds."""
     for number in itertools.count():
         timestamp_ms += source.randrange(1, 4)
         user = source.randrange(50_000)

@@ -31,7 +31,7 @@ class ReadsInto(Protocol):
 
 
 class _Contexts(threading.local):
-    """One compressor and one decompressor per thread: creating one costs as much as a small chunk."""
+    """One compressor and one decompressor per thread: creating one takes as long as processing a small chunk."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()

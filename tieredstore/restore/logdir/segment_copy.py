@@ -141,7 +141,7 @@ def _lacking(head: bytearray | memoryview, position: int, size: int) -> int:
     if len(head) < FRAME_SIZE:
         return FRAME_SIZE - len(head)
     length = first_batch_size(head)
-    # Check the length before that many bytes are collected: damage may claim 2 GiB.
+    # Check the length before collecting that many bytes, because a damaged length may be as large as 2 GiB.
     if length is None or length > size - position:
         raise BatchCorruptError(f"the record batch at byte {position} of {size} has an impossible length")
     return max(0, length - len(head))

@@ -260,7 +260,7 @@ _LASTING: Final = frozenset(
         KafkaError._UNSUPPORTED_FEATURE,
     }
 )
-"""Permanent errors: the same records would fail again."""
+"""Permanent errors, which would occur again if the same records were sent again."""
 
 
 def _configuration(properties: Mapping[str, str], run: str, most_batch_bytes: int) -> dict[str, str]:
