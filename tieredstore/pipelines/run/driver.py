@@ -32,11 +32,13 @@ class WindowWriter(Protocol):
     """
 
     def write(self, window: Window, generation: Generation) -> Written:
-        """Prepare the files of an offset window under the file names of ``generation``."""
+        """Prepare (upload, but not yet publish) the files of an offset window under the file names of
+        ``generation``."""
         ...
 
     def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:
-        """Prepare the files of an offset window whose messages are in the quarantine file ``key``."""
+        """Prepare (upload, but not yet publish) the files of an offset window whose messages are in the quarantine file
+        ``key``."""
         ...
 
 
@@ -49,8 +51,8 @@ entry.
 class Driver:
     """Commits the files that tasks have prepared, then publishes them. Not thread-safe.
 
-    Only the commit log decides what is written. At most its last entry is not fully published. The next driver to start
-    publishes that entry before it commits another.
+    Only records in committed files of the log count as written. At most the last entry of the log is not fully
+    published. The next driver that starts publishes this entry before it commits another entry.
 
     | state of the driver | meaning | what ends it, with the next state |
     |---|---|---|
@@ -71,7 +73,7 @@ class Driver:
         self.store, self.log = generation.store, generation.log
         self.finalizer: Finalizer = Finalizer(generation)
         self.is_complete = False
-        """True if everything committed is published. After a failure, ``resume`` sets it again."""
+        """True if all committed files are published. False after a failure, until ``resume`` has published them."""
 
     def of_generation(self, number: int) -> Driver:
         """Return a driver of another generation of the output, without a listener. Its ``begin`` has not run."""
@@ -80,8 +82,8 @@ class Driver:
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
         """Take over the pipeline: read the log, append a ``begin`` entry, and publish what is committed.
 
-        The entry records ``starts``, the first offsets of partitions without commits. Without this record, a later run
-        would begin at the first offset of that time and not notice that earlier records were lost.
+        The entry records ``starts``, the first offsets of partitions that have no commits yet. Otherwise a later run
+        would begin at the first offset that still exists by then, and not notice that earlier records were lost.
 
         Raises ConfigError if the generation belongs to another pipeline, has ended, or has files but no log. Raises it
         too if a new output's key prefix does not end with a slash.
@@ -93,15 +95,16 @@ class Driver:
         if state.number < 0:
             generation.refuse_strangers(topics)
         if generation.table is not None:
-            # Check the Iceberg catalog first, because otherwise each retry during an outage of the catalog would append
-            # an entry to the log.
+            # Check the Iceberg catalog before the append. Otherwise, while the catalog is unavailable, each retry would
+            # append an entry to the log.
             with nothing_under_way():
                 generation.table.check()
         self._append_begin(starts)
         self._finish_last()
 
     def _append_begin(self, starts: Sequence[Window]) -> None:
-        """Append ``begin``. If a driver that is ending appends an entry first, retry after that entry."""
+        """Append a ``begin`` entry. If an earlier driver that is still ending appends an entry first, try again after
+        that entry."""
         for attempt in range(_BEGINS + 1):
             known = self.log.state.positions
             new = [window for window, _ in mark_windows(starts) if window.where not in known]
@@ -116,7 +119,7 @@ class Driver:
                 return
 
     def resume(self) -> None:
-        """Publish the committed files after an operation has failed or its response was lost.
+        """Publish the committed files after an operation has failed, or after the response to a commit was lost.
 
         Raises FencedError if another driver has taken over.
         """
@@ -126,12 +129,12 @@ class Driver:
     def mark_published(self) -> None:
         """Record that all committed files are published, so that no later driver publishes them again.
 
-        Does nothing after a failure, or if the log already has this record. Only the last batch needs the record,
-        because each later batch implies that earlier batches are published.
+        This does nothing after a failure, or if the log already has this record. Only the last batch needs the record,
+        because each commit of a batch shows that earlier batches are published.
         """
         state = self.log.state
-        # A ``published`` entry would also end an incomplete backfill, and only the backfill command knows which of its
-        # offset windows are unwritten.
+        # Append no ``published`` entry during a backfill, because it would end the backfill. Only the backfill command
+        # knows which offset windows are still unwritten.
         if self.is_complete and state.unpublished >= 0 and state.is_filled:
             self.log.append("published", self.generation.fingerprint)
 
@@ -139,7 +142,8 @@ class Driver:
         """Commit prepared offset windows and publish them. Discard prepared files (uploaded, not yet visible) that are
         not committed.
 
-        If an earlier append of this driver succeeded although its response was lost, return that earlier entry.
+        If this driver has already committed an entry in a request whose response was lost, this call returns that
+        earlier entry.
 
         Raises InvalidValueError, and publishes nothing, if the batch has more bad messages than the settings allow.
         """
@@ -157,8 +161,8 @@ class Driver:
             discard_files(self.store, files)
             raise
         if entry.windows != tuple(windows):
-            # The log has an earlier entry of this driver under this number. So these offset windows were not committed,
-            # and their files are useless.
+            # ``append`` has returned an earlier entry that this driver had already committed. So these offset windows
+            # were not committed, and their files are useless.
             discard_files(self.store, files)
         self._complete(entry)
         return entry
@@ -173,14 +177,14 @@ class Driver:
             self.is_complete = False
             entry = self.log.append("finalize", self.generation.fingerprint, directories=[one.path for one in due])
             self._complete(entry)
-            # ``append`` may return an earlier entry of this driver whose response was lost.
+            # ``append`` may return an earlier entry that this driver committed in a request whose response was lost.
             finished += [one for one in due if not entry.windows and one.path in entry.directories]
         return finished
 
     def redrive(self, window: WrittenWindow, aside: Aside) -> Entry:
-        """Commit and publish quarantined messages that were parsed again, and delete their quarantine file.
+        """Commit and publish files with quarantined messages that were parsed again, and delete the quarantine file.
 
-        The entry names the generation that quarantined the messages if it is not this one.
+        The log entry names the generation that quarantined the messages, if it is another generation than this one.
         """
         try:
             self.is_complete = False
@@ -249,8 +253,8 @@ class Driver:
             self._after(entry, self.log.state)
 
     def _finish(self, entry: Entry) -> None:
-        """Publish an entry that this driver or an earlier driver committed. Rewrite files that the store has dropped
-        meanwhile.
+        """Publish the files of an entry that this driver or an earlier driver committed. If the store has dropped some
+        of the files since, write them again.
         """
         missing: list[OutputFile] = []
         self.log.check_alone()
@@ -260,7 +264,7 @@ class Driver:
             except PreparedGoneError:
                 missing.append(file)
         if missing:
-            # Check again that no newer driver has taken over: it may have discarded the files.
+            # Check again that no newer driver has taken over, because a newer driver may have discarded the files.
             self.log.check_alone()
             _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
             discard_files(self.store, missing)  # the store may still hold parts of some of these files
@@ -274,7 +278,8 @@ class Driver:
                 f"the store dropped {min(missing)} before its publication; it was committed with other settings of "
                 "parser or files: run once more with those settings"
             )
-        # A ``redrive`` entry deletes one quarantine file per offset window, in the same order.
+        # Pair windows with quarantine files: a ``redrive`` entry deletes one quarantine file per offset window, in the
+        # same order.
         asides = dict(zip(entry.windows, entry.removed, strict=False))
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []
@@ -297,8 +302,8 @@ class Driver:
             files = tuple(fresh[file.key] if file.key in missing else file for file in window.files)
             renewed += [file for file in files if file.key in missing]
             windows.append(replace(window, files=files))
-        # Append an entry even if the new files have the same bytes. Otherwise the log would still name the lost uploads
-        # if this process dies now.
+        # Append an entry even if the new files have the same bytes. Otherwise, if this process died now, the log would
+        # still name the uploads that the store has lost.
         again_entry = self.log.append(
             "rewrite", self.generation.fingerprint, windows, removed=entry.removed, directories=entry.directories
         )
@@ -309,11 +314,11 @@ class Driver:
 
 
 def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
-    """Seal the generation ``number`` (a version of the output) and let the driver's new generation continue at its end.
+    """Seal the generation ``number`` (a version of the output). The driver's new generation continues at its end.
 
-    First publishes the committed files of ``number``, which fences a driver that still runs it. After a kill, repeat
-    the call; it does nothing once the take-over is complete. Raises ConfigError if ``number`` has no log or another
-    generation has taken it over.
+    This first publishes the committed files of ``number``, which fences a driver that still runs that generation. If
+    the process is killed, repeat the call; a complete take-over is not repeated. Raises ConfigError if ``number`` has
+    no log or another generation has taken it over.
     """
     own = driver.generation
     state = own.log.read()
@@ -352,8 +357,8 @@ def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
         before.begin(topics)
         log.append("seal", before.generation.fingerprint, other=own.number)
     except (ConfigError, FencedError):
-        # Another process may have completed the same take-over concurrently. If so, continue: the log of the new
-        # generation of the output fences one of the two processes later.
+        # Another process may have completed the same take-over at the same time. If so, continue, because the log of
+        # the new generation fences one of the two processes later.
         if not is_done(log.read()):
             raise
     return log.state

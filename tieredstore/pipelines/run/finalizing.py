@@ -52,8 +52,8 @@ def watermarks(
     delay_ms: int,
     starting: str,
 ) -> dict[str, int]:
-    """Return for each topic the time up to which directories are complete: its slowest partition's time minus
-    ``delay_ms``.
+    """Return for each topic the time up to which directories are complete: the time reached in the slowest partition,
+    minus ``delay_ms``.
     """
     times: dict[str, int] = {}
     for where in positions.keys() | snapshot.logs.keys():
@@ -66,8 +66,8 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
     """Return a partition's latest committed timestamp. Return ``now_ms`` if all its records are read and it has been
     idle for ``delay_ms``.
 
-    Only a broker shows that a partition is completely read: the bucket may lack records not uploaded yet. Timestamps
-    in the future are producers' mistakes and count as now.
+    Only a broker can show that a partition is completely read, because the bucket lacks records that are not uploaded
+    yet. A timestamp in the future is a producer's mistake and counts as the current time.
     """
     latest_ms = -1 if progress is None else min(progress.max_timestamp, now_ms)
     if progress is None and starting != "earliest":
@@ -96,11 +96,12 @@ class Finalizer:
         self._periods: dict[str, tuple[str, int] | None] = {}
 
     def find_due(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Return the 1,000 oldest unfinalized directories whose period ended by their topic's time in ``limits``."""
+        """Return the 1,000 oldest directories that have no ``_SUCCESS`` yet and whose period ended by their topic's
+        time in ``limits``."""
         over = self._find_over(limits)
         if over and self.family.refresh():
-            # Read the logs of other generations of the output again, because a generation may have begun to replace
-            # files.
+            # Read the logs of other generations of the output again, because one of these generations may have begun to
+            # replace files.
             over = self._find_over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self.family.count_contents([path for _, path, _ in oldest])
@@ -121,7 +122,7 @@ class Finalizer:
         return over
 
     def find_late(self, windows: Sequence[WrittenWindow]) -> list[str]:
-        """Return the finalized directories to which these offset windows add records."""
+        """Return the directories that are already marked as complete and to which these offset windows add records."""
         paths = {file.key.rpartition("/")[0] for window in windows for file in window.data_files}
         above = {above for path in paths for above in with_those_above(path)}
         late = above & self.family.finalized
@@ -132,7 +133,7 @@ class Finalizer:
     def write(self, entry: Entry) -> None:
         """Write or rewrite ``_SUCCESS`` for an entry; safe to repeat. Raise FencedError if another driver is running.
 
-        Skips empty directories, and directories whose files are being replaced.
+        Empty directories are skipped, and so are directories whose files are being replaced.
         """
         if not entry.directories:
             return
@@ -151,16 +152,17 @@ class Finalizer:
             self._write_statements(entry)
         if self.family.refresh():
             # Delete the marks again in directories where another process is now replacing files. That process logs
-            # ``replacing`` before it deletes _SUCCESS marks, so either it sees our mark or we see its entry.
+            # ``replacing`` before it deletes _SUCCESS marks. So either that process sees this mark, or this process
+            # sees the entry.
             for path in set(entry.directories) & self.family.withheld:
                 self.take_back(path)
 
     def take_back(self, path: str) -> None:
         """Delete ``_SUCCESS`` from a directory. Raise FencedError if another driver is running.
 
-        Stores have no conditional delete. If this process is suspended inside the request, another process may write a
-        new ``_SUCCESS``, which the delete then removes. So if this process is fenced after the delete, it writes the
-        removed ``_SUCCESS`` again.
+        Stores have no conditional delete. If this process is suspended during the delete request, another process may
+        write a new ``_SUCCESS``, which the delete then removes. So if this process finds itself fenced after the
+        delete, it writes that ``_SUCCESS`` again.
         """
         change_success(self._store, path, None, self.family.has_said, self._log.check_alone)
         try:
@@ -170,10 +172,10 @@ class Finalizer:
             raise
 
     def _unsay(self, paths: Sequence[str]) -> None:
-        """Delete ``_SUCCESS`` marks that this process created too late: after another process had dropped this
-        generation or had begun to replace its files.
+        """Delete ``_SUCCESS`` marks that this process created too late, when another process had already dropped this
+        generation or begun to replace its files.
 
-        The store accepted these marks, because a conditional create only checks that the key has no object.
+        The store did not refuse these marks, because a conditional create only checks that no object has the key.
         """
         log, family = self._fresh()
         for path in paths:
@@ -185,8 +187,8 @@ class Finalizer:
     def _fresh(self) -> tuple[CommitLog, Family]:
         """Read the log with a second object.
 
-        The driver's own CommitLog must not read the new entries, because unread entries show the driver that it is
-        fenced.
+        The driver's own CommitLog object must not read the new entries. The driver notices that it is fenced because
+        its log object meets an unread entry.
         """
         log = self._log.of_generation(self._log.generation)
         log.read()
@@ -221,7 +223,8 @@ class Finalizer:
             return None
         if period[0] == directory:
             return path, period[1]
-        # With hashed paths the files of one period are in many directories, so there is no partition to add.
+        # With hashed paths, the files of one period are in many directories, so no single directory can be marked as
+        # complete for the period.
         return None if self._naming.places.hashed else (path.removesuffix(directory) + period[0], period[1])
 
     def _statement(self, path: str, topic: str) -> str | None:

@@ -30,7 +30,7 @@ _logger: Final = logging.getLogger(__name__)
 class Claim:
     """The object below each root of a pipeline that records which pipeline owns a generation (a version of the output).
 
-    ``root`` is the root that has the log; None if it is the root of this object.
+    ``root`` is the root (key prefix) that has the commit log, or None if that is the root where this object is.
     """
 
     pipeline: str
@@ -58,7 +58,8 @@ class Generation:
         return Generation(with_generation(self.pipeline, number), self.store)
 
     def is_own(self, statement: Statement) -> bool:
-        """Return True if this generation wrote the statement."""
+        """Return True if this generation (a version of the output) wrote the statement, its counts in a
+        ``_SUCCESS``."""
         return (statement.pipeline, statement.generation) == (self.own.name, self.number)
 
     def refuse_ended(self) -> None:
@@ -81,7 +82,8 @@ class Generation:
         owns it.
         """
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
-            # In a root that has only files, the claim names the root that has the log.
+            # A pipeline may have two roots. In the root without the commit log, the claim names the root that has the
+            # log.
             elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
             try:
                 self.store.put(key, GENERATION.to_bytes({"pipeline": self.own.name, **elsewhere}), if_absent=True)
@@ -106,10 +108,10 @@ class Generation:
             ) from None
 
     def check_root(self) -> None:
-        """Raise ConfigError for a new output if its key prefix does not end with a slash, because topic names would
-        follow directly.
+        """Raise ConfigError for a new output if its key prefix does not end with a slash, because topic names would be
+        joined to the prefix.
 
-        An existing output continues with a warning, and so does a new generation in it.
+        For an existing output, and for a new generation in it, this only logs a warning.
         """
         root = self.naming.root
         if not root or root.endswith("/"):

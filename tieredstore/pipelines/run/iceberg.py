@@ -47,12 +47,14 @@ _AWAY: Final = frozenset(
         "CommitFailedException", "CommitStateUnknownException", "WaitingForLockException",
     }
 )  # fmt: skip
-"""Names of the classes of transient errors, or of their base classes. The classes themselves may not be installed."""
+"""Class names of transient errors or of their base classes. They are names, because the packages that have the classes
+may not be installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """The URI prefix of the store's keys, and pyiceberg's properties to read that place, secrets included."""
+    """The URI prefix of the store's keys, and the properties with which pyiceberg accesses the store. They may contain
+    secrets."""
 
     base: str
     properties: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -90,9 +92,9 @@ def place_of(output: Settings) -> TablePlace:
 class IcebergTable:
     """Adds published files to a table, and removes files that pipelines delete. Not thread-safe.
 
-    For each commit log, a table property has the number of the last included entry. One Iceberg commit adds files and
-    updates the number. It fails if another commit came first; the retry then sees the new number and adds no file
-    twice.
+    For each commit log, a table property has the number of the last entry whose files are in the table. One Iceberg
+    commit adds files and updates the number. The commit fails if another commit came first; the retry then sees the new
+    number and adds no file twice.
     """
 
     def __init__(self, catalog: str, name: str, properties: Mapping[str, str], place: TablePlace) -> None:
@@ -102,11 +104,12 @@ class IcebergTable:
         self._entered: dict[str, int] = {}
 
     def check(self) -> None:
-        """Raise ConfigError or StoreUnavailableError if files could not be added now."""
+        """Raise ConfigError or StoreUnavailableError if it is not possible to add files to the table now."""
         self._do(self._load)
 
     def enter(self, log: CommitLog) -> None:
-        """Add published files that the table lacks, beginning with the logs that ``log`` continues."""
+        """Add published files that the table lacks: first those of the logs that ``log`` continues, then those of
+        ``log``."""
         if log.folder not in self._entered:
             for before in _logs_before(log):
                 self._do(partial(self._enter, log=before))
@@ -114,8 +117,8 @@ class IcebergTable:
             self._do(partial(self._enter, log=log))
 
     def refuse_rewritten(self, log: CommitLog, keys: Iterable[str] | None = None) -> None:
-        """Raise ConfigError if another writer has moved rows of these files (None: of any file of the log) to other
-        files.
+        """Raise ConfigError if another writer has rewritten some of these files into other files. Without ``keys``,
+        check all files of the log.
         """
         self._do(lambda catalog: self._find_going(self._load(catalog), log, keys))
 
@@ -173,7 +176,7 @@ class IcebergTable:
         with table.transaction() as transaction:
             _widen(transaction, table, paths)
             transaction.set_properties({self._property(log): str(number)})
-            # The first commit also checks for duplicates, because a user may have added files by hand.
+            # Check for duplicates in the first commit, because a user may have added files to the table by hand.
             transaction.add_files(paths, _snapshot_properties(log, number), check_duplicate_files=is_first)
 
     def _overwrite(
@@ -193,8 +196,8 @@ class IcebergTable:
                     snapshot.delete_data_file(file)
 
     def _find_going(self, table: Table | None, log: CommitLog, keys: Iterable[str] | None) -> list[Any]:
-        """Return the table's data files of these keys (None: of all keys of the log). Raise ConfigError if the table
-        has lost a file that this pipeline added.
+        """Return the table's data files with these keys, or all those of the log if ``keys`` is None. Raise ConfigError
+        if the table has lost a file that this pipeline added.
         """
         number = self._number(table, log)
         if table is None or number < 0:
@@ -235,8 +238,7 @@ class IcebergTable:
                 f"the table {self._name} is partitioned, but files of pipelines do not follow its partitions: name "
                 "another table"
             )
-        # pyiceberg's own retries would not check the entry number again, so turn them off. This changes only the copy
-        # in memory.
+        # Turn off pyiceberg's own retries in this copy in memory, because they would not check the entry number again.
         properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
@@ -320,7 +322,7 @@ def table_of(pipeline: Pipeline) -> IcebergTable | None:
 
 
 def _last(log: CommitLog) -> int:
-    """Return the number of the last entry that the table may include now.
+    """Return the number of the last log entry whose files may be in the Iceberg table now.
 
     While a backfill replaces files, the table does not include the new files.
     """
@@ -331,7 +333,7 @@ def _last(log: CommitLog) -> int:
 
 
 def _logs_before(log: CommitLog) -> list[CommitLog]:
-    """Return the logs that this log continues, oldest first."""
+    """Return the logs of the earlier generations that this log's generation continues, oldest first."""
     logs: list[CommitLog] = []
     while log.state.number >= 0:
         before = effects(log.entry(0)).neighbour
@@ -345,7 +347,8 @@ def _logs_before(log: CommitLog) -> list[CommitLog]:
 
 
 def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:
-    """Return the files added after entry ``number`` up to entry ``last``, by entry. Leave out files removed later."""
+    """Return the files that the log added after entry ``number`` up to entry ``last``, by entry. Leave out files that
+    it removed later."""
     if number >= last:
         return []
     came: list[tuple[int, list[str]]] = []
@@ -360,8 +363,8 @@ def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str
 
 
 def _keys_between(log: CommitLog, number: int, removed: int) -> set[str]:
-    """Return the keys that a table added up to entry ``number``, without those that it removed up to entry
-    ``removed``.
+    """Return the keys of files that are in a table: files of entries up to ``number``, without the files that entries
+    up to ``removed`` gave up.
     """
     taken: set[str] = set()
     for entry in log.entries():
@@ -397,7 +400,7 @@ def _snapshot_properties(log: CommitLog, number: int) -> dict[str, str]:
 
 
 def _widen(transaction: Transaction, table: Table, paths: Sequence[str]) -> None:
-    """Add columns of the files that the table lacks, and widen column types as Iceberg allows."""
+    """Add columns that the files have and the table lacks, and widen column types as Iceberg allows."""
     schemas: list[Any] = []
     for path in paths:
         schema = _arrow_schema(table.io, path)

@@ -16,7 +16,8 @@ _LONGEST_PAUSE_S: Final = 30.0
 
 
 class Outage:
-    """Measures an outage from the first failure to the next success. Not thread-safe."""
+    """Measures an outage (an unavailable store or broker) from the first failure to the next success. Not
+    thread-safe."""
 
     def __init__(self, limit_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` is monotonic, in seconds."""
@@ -43,7 +44,7 @@ class Outage:
         """Return the seconds to wait before the next attempt. Raise the error if it is not retryable or the time limit
         is over.
 
-        Logs only the first failure of an outage.
+        Only the first failure of an outage is logged.
         """
         now = self._clock()
         if not error.retryable:

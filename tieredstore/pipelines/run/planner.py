@@ -35,8 +35,8 @@ _LONGEST_LOOK_S: Final = 30.0
 class Planner:
     """Plans the offset windows of one pipeline. Not thread-safe; close it after use.
 
-    ``clock`` is monotonic. ``wall_clock`` gives the time since the epoch, for ``secor.upload.minute_mark`` alone. Both
-    are in seconds.
+    ``clock`` returns monotonic seconds. ``wall_clock`` returns seconds since the epoch, and is used only for
+    ``secor.upload.minute_mark``.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Planner:
         own = pipeline.own
         self.query = query_of(pipeline)
         self.starting = "chosen" if begins_elsewhere(own) else "earliest"
-        """Start of partitions without commits: ``earliest``, or ``chosen`` by a group or rule."""
+        """Where partitions without commits begin: ``earliest``, or ``chosen`` if a consumer group or a rule decides."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
         self.policy: Policy = policy_of(own.limits)
         self._waiting = Waiting()
@@ -61,11 +61,12 @@ class Planner:
         self._logs.close()
 
     def snapshot(self) -> LogSnapshot:
-        """Return the logs that the pipeline reads, at most a listing interval old."""
+        """Return the logs that the pipeline reads, as they were at most one listing interval ago."""
         return self._logs.current()
 
     def snapshot_reaching(self, ends: Mapping[TopicPartition, int]) -> LogSnapshot:
-        """Return a snapshot whose logs reach the offsets ``ends``: another process may have written up to them."""
+        """Return a snapshot of the logs that reaches the offsets ``ends``. An older snapshot may end before them,
+        because another process may have written these offsets since."""
         snapshot = self.snapshot()
         if any(where in snapshot.logs and snapshot.logs[where].end < end for where, end in ends.items()):
             self._logs.last = None
@@ -75,14 +76,14 @@ class Planner:
     def find_due(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
     ) -> list[Window]:
-        """Return a batch of offset windows to write now. With ``is_last``, all available records are due.
+        """Return a batch of offset windows to write now. With ``is_last``, it includes all available records.
 
-        If there are new partitions, return only their marks (empty windows): their starts must be committed before
-        anything is read. Raises an error for unreadable data.
+        If there are new partitions, return only their marks (empty windows), because their first offsets must be
+        committed before anything is read. Raises an error if records are missing or unreadable.
         """
         if marks := self._marks(snapshot, positions):
             for one in marks:
-                # This call starts the clock for the age of the partition's records.
+                # Call this only to start the clock for the age of the partition's records.
                 self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
             return marks
         at = {where: one.position for where, one in positions.items()}
@@ -95,8 +96,8 @@ class Planner:
         for window in windows:
             where = window.topic, window.partition
             reach[where] = reach.get(where, (window.start, 0))[0], window.stop
-        # Reading an offset window checks that no records are missing before it. Partitions without a new window are
-        # checked here.
+        # When a task reads an offset window, it checks that no records are missing before the window. Check the
+        # partitions without a new window here.
         ends = {
             where: (log.end, log.end) for where, log in snapshot.logs.items()
             if where not in reach and where in positions and positions[where].next_offset >= log.end
@@ -133,8 +134,8 @@ class Planner:
 def policy_of(limits: LimitSettings) -> Policy:
     """Return the policy of the settings for ending offset windows.
 
-    With deterministic uploads, files end by Secor's limits of bytes and timestamps. The window's own limits of size and
-    age are then raised, so that its files can reach these limits. As in Secor, the minute mark is ignored.
+    With deterministic uploads, files end at Secor's limits of bytes and timestamps. The limits of size and age for
+    offset windows are then raised, so that the files can reach Secor's limits. As in Secor, the minute mark is ignored.
     """
     window_bytes, age_s, marked = (
         limits.max_file_bytes,

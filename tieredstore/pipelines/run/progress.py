@@ -47,7 +47,8 @@ _LABELS: Final = ("pipeline", "generation")
 
 @dataclass(slots=True)
 class Counts:
-    """Totals since the start, and the current state. The driver's thread writes; other threads may read."""
+    """A pipeline's totals since the start, and its current state. The driver's thread writes them; other threads may
+    read them."""
 
     batches: int = 0
     files: int = 0
@@ -122,11 +123,11 @@ _LAST_S: Final = 10.0
 
 
 class GroupProgress:
-    """Commits published offsets to a consumer group on its own thread, only to show the lag: the pipeline never waits
-    for it.
+    """Commits published offsets to a consumer group, so that its lag shows the backlog. It uses a thread, so that the
+    pipeline never waits.
 
-    If the broker is unavailable or refuses the commit, the thread logs a warning and retries. Call :meth:`note` from
-    one thread.
+    If the broker is unavailable or refuses the commit, the thread logs a warning and retries. Only one thread may call
+    :meth:`note`.
     """
 
     def __init__(self, group: str, cluster: LiveCluster, *, again_s: float = _AGAIN_S) -> None:
@@ -145,7 +146,7 @@ class GroupProgress:
         return None if cluster is None else cls(pipeline.own.groups.commit_group, cluster)
 
     def note(self, positions: Mapping[TopicPartition, Progress]) -> None:
-        """Schedule the commit of these positions, and return at once."""
+        """Let the thread commit these positions to the consumer group, and return at once."""
         with self._changed:
             self._wanted = {where: progress.next_offset for where, progress in positions.items()}
             if self._thread is None:
@@ -184,7 +185,8 @@ class GroupProgress:
                 self._told.update(rest)
 
     def _rest(self) -> dict[TopicPartition, int] | None:
-        """Wait for uncommitted offsets and return them. Return None at ``close`` if no uncommitted offsets are left."""
+        """Wait until there are uncommitted offsets, and return them. Return None if ``close`` was called and none are
+        left."""
         with self._changed:
             while True:
                 rest = {where: at for where, at in self._wanted.items() if self._told.get(where) != at}

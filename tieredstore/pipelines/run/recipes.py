@@ -1,5 +1,5 @@
-"""Derived from a pipeline's settings: its recipe for files, the files' names, and a fingerprint of the settings that
-change files.
+"""What follows from a pipeline's settings: the recipe for its files, the files' names, and a fingerprint of the
+settings that change files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from tieredstore.process.log_once import LogOnce
 _log: Final = LogOnce(logging.getLogger(__name__))
 
 _VERSION: Final = 2
-"""Increment this if a release gives other files for the same settings and records, for example by a new default."""
+"""Increment this number if a release writes other files for the same settings and records, for example because of a new
+default."""
 
 _NOT_OF_FILES: Final = frozenset(
     {
@@ -34,8 +35,8 @@ _NOT_OF_FILES: Final = frozenset(
         "finalize", "finalizer_delay_s", "descriptor_set", "thrift_idl",
     }
 )  # fmt: skip
-"""Settings that change neither names nor bytes of an offset window's files. Schema files count by their contents
-(``schemas``), not by their paths.
+"""Settings that change neither names nor bytes of an offset window's files. Paths of schema files are among them,
+because only the contents (``schemas``) change files.
 """
 
 _DECISIVE: Final = ("filing", "naming", "limits")
@@ -89,7 +90,7 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
     """Return everything that determines an offset window's files except its records."""
     _check_names(pipeline)
     own, naming, ends = pipeline.own, naming_of(pipeline), pipeline.own.limits
-    # As in Secor, only deterministic uploads use these two limits, and only other uploads use the file size.
+    # As in Secor, deterministic uploads use these two limits, and all other uploads use the limit of the file size.
     limits = InputLimits(ends.max_payload_bytes, ends.max_range_ms) if ends.is_deterministic else None
     file_bytes = MAX_INT64 if ends.is_deterministic else ends.max_file_bytes
     return Recipe(
@@ -103,7 +104,8 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
 def fingerprint_of(own: PipelineSettings) -> str:
     """Return a hash of all settings that change the names or bytes of an offset window's files.
 
-    Defaults are left out, so that a new setting of a later version changes no fingerprint.
+    Settings with their default value are left out of the hash, so that a new setting in a later release changes no
+    fingerprint.
     """
     groups: list[SettingsGroup] = [own, *(getattr(own, name) for name in _DECISIVE), *own.parsers]
     decisive = {

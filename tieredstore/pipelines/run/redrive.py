@@ -1,4 +1,4 @@
-"""Redrive: parse quarantined messages again with the current settings."""
+"""Redrive: parse messages again that were quarantined as bad, with the current settings."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """The result of parsing one quarantine file again. ``window`` has the messages that are good now.
+    """The result of parsing a quarantine file again. The files of ``window`` contain the messages that are good now.
 
-    ``reasons`` tell, by offset, why the other messages are still bad. ``key`` is the quarantine file that has the bad
-    messages now, or None. ``entry`` is None if no message is good, because nothing was written then.
+    ``reasons`` tell, by offset, why the other messages are still bad. ``key`` is the quarantine file that now holds the
+    bad messages, or None. ``entry`` is the log entry, or None if no message is good and so nothing was written.
     """
 
     window: WrittenWindow
@@ -51,10 +51,10 @@ class Redriven:
 
 
 def find_asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
-    """Return the quarantine files that are not yet redriven, in the order of their entries.
+    """Return the quarantine files whose messages were not yet parsed again, in the order of their log entries.
 
-    ``logs`` are by generation, oldest first. Each generation continues the one before and inherits the quarantine files
-    of all earlier ones.
+    ``logs`` has the commit logs of generations of the output, oldest first. Each generation continues the one before
+    and inherits the quarantine files of all earlier generations.
     """
     files: dict[str, Aside] = {}
     for generation, log in logs.items():
@@ -78,7 +78,7 @@ def redrive_file(store: ObjectStore, recipe: Recipe, window: Window, key: str) -
 
 
 def _records(file: BinaryIO, key: str) -> Iterator[pa.RecordBatch]:
-    """Yield the quarantined records as Kafka had them."""
+    """Yield the records in a quarantine file as they were in Kafka."""
     try:
         for batch in pq.ParquetFile(file).iter_batches():
             columns = [batch.column(name) for name in _NEEDED]

@@ -1,4 +1,5 @@
-"""A pipeline run by this process: plans offset windows, writes them on threads, commits and publishes them."""
+"""Runner of a pipeline in this process, without Spark: it plans offset windows, writes them on threads, commits and
+publishes them."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``framed`` writes an offset window through Spark, for settings with a ``frame``."""
+        """``framed`` is a function that writes an offset window through Spark, for settings with a ``frame``
+        function."""
         self._parts, self._threads, self._wall_clock, self._clock = parts, threads, wall_clock, clock
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
@@ -95,9 +97,9 @@ class Runner:
         self._reader.close()
 
     def run_once(self) -> Iterator[Entry]:
-        """Write everything available in batches. Yield each entry after its publication.
+        """Write all available records in batches. Yield each batch's log entry after its files are published.
 
-        Raises ResourceNotFoundError, before writing anything, if named topics do not exist.
+        If topics that the settings name do not exist, this raises ResourceNotFoundError before it writes anything.
         """
         self._refuse_frame()
         self.refuse_backfill()
@@ -152,8 +154,8 @@ class Runner:
             raise ConfigError(NEEDS_SPARK)
 
     def measure(self) -> None:
-        """Update the lag metrics: the number of unwritten offsets, and how long this process has known them. Once per
-        batch, log when the records will be written.
+        """Update the lag metrics: the number of unwritten offsets, and for how long this process has known about them.
+        Once per batch, log when the records will be written.
         """
         counts, wall_s = self.counts, self._wall_clock()
         lag = lag_of(
@@ -165,14 +167,15 @@ class Runner:
             self._due_s = wall_s + lag.due_in_s
             minute = datetime.fromtimestamp(60 * math.ceil(self._due_s / 60), UTC)
             day = "" if lag.due_in_s < _DAY_S else f"{minute:%Y-%m-%d} "
-            # Some of these offsets may be transaction markers, so the number is an upper bound.
+            # Log ``up to``, because some of these offsets may be transaction markers and not records.
             _logger.info(
                 "%s: up to %s waiting, due by %s%s UTC or %s",
                 self._own.name, _counted(lag.offsets, "record"), day, f"{minute:%H:%M}", self._planner.policy,
             )  # fmt: skip
 
     def announce(self) -> None:
-        """Log the limits at which records are written, because no file appears in the output before."""
+        """Log the limits of size and age at which records are written, because no file appears in the output before a
+        limit is reached."""
         age_s = self._own.limits.max_file_age_s
         _logger.info(
             "%s: writes records after %s, or %s (secor.max.file.age.seconds, secor.max.file.size.bytes)",
@@ -195,7 +198,7 @@ class Runner:
         check_topics(self._planner.query, snapshot, self._parts.source, written)
 
     def look(self) -> LogSnapshot:
-        """Return the logs, at most a listing interval old. Writes nothing."""
+        """Return the logs as they were at most one listing interval ago. Writes nothing."""
         return self._planner.snapshot()
 
     def begin(self) -> LogSnapshot:
@@ -215,14 +218,14 @@ class Runner:
         return snapshot
 
     def find_bad_messages(self) -> list[Aside]:
-        """Return the quarantine files that ``redrive`` would parse again. Writes nothing."""
+        """Return the quarantine files that ``redrive`` would parse again. This writes nothing."""
         self._refuse_frame()
         self._refuse_ended()
         return self._find_asides()
 
     def _find_asides(self) -> list[Aside]:
-        """Return the quarantine files of this generation and of all that it took over. Raise ConfigError while another
-        generation replaces files of any of them.
+        """Return the quarantine files of this generation and of all generations that it took over. Raise ConfigError
+        while yet another generation is replacing files of these generations.
         """
         family = self.driver.generation.family
         family.refresh()
@@ -244,7 +247,8 @@ class Runner:
             try:
                 window, reasons = self.write_quarantined(aside.window, aside.file.key, self.driver.generation)
             except ObjectNotFoundError:
-                # A newer driver may already have filed these messages, so check that none has taken over.
+                # Check that no newer driver has taken over, because it may have parsed these messages again and deleted
+                # the file.
                 self.driver.log.check_alone()
                 raise
             if not committed.isdisjoint(file.key for file in window.files):
@@ -278,9 +282,9 @@ class Runner:
             )  # fmt: skip
 
     def resume(self) -> None:
-        """After a failure, find the entries that this driver has committed, and publish them.
+        """After a failure, find the log entries that this driver has committed, and publish their files.
 
-        Does nothing before the first ``begin``, which publishes committed entries itself.
+        Before the first ``begin`` this does nothing, because ``begin`` itself publishes committed entries.
         """
         if self._has_begun:
             self.driver.resume()
@@ -289,7 +293,7 @@ class Runner:
         return self._planner.find_due(snapshot, self.driver.log.state.positions, is_last=is_last)
 
     def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> Iterator[Entry]:
-        """Write offset windows up to the first unreadable offset, then raise the error of that offset."""
+        """Write and commit offset windows up to the first unreadable offset, then raise the error about that offset."""
         if not windows:
             return
         if windows[0].is_mark:

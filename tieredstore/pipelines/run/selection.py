@@ -39,7 +39,7 @@ def query_of(pipeline: Pipeline) -> LogQuery:
 
 
 def selection_of(own: PipelineSettings) -> Selection:
-    """Return the selection by topic names or by a filter. Topics outside it are never queried."""
+    """Return the selection of topics by names or by a filter. Topics outside the selection are never queried."""
     names = tuple(name for part in own.topic_list.split(",") if (name := part.strip()))
     if not names:
         return SubscribePattern(own.topic_filter, own.topic_blacklist)
@@ -52,7 +52,8 @@ _SHOWN: Final = 3
 
 
 def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]) -> list[str]:
-    """Return the named topics that neither exist nor are ``written``, sorted; none if a filter selects topics."""
+    """Return the topics that the settings name but that neither exist nor are in ``written``, sorted. Return none if a
+    filter selects the topics."""
     known = {*written, *(topic for topic, _ in snapshot.logs)}
     selection = query.selection
     return sorted(set(selection.topics) - known) if isinstance(selection, Subscribe) else []
@@ -61,8 +62,8 @@ def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]
 def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, written: Iterable[str]) -> None:
     """Raise ResourceNotFoundError for named topics that do not exist, and for a filter that matches no topic.
 
-    A topic in ``written`` existed once, so its name is not misspelled. The search for similar names in bucket and
-    broker runs only for the error. Raises ConfigError if the settings can select nothing.
+    A topic in ``written`` is not missing, because it existed once. Only for an error, this searches bucket and broker
+    for similar names. Raises ConfigError if the settings can select no topic.
     """
     known = list(written)
     match query.selection:

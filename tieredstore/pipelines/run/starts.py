@@ -1,4 +1,5 @@
-"""First offsets of partitions without commits: from a consumer group, else earliest or latest."""
+"""First offsets for partitions that the pipeline has not written yet: the offset of a consumer group, or else the
+earliest or latest."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ _MOST_DIGITS: Final = 19
 
 
 class Starts:
-    """Finds the first offset of each partition. Opens a connection for each query. Not thread-safe.
+    """Finds the offset at which a pipeline begins each partition. Opens a connection for each query. Not thread-safe.
 
-    The group's offset of a partition is read once per generation and committed to the log before any record is written.
-    Later changes of the group have no effect.
+    The consumer group's offset of a partition is read once per generation (a version of the output), and committed to
+    the log before any record is written. Later changes of the group's offset have no effect.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -36,11 +37,12 @@ class Starts:
         self._is_waiting: set[TopicPartition] = set()
 
     def of(self, logs: Sequence[PartitionLog], *, is_new: bool) -> dict[TopicPartition, int]:
-        """Return first offsets by partition. A partition waits, and is left out, while its group's offset is beyond the
-        readable records.
+        """Return the first offset of each partition. A partition is left out, and so waits, while the consumer group's
+        offset is beyond the readable records.
 
-        With ``is_new``, the generation has no commits. Raises ConfigError if the group of a new generation has no
-        offset at all. Raises DataLossError if the group is before a log's first offset or beyond the broker's log end.
+        ``is_new`` is true if the generation (a version of the output) has no commits; then this raises ConfigError if
+        the consumer group has no offset at all. Raises DataLossError if the group's offset is before a log's first
+        offset or beyond the broker's log end.
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}
@@ -77,9 +79,11 @@ class Starts:
         return log.earliest if self._starting == "earliest" else log.end
 
     def _check_beyond(self, logs: Sequence[PartitionLog], standing: Mapping[TopicPartition, int]) -> None:
-        """Raise DataLossError if the group is beyond the broker's log end; else log that the partition waits.
+        """Raise DataLossError if the consumer group's offset is beyond the broker's log end; otherwise log that the
+        partition waits.
 
-        A group may read records that this pipeline cannot read yet, for example uncommitted ones.
+        The consumer group may have read records that this pipeline cannot read yet, for example records of an open
+        transaction.
         """
         known = [log.where for log in logs if log.on_broker]
         ends: dict[TopicPartition, int] = {}
@@ -126,7 +130,7 @@ def _in_zookeeper(groups: GroupSettings, wheres: Sequence[TopicPartition]) -> di
     """Return committed offsets from the ZooKeeper nodes of Secor and Kafka's old consumers, which hold decimal
     digits.
     """
-    # Imported here because it needs the extras `kafka` and `zookeeper`.
+    # Import only here, because this module needs the optional dependencies `kafka` and `zookeeper`.
     from tieredstore.live.zookeeper_session import ZooKeeperSession  # noqa: PLC0415
 
     above = f"{groups.zookeeper_path}/consumers/{groups.starting_group}/offsets"

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
 UNREADABLE: Final = (CorruptDataError, DataLossError)
-"""Errors of lost or corrupt records. A retry does not help, so the pipeline commits the records before the first such
-record and stops.
+"""Errors about lost or corrupt records. A retry does not help, so the pipeline commits all records before the first
+lost or corrupt record, and stops.
 """
 
 _QUARANTINE_SCHEMA: Final = pa.schema([*ENVELOPE, pa.field("reason", pa.string())])
@@ -51,14 +51,15 @@ class Recipe:
     local_path: str | None = None
     transforming: Transforming | None = None
     limits: InputLimits | None = None
-    """Limits at which all files of the offset window end together; None: each file ends by its own size."""
+    """Limits at which all files of the offset window end together. None means that each file ends by its own size."""
     open_files: int = 0
-    """Maximum number of open files, 0 for no limit. Beyond it, the file that was written least recently is ended."""
+    """Maximum number of open files, 0 for no limit. If more files would be open, the file that was written least
+    recently is ended."""
 
 
 Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
-"""A written offset window, and by offset the reasons why records are quarantined. A task may report only the first
-reasons.
+"""A written offset window, and the reasons why records are quarantined, by offset. A task may report only the first of
+these reasons.
 """
 
 
@@ -98,12 +99,11 @@ def write_window(
     store: ObjectStore,
     reached: ReadUpTo | None = None,
 ) -> Written:
-    """Prepare the files of an offset window from its records, which come in order. Return the window, and by offset the
-    reasons why records are bad.
+    """Prepare the files of an offset window from its records, which must come in order. Return the written window, and
+    the reasons why records are bad, by offset.
 
-    The same records give the same files regardless of batch boundaries. After an error, prepared files (uploaded,
-    not yet visible) are discarded as far as the store allows, and ``reached`` has the offset up to which records
-    were read.
+    The same records give the same files, whatever batches they come in. After an error, prepared files (uploaded, not
+    yet visible) are discarded as far as the store allows, and ``reached`` has the offset up to which records were read.
     """
     bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
     with bodies, _WindowWriting(window, recipe, bodies) as writing:
@@ -153,7 +153,8 @@ def keep_readable(
 ) -> Batch:
     """Keep each partition's offset windows before its first unreadable offset; discard the later ones.
 
-    ``outcomes`` are in the order of windows. ``attempt`` writes the readable beginning of a failed window.
+    ``outcomes`` are in the order of the offset windows. ``attempt`` is a function that writes the readable beginning of
+    a failed window.
     """
     written: list[Written] = []
     failures: dict[tuple[str, int], Failed] = {}
@@ -206,8 +207,8 @@ class _WindowWriting:
             return
         self._bodies.abandon()
         for file in [*self._open.values(), *([self._aside] if self._aside else [])]:
-            # Unclosed writers would keep memory and log warnings. Ignore errors, because a writer that has failed may
-            # fail again.
+            # Abandon the writers, because unclosed writers would keep memory and log warnings. Ignore errors, because a
+            # writer that has failed may fail again.
             with suppress(Exception):
                 file.writer.abandon()
 
@@ -238,7 +239,7 @@ class _WindowWriting:
     def _write_good(self, batch: pa.RecordBatch) -> dict[int, str]:
         """Write the good records. Return the reasons of bad records by row number."""
         filed = self._parser.file(batch)
-        # A user's own parser may return directories that are not escaped, such as "..".
+        # Check the directories, because a user's own parser may return a directory such as ".." that is not escaped.
         filed.put_aside_strays()
         beside, faults = self._format.decode(batch)
         faults |= filed.reasons
@@ -313,7 +314,7 @@ class _WindowWriting:
         return naming.data_key(window.topic, directory, window.partition, offset)
 
     def _end_of_file(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
-        """Return how many rows the file can take, including the row that reaches a limit.
+        """Return how many of the rows the file can take, including the row with which the file reaches a limit.
 
         The result is larger than the number of rows if no row reaches a limit.
         """
@@ -405,7 +406,7 @@ class _OpenFile:
         times = rows.column("timestamp").cast(pa.int64())
         extent = pc.min_max(times)
         if (lowest := extent["min"].as_py()) is not None and lowest < 0:
-            # In Kafka, -1 means that a record has no timestamp.
+            # Leave out -1, because it means in Kafka that a record has no timestamp.
             extent = pc.min_max(times.filter(pc.greater_equal(times, 0)))
         earliest, latest = extent["min"].as_py(), extent["max"].as_py()
         if latest is not None:
@@ -414,7 +415,8 @@ class _OpenFile:
 
 
 def _of_originals(batch: pa.RecordBatch, changed: pa.RecordBatch, faults: dict[int, str]) -> dict[int, str]:
-    """Convert faults by row number of a transformer's output, to faults by row number of ``batch``, its input."""
+    """Convert ``faults`` from row numbers of ``changed``, a transformer's output, to row numbers of ``batch``, its
+    input."""
     if not faults:
         return {}
     places = {offset: row for row, offset in enumerate(batch.column("offset").to_pylist())}
@@ -426,8 +428,8 @@ def _of_originals(batch: pa.RecordBatch, changed: pa.RecordBatch, faults: dict[i
 class InputLimits:
     """Limits for Secor's deterministic uploads: bytes of values, and range of timestamps in ms; 0: no limit.
 
-    Files end with the record that reaches either limit. All records of a partition count, whatever their directories,
-    and also records that a transformer drops.
+    Files end with the record that reaches one of the two limits. All records of a partition count towards the limits,
+    in any directory, and even if a transformer drops them.
     """
 
     payload_bytes: int
@@ -442,7 +444,7 @@ class Reached:
         self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, bool]]:
-        """Yield parts of a batch, each with True if the open files must end after the part."""
+        """Divide a batch into parts. Yield each part, with True if the open files must end after the part."""
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         start = 0

@@ -1,5 +1,5 @@
-"""Offsets to write next. Records are due by size, age or number, and are divided into offset windows that tasks write
-in parallel.
+"""Selection of the offsets to write next. Records become due by size, age or number, and are divided into offset
+windows (ranges of offsets) that tasks write in parallel.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NO_ANSWERS: Final[Mapping[TopicPartition, EpochEnd]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Limits at which records are due: bytes of the log, number of offsets (0: no limit), or age in seconds.
+    """Limits at which records must be written: bytes of the log, number of offsets (0: no limit), or age in seconds.
 
-    At ``minute_mark`` minutes past each hour, all records seen before are due in topics that match ``marked`` (a
-    regular expression).
+    In topics that match the regular expression ``marked``, all records seen so far become due at ``minute_mark``
+    minutes past each hour.
     """
 
     window_bytes: int
@@ -49,7 +49,7 @@ class Policy:
         return min(self.age_s, self._since_mark_s(wall_s))
 
     def due_in_s(self, topic: str, age_s: float, wall_s: float) -> float:
-        """Return in how many seconds a topic's records of this age are due, by their age alone."""
+        """Return the seconds until a topic's records of this age must be written, judged only by their age."""
         by_age_s = self.age_s - age_s
         if not self.marked or re.fullmatch(self.marked, topic) is None:
             return by_age_s
@@ -65,8 +65,8 @@ class Policy:
 
 
 class Waiting:
-    """Remembers when this process first saw each partition's unwritten records. Not thread-safe; ``now_s`` is
-    monotonic.
+    """Remembers when this process first saw each partition's unwritten records. Not thread-safe. ``now_s`` is in
+    monotonic seconds.
     """
 
     def __init__(self) -> None:
@@ -80,15 +80,15 @@ class Waiting:
         return now_s - known[1]
 
     def clear(self, where: TopicPartition) -> None:
-        """Note that the partition has no unwritten records."""
+        """Forget since when the partition had unwritten records, because all its records are written."""
         self._since_s.pop(where, None)
 
 
 def position_of(log: PartitionLog, progress: Progress | None, starting: str, answer: EpochEnd | None = None) -> int:
     """Return the next offset to write. ``answer`` is the broker's end offset of the leader epoch in ``progress``.
 
-    Without commits, the next offset is the log's first if ``starting`` is ``earliest``. Otherwise it is the log's end,
-    so that nothing is due.
+    For a partition without commits, the next offset is the log's first offset if ``starting`` is ``earliest``.
+    Otherwise it is the log's end, so that no record is due.
 
     Raises DataLossError if the next offset is beyond the log's end, or beyond the offset where a new leader truncated
     the log. Raises ConfigError if the topic was re-created.
@@ -113,7 +113,7 @@ def position_of(log: PartitionLog, progress: Progress | None, starting: str, ans
 
 
 def is_of(log: PartitionLog, topic_id: str) -> bool:
-    """Return True if the log may be that of the topic with this id. The log's own id may be unknown."""
+    """Return True if the log may belong to the topic with this id. The log's own id may be unknown."""
     known = Uuid.spelled(topic_id)
     return known is not None and log.is_of(known)
 
@@ -171,8 +171,9 @@ def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Unwritten offsets of all partitions, and two times in seconds: how long this process has known the oldest, and
-    how long until the first are due by age (infinite if none are unwritten).
+    """The number of unwritten offsets of all partitions, and two times in seconds: since when this process has known
+    the oldest of these offsets, and how long until the first of them must be written because of its age (infinite if
+    there are none).
     """
 
     offsets: int
@@ -207,8 +208,8 @@ def lag_of(
 def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
     """Return the uncommitted parts of planned offset windows, in order.
 
-    Raises DataLossError if a window begins after the committed offsets, because then the log has lost commits that the
-    planner saw. Raises ConfigError if the topic was re-created.
+    Raises DataLossError if a window begins after the committed offsets, because then the commit log has lost entries
+    that the planner had read. Raises ConfigError if the topic was re-created.
     """
     rest: list[Window] = []
     reached = {where: progress.next_offset for where, progress in positions.items()}
@@ -241,11 +242,12 @@ class _Sized:
 
     def __init__(self, log: PartitionLog, progress: Progress | None) -> None:
         self.log, self._progress = log, progress
-        # Keep the topic id of the commit log, even if bucket and broker show another id of the same topic.
+        # Keep the topic id that the commit log has, even if bucket and broker show another id for the same topic.
         self.topic_id = str(log.topic_id) if progress is None else progress.topic_id
 
     def bytes_between(self, start: int, stop: int) -> int:
-        """Estimate the bytes from the bucket's segments; without segments, from the latest offset windows."""
+        """Estimate the bytes of these offsets from the bucket's segments, or if there are none, from the latest offset
+        windows."""
         progress = self._progress
         if self.log.lineage is None and progress is not None and progress.recent_offsets:
             return (stop - start) * progress.recent_bytes // progress.recent_offsets
@@ -265,7 +267,8 @@ def _cut(sized: _Sized, start: int, end: int, policy: Policy, *, with_rest: bool
 
 
 def _stop_by_bytes(log: _Sized, start: int, stop: int, most: int) -> int:
-    """Return the first offset up to which the offset window has at least ``most`` bytes, by estimate."""
+    """Return the first offset at which an offset window from ``start`` would have at least ``most`` bytes, by
+    estimate."""
     low, high = start + 1, stop
     while low < high:
         middle = (low + high) // 2
