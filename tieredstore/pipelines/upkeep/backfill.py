@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class BackfillPlan:
     """The plan of a backfill.
 
-    - ``asked``: the chosen offsets that the source has
+    - ``asked``: the selected offsets that the source has
     - ``windows``: the windows to write; those that replace another generation's windows are whole
     - ``going``: files of the replaced generation that will be deleted
     """
@@ -45,15 +45,16 @@ class Backfill:
     """Writes chosen offsets as a separate generation (a version of the output), which never reads new records. Not
     thread-safe; the caller closes ``source``.
 
-    The plan and a hash of its settings are committed before anything is written. After a kill, the next call with
-    the same settings completes the plan. With ``replaces``, the new files replace those of another generation, see
-    :class:`Replacement`.
+    The plan and a hash of its settings are committed before any file is written. If the process is killed, the next
+    call with the same settings completes the plan. With ``replaces``, the new files replace those of another
+    generation, see :class:`Replacement`.
     """
 
     def __init__(
         self, pipeline: Pipeline, store: ObjectStore, source: RecordSource, *, replaces: int = -1, threads: int = 2
     ) -> None:
-        """``pipeline`` has the number of the new generation, ``replaces`` that of the replaced one (-1: none)."""
+        """``pipeline`` has the number of the new generation. ``replaces`` is the number of the generation to replace
+        (-1: none)."""
         own = pipeline.own
         if replaces == own.generation:
             raise ConfigError(f"generation {replaces} cannot replace itself: set another --generation")
@@ -65,7 +66,7 @@ class Backfill:
         self._recipe = recipe_of(pipeline)
 
     def plan(self, selected: Selected) -> BackfillPlan:
-        """Return what ``run`` would write and delete. Writes nothing."""
+        """Return the windows that ``run`` would write and the files that it would delete. Writes nothing."""
         extents, unfinished = self._look(selected)
         begun = () if unfinished is None else unfinished.windows
         stops = {one.where: one.stop for one in begun}
@@ -86,10 +87,10 @@ class Backfill:
         """Write the selected offsets that are not yet written. Yield each entry after its files are published.
 
         With ``replaces``, the last entries yielded are from the log of the replaced generation of the output. Their
-        ``removed`` are the replaced files.
+        field ``removed`` names the replaced files.
 
-        Raises ConfigError if the generation is no backfill or was begun with other settings. Raises DataLossError if
-        the source no longer has some of the offsets.
+        Raises ConfigError if the generation is not a backfill, or if its backfill was begun with other settings. Raises
+        DataLossError if the source no longer has some of the offsets.
         """
         extents, unfinished = self._look(selected)
         log = self.driver.log
@@ -129,8 +130,8 @@ class Backfill:
         return entry
 
     def _unwritten(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return the selected offsets that are not yet written. Widen them to whole offset windows of a replaced
-        generation of the output.
+        """Return the selected offsets that are not yet written. If they replace another generation of the output, widen
+        them to its whole offset windows.
         """
         if self._replaces >= 0:
             extents = self._replacement().whole_windows(extents, selected)
@@ -196,8 +197,8 @@ class Backfill:
             records.close()
 
     def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
-        """Raise ConfigError, because only the pipeline itself can complete an interrupted ``redrive``; a backfill never
-        starts one.
+        """Raise ConfigError, because a backfill never parses quarantined messages again. Only the pipeline itself can
+        complete an interrupted ``redrive``.
         """
         raise ConfigError(
             f"the redriven messages of {key} are not fully published: first complete that by tieredstore pipeline "
@@ -209,11 +210,12 @@ _ENTRY_WINDOWS: Final = 500
 
 
 class Replacement:
-    """The replaced generation's side of a backfill. Each step can be repeated after a kill.
+    """The part of a backfill that replaces files of another generation (a version of the output). Each step can be
+    repeated if the process was killed.
 
-    ``announce`` logs the directories of the files to delete, then deletes their ``_SUCCESS``. ``finish`` logs the
-    files, deletes them, and logs the end. Both write to the replaced generation's log, which fences its driver. That
-    driver may be restarted between the two.
+    ``announce`` logs the directories of the files to delete, then deletes the directories' ``_SUCCESS``. ``finish``
+    logs the files, deletes them, and logs the end. Both methods write to the replaced generation's log, which fences a
+    running driver of that generation. The driver may be restarted between the two calls.
     """
 
     def __init__(self, new: Driver, generation: int) -> None:
@@ -233,11 +235,11 @@ class Replacement:
             )
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return the part of the offsets that the generation holds, widened to whole offset windows, because only whole
-        windows can be replaced.
+        """Return the part of the offsets that the replaced generation holds. Widen it to whole offset windows, because
+        only whole windows can be replaced.
 
-        If the selection has no start or no end, narrow that side to whole windows instead. Raises ConfigError if
-        another generation holds some of the offsets, or if the topic was re-created.
+        On a side where the selection has no start or end, narrow the offsets to whole windows instead. Raises
+        ConfigError if another generation holds some of the offsets, or if the topic was re-created.
         """
         holdings = Holdings.of(self._log)
         for one in extents:
@@ -293,19 +295,19 @@ class Replacement:
             )
 
     def announce(self, backfill: Entry) -> None:
-        """Log the replacement before the new generation publishes anything."""
+        """Record the replacement in the replaced generation's log, before the new generation publishes anything."""
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # The replacement is already complete. Only the new generation of the output may still have to write its
-                # own _SUCCESS marks.
+                # Skip the announcement, because the replacement is already complete. Only the new generation of the
+                # output may still have to write its own _SUCCESS marks.
                 return
             if self._table is not None:
                 going = [file.key for window in self._find_going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
-            # Another backfill may have replaced some offset windows since the plan, so check again. If it replaces them
-            # after this check, ``append`` raises FencedError.
+            # Check again, because another backfill may have replaced some of the offset windows since the plan was
+            # made. If another backfill replaces them after this check, ``append`` raises FencedError.
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)
@@ -319,7 +321,8 @@ class Replacement:
     def withhold(self) -> None:
         """Delete ``_SUCCESS`` again from directories whose files are being replaced.
 
-        A delayed request of a stopped process may have written a ``_SUCCESS`` after the first deletion.
+        This is necessary because a delayed request of a stopped process may have written a ``_SUCCESS`` after the first
+        deletion.
         """
         if self._log.read().giving_to != self._number:
             return
@@ -330,7 +333,7 @@ class Replacement:
                 self._old.finalizer.take_back(path)
 
     def finish(self, backfill: Entry) -> list[str]:
-        """Delete the replaced files after the new ones are published. Return the directories that are complete
+        """Delete the replaced files after the new files are published. Return the directories that are complete
         again.
         """
         log = self._log
@@ -356,7 +359,7 @@ class Replacement:
         return [path for path in sorted(complete) if held[path][0]]
 
     def read_replaced(self) -> list[Entry]:
-        """Return the entries that name the replaced files."""
+        """Return the log entries that name the replaced files."""
         return [entry for entry in self._since_announced() if entry.removed]
 
     def _take_over(self) -> None:
@@ -368,7 +371,7 @@ class Replacement:
             self._old.mark_published()
 
     def find_going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
-        """Return the offset windows to replace within ``spans``, with their still existing files."""
+        """Return the offset windows to replace within ``spans``, with those of their files that still exist."""
         holdings = Holdings.of(self._log)
         windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
         return [one.window for one in windows if one.is_held or one.window.files]

@@ -49,8 +49,8 @@ def keep_side(pipeline: Pipeline, side: Side) -> Pipeline:
 class Against:
     """Compares a generation's files with the records that the bucket or the broker still has. Not thread-safe.
 
-    ``compared`` counts offsets that were compared. ``gone`` counts offsets that the source no longer has or does not
-    yet have.
+    ``compared`` counts offsets that were compared. ``gone`` counts offsets that could not be compared, because the
+    source no longer has them or does not yet have them.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, source: SegmentSource) -> None:
@@ -97,7 +97,8 @@ class Against:
         return windows
 
     def _contents(self, batch: Any) -> dict[int, int]:
-        """Return a hash of key and value by offset. For Secor's files, which have no keys, hash only the value."""
+        """Return hashes of the records' keys and values, by offset. Hash only the value if the files have no keys, as
+        in Secor's files."""
         offsets, values = (batch.column(name).to_pylist() for name in ("offset", "value"))
         keys = batch.column("key").to_pylist() if self._has_keys else [None] * len(offsets)
         return {offset: hash((key, value)) for offset, key, value in zip(offsets, keys, values, strict=True)}
@@ -153,7 +154,7 @@ class Against:
 
 
 class _Files:
-    """Contents of files: how often each offset occurs, and a hash of its key and value."""
+    """Contents of output files: how often each offset occurs, and a hash of the record's key and value."""
 
     def __init__(self, contents: Callable[[Any], dict[int, int]]) -> None:
         self._contents = contents

@@ -24,17 +24,19 @@ _AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A file that is deleted, or that a dry run would delete."""
+    """A file of a dropped generation that is deleted, or that a dry run would delete."""
 
     key: str
     size: int
 
 
 def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = True) -> Iterator[Dropped]:
-    """Delete all files of the pipeline's generation. Yield each file after its deletion. A dry run only yields.
+    """Delete all files of the pipeline's generation. Yield each file after its deletion. A dry run yields the files but
+    deletes nothing.
 
-    First append a ``drop`` entry, which fences a running driver. The log stays, so that the generation's number cannot
-    be used again. After a kill, repeat the call to complete the deletion. Files that no log entry names are kept.
+    This first appends a ``drop`` entry to the commit log, which fences a running driver. The log stays, so that the
+    generation's number cannot be used again. If the process is killed, repeat the call to complete the deletion. Files
+    that no log entry names are kept.
     """
     generation = Generation(pipeline, store)
     log, table = generation.log, None if dry_run else generation.table
@@ -47,7 +49,7 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         if table is not None:
             table.refuse_rewritten(log)
         log.append("drop", generation.fingerprint)
-    # Committed files that are not yet published must never become visible, so discard them.
+    # Discard committed files that are not yet published, so that they never become visible.
     if not dry_run and state.written >= 0:
         discard_files(store, log.entry(state.written).files)
     if table is not None:
@@ -86,7 +88,7 @@ def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Droppe
 
 
 def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropped]:
-    """Return the existing files that log entries name, and staged files."""
+    """Return the existing files that log entries name, and files that were uploaded but never published."""
     committed, own = Committed(), set[str]()
     for entry in log.entries():
         committed.take(entry)

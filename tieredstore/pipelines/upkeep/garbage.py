@@ -1,5 +1,5 @@
-"""Garbage in an output: prepared files (uploaded, not yet visible) that killed tasks and drivers have left and no
-driver will publish.
+"""Garbage in an output: prepared files (uploaded, not yet visible) that were left behind by killed tasks and drivers,
+and that no driver will publish.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ LEAST_AGE_MS: Final = 3_600_000
 def collect_garbage(
     pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, dry_run: bool = True
 ) -> Iterator[Step[ObjectInfo | AbandonedWrite]]:
-    """Yield each prepared file of the generation with its outcome. Delete those that will not be published, except in a
-    dry run.
+    """Yield each prepared file (uploaded, not yet visible) of the generation with its outcome. Delete the files that no
+    driver will publish, except in a dry run.
 
-    In a local folder, the name of a hidden file does not show its generation, so hidden files of all generations are
-    included. Committed files are never deleted. Raises ConfigError for an age below an hour, or if the store cannot
-    tell its own time.
+    In a local folder, the names of hidden files do not show to which generation they belong, so hidden files of all
+    generations are included. Committed files are never deleted. Raises ConfigError for a minimum age below an hour, or
+    if the store does not report its own time.
     """
     if min_age_ms < LEAST_AGE_MS:
         raise ConfigError("the minimum age must be at least an hour: younger files may belong to a running task")

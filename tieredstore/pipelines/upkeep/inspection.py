@@ -1,4 +1,4 @@
-"""Status and verification of an output, from its commit log and from plain listings."""
+"""Status and verification of an output, from its commit log and from listings of the store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ _PIECE: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Offsets ``first`` to ``last`` (inclusive), now held by the generation of number ``generation``."""
+    """Offsets ``first`` to ``last`` (inclusive), whose files have been replaced by files of the generation
+    ``generation``."""
 
     generation: int
     first: int
@@ -52,7 +53,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """Progress of a partition. ``end_offset`` is the end of its log, or None if unknown."""
+    """Progress of a pipeline in a partition. ``end_offset`` is the end of the partition's log, or None if unknown."""
 
     topic: str
     partition: int
@@ -62,7 +63,7 @@ class PartitionStatus:
     files: int
     records: int
     replaced: tuple[Replaced, ...] = ()
-    """Offsets that this generation wrote and another generation has replaced."""
+    """Offsets that this generation (a version of the output) wrote and that another generation has replaced."""
     first_timestamp: int = -1
     """Timestamp of the first unwritten record in ms, if nothing is written yet; -1 if unknown."""
 
@@ -72,8 +73,8 @@ class PartitionStatus:
         return None if self.end_offset is None else max(0, self.end_offset - self.next_offset)
 
     def lag_s(self, now_ms: int) -> float | None:
-        """Return the age in seconds of the latest written record, or of the first unwritten one if none is written; 0
-        if no offsets are unwritten, None if unknown.
+        """Return the age in seconds of the latest written record, or if none is written, of the first unwritten record.
+        Return 0 if all offsets are written, None if the age is unknown.
         """
         if not self.lag:
             return None if self.lag is None else 0.0
@@ -114,7 +115,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
         if skipped is not None and skipped.fullmatch(topic):
             continue
         progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
-        # If the group's offset is beyond the readable records, show the log's end as the first offset.
+        # If the consumer group's offset is beyond the readable records, show the log's end as the first offset.
         first = 0 if log is None else begins.get(log.where, log.end if begins_elsewhere(pipeline.own) else log.earliest)
         statuses.append(
             PartitionStatus(
@@ -134,9 +135,10 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
 def with_first_timestamps(
     rows: Iterable[PartitionStatus], source: SegmentSource, snapshot: LogSnapshot, query: LogQuery
 ) -> Iterator[PartitionStatus]:
-    """Read the first record of each partition that has records and nothing written; yield all rows.
+    """Yield all rows. For a partition with records of which none is written, read the first record and add its
+    timestamp.
 
-    The timestamp stays unknown if the record cannot be read; the pipeline itself reports that error.
+    If the record cannot be read, its timestamp stays unknown, because the pipeline itself reports that error.
     """
     with TopicReader(lambda: source, query, ReadSettings(columns=("timestamp",))) as reader:
         for row in rows:
@@ -152,8 +154,8 @@ def with_first_timestamps(
 
 
 def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:
-    """Return replaced offsets by partition, with the generation that holds the offsets now. If no generation holds them
-    any more, name the generation that replaced them.
+    """Return replaced offsets by partition, with the generation of the output that holds the offsets now. If no
+    generation holds the offsets any more, name the generation that replaced them.
     """
     replaced: dict[TopicPartition, list[Replaced]] = {}
     for where, holdings in Holdings.of(generation.log).windows.items():
@@ -190,7 +192,8 @@ def losses_of(
 
 
 def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
-    """Raise ResourceNotFoundError if the generation has neither log nor files: a name in the settings may be wrong.
+    """Raise ResourceNotFoundError if the generation has neither log nor files, because a name in the settings may be
+    wrong.
 
     Raises ConfigError if another pipeline owns the generation.
     """
@@ -206,14 +209,15 @@ def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
 
 
 class Verification:
-    """Checks the files of a generation, and counts the files and bytes read. Not thread-safe.
+    """Verification of a generation's files. It counts the files and bytes that it reads. Not thread-safe.
 
-    ``files`` and ``size`` count all known files; ``read_files`` and ``read_size`` count those read to the end.
-    ``has_log`` is False without a commit log, as in Secor's output. Missing files cannot be detected then.
+    ``files`` and ``size`` count all known files; ``read_files`` and ``read_size`` count the files that were read to
+    their end. ``has_log`` is False if the output has no commit log, as in Secor's output. In this case missing files
+    cannot be detected.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> None:
-        """With ``contents``, read all files. Without a commit log, files are always read."""
+        """``contents`` makes the verification read all files. Without a commit log, it always reads them."""
         self._pipeline, self._store, self._contents = pipeline, store, contents
         self._generation = Generation(pipeline, store)
         self.files = self.size = self.read_files = self.read_size = 0
@@ -222,7 +226,8 @@ class Verification:
     def problems(self) -> Iterator[OutputProblem]:
         """Yield every problem of the generation's files.
 
-        Raises CommitLogCorruptError if log entries contradict each other, as a starting driver does.
+        Raises CommitLogCorruptError if entries of the commit log contradict each other. A driver that starts raises the
+        same error.
         """
         log, family = self._generation.log, self._generation.family
         self.has_log = log.read().life is not Life.FREE
@@ -270,7 +275,8 @@ class Verification:
     def _faults_without_log(self) -> Iterator[OutputProblem]:
         """Yield problems of an output without a commit log.
 
-        Secor writes no log, so a missing log is a problem only if a claim object shows that a pipeline wrote the files.
+        A missing log is a problem only if a claim object shows that a pipeline wrote the files, because Secor writes no
+        log.
         """
         topics = find_topics(self._pipeline, self._store)
         uploads = uploads_of(self._pipeline, self._store, topics)
@@ -295,7 +301,7 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
     if log.state.life is Life.DROPPED:
         yield from _late_successes(generation, successes)
         return
-    # The last entry may not be fully published yet, so leave out its directories.
+    # Leave out the directories of the last entry, because it may not be fully published yet.
     last = set(log.entry(log.state.unpublished).directories) if log.state.unpublished >= 0 else set[str]()
     expected = log.state.finalized - family.withheld - last
     inside = {above for path in log.state.directories for above in with_those_above(path)}
@@ -344,10 +350,10 @@ def list_output(
 ) -> dict[str, int]:
     """List all files of the generation, quarantine files included; return their sizes by key.
 
-    Adds to ``successes`` the directories that have a ``_SUCCESS``.
+    Directories that have a ``_SUCCESS`` are added to ``successes``.
     """
     places = places_of(pipeline)
-    # Earlier settings may have put files into other directories, so list those too.
+    # List further directories too, because files may be in other directories if the settings have changed.
     others = {
         key.rpartition("/")[0]
         for key, one in committed.files.items()

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Origin:
     """A range of offsets, ``first`` to ``last`` (inclusive), that includes all records of a file.
 
-    ``committed`` is True if the range is from a commit log. Otherwise it is from file names, and ``last`` is None for
-    Secor's newest file of a partition. ``backups`` and ``segments`` are names of files and segments with the same
-    records.
+    ``committed`` is True if a commit log has the range. Otherwise the range comes from file names, and ``last`` is None
+    for Secor's newest file of a partition. ``backups`` and ``segments`` are names of other files, and of segments, with
+    the same records.
     """
 
     key: str
@@ -70,7 +70,8 @@ def origins_of(
     snapshot: LogSnapshot | None = None,
     backups: Sequence[Backup] = (),
 ) -> Iterator[Origin]:
-    """Yield the origin of each file from the commit log. Without an entry, as for Secor's files, use file names.
+    """Yield the origin of each file, the range of its offsets, from the commit log. For files that no log entry names,
+    such as Secor's, use the file names.
 
     Raises ObjectNotFoundError for a key that neither the log nor the listing has.
     """
@@ -112,8 +113,8 @@ def place_of(places: Places, key: str) -> tuple[str, int]:
 
 
 def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
-    """Return the offsets from this file's name up to the next upload's name. Secor gives all files of an upload the
-    upload's first offset as name.
+    """Return the offsets from the one in this file's name up to the one in the names of the next upload. Secor names
+    all files of an upload by the upload's first offset.
     """
     topic, partition = place_of(places, key)
     names = {info.key: parse_name(info.key, or_beside=True) for info in places.list_files(store, [topic])}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Upload:
     """Files of a partition that Secor uploaded together. Their names contain the first offset of the upload, ``start``.
 
-    ``stop`` is the ``start`` of the next upload, or None for the newest.
+    ``stop`` is the ``start`` of the next upload, or None for the newest upload.
     """
 
     topic: str
@@ -83,7 +83,7 @@ def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload
     """Yield kind, key and text of each problem: a corrupt file, a repeated offset, or an offset outside the upload's
     range.
 
-    File names cannot show whether records are missing.
+    Missing records are not found, because file names do not show which records there should be.
     """
     for upload in uploads:
         seen: set[int] = set()

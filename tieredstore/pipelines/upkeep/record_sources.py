@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The selected offsets ``start`` to ``stop`` (exclusive) of a topic, in these partitions (None: all)."""
+    """The selected offsets ``start`` to ``stop`` (exclusive) of a topic, in ``partitions`` (None: in all)."""
 
     topic: str
     start: int | AtTime | None = None
@@ -67,13 +67,13 @@ class RecordSource(ABC):
 
     @abstractmethod
     def extents(self, selected: Selected) -> list[Window]:
-        """Return the selected offsets that the source has, by partition. Raise DataLossError if it has lost some of
-        them.
+        """Return the selected offsets that the source has, by partition. Raise DataLossError if the source has lost
+        some of them.
         """
 
     @abstractmethod
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
-        """Return the next offset windows of ``rest``, of sizes that tasks can write in parallel. Return an empty list
+        """Divide the beginning of ``rest`` into offset windows that tasks can write in parallel. Return an empty list
         if nothing is left to read.
         """
 
@@ -87,7 +87,8 @@ class RecordSource(ABC):
 
 
 class LogSource(RecordSource):
-    """Reads bucket and broker of a pipeline as one log, up to the log's end at the time when this object was made."""
+    """Reads the bucket and the broker of a pipeline as one log, up to the end that the log had when this object was
+    made."""
 
     def __init__(self, pipeline: Pipeline, source: SegmentSource, topic: str) -> None:
         own = pipeline.own.model_copy(update={"topic_list": topic, "topic_blacklist": ""})
@@ -121,7 +122,7 @@ class LogSource(RecordSource):
         return log.end if offset is None else offset
 
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
-        """Return a batch of offset windows, cut by the pipeline's size limits."""
+        """Return the next offset windows, divided by the pipeline's size limits."""
         ends = {(window.topic, window.partition): window for window in rest}
         logs = {where: replace(log_of(self._snapshot, one), end=one.stop) for where, one in ends.items()}
         positions = {where: Progress(one.topic_id, one.start, -1, 0, 0) for where, one in ends.items()}
@@ -152,7 +153,8 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Offsets ``start`` to ``stop`` (exclusive) of a partition, and the files with all their records."""
+    """Offsets ``start`` to ``stop`` (exclusive) of a partition, and the files that contain all records of these
+    offsets."""
 
     start: int
     stop: int
@@ -162,13 +164,14 @@ class _Piece:
     ordered: bool = False
     """True if each file's last offset is below the next file's first offset."""
     given_to: int = _UNKNOWN
-    """The generation that has replaced these files, or -1."""
+    """The generation (a version of the output) that has replaced these files, or -1."""
     needs: tuple[str, ...] = ()
     """Keys of the files and their sidecars (metadata files), if a commit log names them."""
 
 
 class KeptFiles(RecordSource):
-    """Reads the files of one generation: of a pipeline that stores records unchanged, or of Secor."""
+    """Reads the output files of Secor, or of one generation (a version of the output) of a pipeline that stores records
+    unchanged."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
         """``window_bytes`` is the approximate size of the files read for one offset window."""
@@ -186,7 +189,7 @@ class KeptFiles(RecordSource):
             )
 
     def extents(self, selected: Selected) -> list[Window]:
-        """Return the selected offsets. A start or end that is a time becomes the boundary of a file.
+        """Return the selected offsets. If start or end is a time, use the boundary of a file.
 
         Raises ConfigError if another generation of the output has replaced files of these offsets.
         """
@@ -203,7 +206,7 @@ class KeptFiles(RecordSource):
         return windows
 
     def _error_of_given(self, window: Window, piece: _Piece) -> ConfigError:
-        """Return the error for offsets whose files were replaced. It names the generation that holds the offsets
+        """Return the error for offsets whose files were replaced. The error names the generation that holds the offsets
         now.
         """
         own = self._pipeline.own
@@ -223,7 +226,7 @@ class KeptFiles(RecordSource):
         )
 
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
-        """Return the next offset windows, cut at the ends of files."""
+        """Return the next offset windows. Each window ends where a file ends."""
         windows: list[Window] = []
         for one in rest:
             start = one.start
@@ -258,7 +261,8 @@ class KeptFiles(RecordSource):
             )
 
     def holes(self, window: Window) -> list[tuple[int, int]]:
-        """Return the offsets of a window that no file has, or that were in a missing file, as half-open ranges."""
+        """Return the ranges of a window's offsets that no file has, or that were in a missing file. The end of a range
+        is exclusive."""
         holes: list[tuple[int, int]] = []
         reached = window.start
         for piece in self._pieces.get(window.partition, []):
@@ -296,7 +300,8 @@ class KeptFiles(RecordSource):
         return f"in no file of {self._pipeline.own.name}"
 
     def _stop(self, window: Window) -> int:
-        """Return the end of the last piece (a range of offsets and its files) that fits into an offset window."""
+        """Return the offset where an offset window should end: the end of the last piece (a range of offsets and its
+        files) that fits into it."""
         size = 0
         stop = window.start
         for piece in self._over(window):
@@ -307,7 +312,7 @@ class KeptFiles(RecordSource):
 
     def _over(self, window: Window) -> Iterator[_Piece]:
         """Yield the pieces (ranges of offsets and their files) that an offset window overlaps. Raise DataLossError if
-        no piece has some of the window's offsets.
+        some of the window's offsets are in no piece.
         """
         pieces = self._pieces.get(window.partition, [])
         at = max(0, bisect.bisect_right(pieces, window.start, key=lambda piece: piece.start) - 1)
@@ -353,7 +358,8 @@ class KeptFiles(RecordSource):
         return pieces
 
     def _end(self, keys: Sequence[str]) -> int:
-        """Return the offset after the last record of the newest upload, which no file name shows, so read its files."""
+        """Read the files of the newest upload to find the offset after its last record, because no file name
+        shows it."""
         batches = (batch for key in keys for batch in self._read(key))
         return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
 
@@ -362,8 +368,8 @@ class KeptFiles(RecordSource):
             yield from self._read(key)
 
     def _sort(self, piece: _Piece, later: list[Any]) -> Iterator[Any]:
-        """Yield the records of a piece (a range of offsets and its files) in order. Files may have records beyond their
-        piece: ``later`` passes them from one piece to the next.
+        """Yield the records of a piece (a range of offsets and its files) in order. A file may have records beyond its
+        piece; ``later`` passes these records on to the next piece.
         """
         batches = [*later, *(batch for key in piece.keys for batch in self._read(key))]
         later.clear()
@@ -397,7 +403,7 @@ class KeptFiles(RecordSource):
             raise ObjectNotFoundError(f"{error}: run pipeline verify on {self._pipeline.own.name}") from error
 
     def _as_read(self, batch: Any, key: str) -> Any:
-        """Return records of a file with the same columns as records of a log."""
+        """Convert records of a file to the columns that records of a log have."""
         if batch.column("offset").null_count:
             raise ConfigError(
                 f"{key} does not hold the offsets of its records: backfill from bucket or broker, or from files with "

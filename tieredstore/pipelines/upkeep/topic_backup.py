@@ -1,6 +1,6 @@
-"""Topics in the files of a pipeline, or of Secor, for ``restore produce --backup``.
+"""Topics in the output files of a pipeline or of Secor, from which ``restore produce --backup`` restores them.
 
-Separate from ``record_sources``, because only a restore checks if the files have the records unchanged.
+Separate from ``record_sources``, because only a restore checks whether the files contain the records unchanged.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _WINDOW_BYTES: Final = 1
 
 
 class PipelineBackup:
-    """Topics in the files of a pipeline's generation. Raises ConfigError if the files do not have the records
-    unchanged.
-    """
+    """Topics in the output files of a pipeline. Raises ConfigError if the files have columns made from the records'
+    values, and not the values themselves."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topics: Sequence[str]) -> None:
         own = pipeline.own
@@ -49,14 +48,15 @@ class PipelineBackup:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """The pipeline, its generation, and the topic's id if a commit log has it."""
+        """The pipeline, its generation (a version of the output), and the topic's id if a commit log has it."""
         ids = {topic: one.topic_id for (topic, _), one in self._windows.items()}
         name = f"pipeline {self._own.name}, generation {self._own.generation}"
         return {topic: f"{name}, {topic_id or 'no topic id'}" for topic, topic_id in ids.items()}
 
     @property
     def lacks(self) -> Sequence[str]:
-        """Parts of records that Secor does not store, or that a transformer may have changed."""
+        """Parts of records that the files lack because Secor does not store them, or that a transformer may have
+        changed."""
         return list(self._lacks())
 
     def _lacks(self) -> Iterator[str]:
@@ -80,8 +80,8 @@ class PipelineBackup:
         return {where: (one.start, one.stop) for where, one in self._windows.items()}
 
     def holes(self, where: TopicPartition, start: int, stop: int) -> Sequence[tuple[int, int]]:
-        """Return the offsets that no offset window of the commit log has. Without a commit log, such offsets are
-        unknown.
+        """Return the offsets that no offset window in the commit log contains. Without a commit log these offsets are
+        unknown, so return none.
         """
         return self._files[where[0]].holes(Window(where[0], "", where[1], start, stop))
 
@@ -89,7 +89,8 @@ class PipelineBackup:
         """Yield the records of all files in order of offsets."""
         topic, number = where
         files = self._files[topic]
-        # Without a commit log, an earlier file of Secor may have some of these records, so also read earlier files.
+        # Without a commit log, also read earlier files, because an earlier file of Secor may have some of these
+        # records.
         begin = start if files.is_committed else min(start, self._windows[where].start)
         for batch in files.records(Window(topic, "", number, begin, stop)):
             offsets: list[int] = batch.column("offset").to_pylist()
