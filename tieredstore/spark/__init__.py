@@ -35,10 +35,10 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data sources ``tieredstore``, ``memq`` and those of plug-ins in a Spark session.
+    """Register the data sources ``tieredstore`` and ``memq``, and the data sources of plug-ins, in a Spark session.
 
-    Without this call, Spark finds the data sources only if the package was installed from a wheel, and on some clusters
-    not even then. Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``: set
+    Without this registration, Spark finds the data sources only if the package was installed from a wheel, and on some
+    clusters not even then. Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``: set
     ``PYSPARK_PYTHON`` to a Python that has it before the session begins.
     """
     from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below

@@ -97,7 +97,7 @@ _READING: Final[tuple[Option[object], ...]] = (
     _MAX_SPLIT_BYTES, _MIN_PARTITIONS, _OUT_OF_RANGE, _SORT_BY_KEY, _DELIVERY, _DISCOVER,
 )  # fmt: skip
 OPTIONS: Final[tuple[Option[object], ...]] = (SETTINGS, _TOPIC, *_READING)
-"""All options except the store's settings, in the order of ``docs/how-to/batches.md``."""
+"""All options of the format ``memq`` except the store's settings, in the order of ``docs/how-to/batches.md``."""
 
 _NOT_OURS: Final = {
     "path": "the format has no path: name the topic with topic, and the store by settings",

@@ -142,7 +142,7 @@ RECORDS: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
     "headers array<struct<key: string, value: binary>>"
 )
-"""Input columns of the user's function: those of Spark's Kafka source."""
+"""Input columns of the user's ``frame`` function. They are the columns of Spark's Kafka source."""
 
 _MICROSECONDS: Final = pa.schema(
     [field.with_type(pa.timestamp("us", "UTC")) if field.name == "timestamp" else field for field in ENVELOPE]

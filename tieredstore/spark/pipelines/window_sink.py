@@ -139,8 +139,9 @@ class WindowSink:
     def check_topics(self, *, ends: bool) -> None:
         """Check at the start that all named topics exist.
 
-        If a topic does not exist, a run that ``ends`` raises ResourceNotFoundError, because the run would otherwise
-        seem to succeed. A run that continues logs a warning, because the topic may be created later.
+        If a named topic does not exist and the run ``ends`` by itself, this raises ResourceNotFoundError, because the
+        run would otherwise seem to succeed. For a continuous run it logs a warning, because the topic may be created
+        later.
         """
         try:
             self._patiently(lambda: self._runner.check_topics(self._runner.look()))
@@ -245,7 +246,7 @@ class WindowSink:
         try:
             self._runner.measure()
         except TieredStoreError as error:
-            # Only log the error, because the planning process meets the same error and decides whether to end the
+            # Only log the error here. Spark's planning process meets the same error, and decides whether to end the
             # query.
             _logger.info("could not count unwritten records: %s", error)
             if error.retryable:

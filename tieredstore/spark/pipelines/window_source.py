@@ -59,7 +59,7 @@ class WindowSource(DataSource):
 
 
 class _Tasks(InputPartition):
-    """All rows of a batch in one Spark partition, because they are few."""
+    """The one Spark partition with all rows of a batch. One is enough, because the rows are few."""
 
     def __init__(self, tasks: Sequence[bytes]) -> None:
         self.tasks = tuple(tasks)
@@ -146,8 +146,8 @@ _MOST_CHARACTERS: Final = 340 << 10
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """All offset windows of a run, as one batch that the driver has planned: its end as a Spark offset, and its
-    packed tasks.
+    """A batch, planned by the driver, with all offset windows of a run: the batch's end as a Spark offset, and its
+    pickled tasks.
     """
 
     end: Json

@@ -180,7 +180,7 @@ class OpenPipeline:
                 if (rest := _cut_records(batch, task.window.start, task.window.stop)) is not None:
                     yield rest
                 if int64_values(batch, "offset")[-1] >= task.window.stop - 1:
-                    # Stop here, because records after the offset window may be corrupt.
+                    # Stop reading at the end of the offset window, because later records may be corrupt.
                     return
 
 

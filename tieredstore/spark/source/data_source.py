@@ -30,7 +30,7 @@ class TieredStoreDataSource(DataSource):
         return "tieredstore"
 
     def schema(self) -> StructType:
-        """Return the schema of the requested columns, by default that of Spark's Kafka source."""
+        """Return the schema of the requested columns. By default these are the columns of Spark's Kafka source."""
         from tieredstore.spark.source.options import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import RowShape  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
 """The options of the format ``tieredstore``. They are checked before any request.
 
-The options are those of Spark's Kafka source, options that only this format has, and settings of the store.
+There are options of Spark's Kafka source, options that only this format has, and settings of the store.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ OPTIONS: Final[Mapping[str, Sequence[Option[object]]]] = {
     ),
     "The store": (SETTINGS,),
 }  # fmt: skip
-"""All options by headings of ``docs/how-to/spark.md``, except the store's settings and those with the prefix
-``kafka.``.
+"""All options of the format ``tieredstore`` by headings of ``docs/how-to/spark.md``, except the store's settings and
+options that begin with ``kafka.``.
 """
 
 _NAMES: Final = tuple(option.name for options in OPTIONS.values() for option in options)
@@ -230,7 +230,7 @@ class SourceOptions:
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Parse the options of a batch query or stream; names match in any case.
 
-    This raises a ConfigError that names the wrong option, and logs a warning about options without effect.
+    For a wrong option, this raises a ConfigError that names the option. For options without effect, it logs a warning.
     """
     properties = store_properties(options)
     texts = OptionTexts(options)

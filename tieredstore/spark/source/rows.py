@@ -1,4 +1,4 @@
-"""The rows of our Spark sources: their schemas, and their conversion from decoded records without copying values.
+"""Rows of the Spark data sources: their schemas, and the conversion of decoded records to rows without copying values.
 
 This module also converts the results of a user's function over records, which runs in the task that decodes them.
 """
@@ -56,7 +56,7 @@ class RowLayout:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns. A query has ``headers`` only if they are requested."""
+        """All columns of the source. A query has the column ``headers`` only if it requests that column."""
         return tuple(self.types)
 
 

@@ -29,7 +29,8 @@ _PATHS: Final = frozenset(name for group in core_groups() for name, _, kind in p
 
 @dataclass(frozen=True, slots=True)
 class StoreSource:
-    """A store's settings: those of ``settings_file``, overridden by ``properties``. Either may be missing.
+    """A store's settings: ``settings_file``, whose values are overridden by ``properties``. Either of the two may be
+    missing.
 
     The properties have the names of Kafka's tiered storage plugin, with or without ``rsm.config.``. The repr shows no
     values.

@@ -232,12 +232,12 @@ class StreamOffsets:
         """Return the ranges of offsets from these offsets to ``end``. ``on_loss`` is called for offsets that no longer
         exist.
 
-        If Spark repeats a batch after a restart, ``logs`` may be newer than those in which ``end`` was found.
+        ``logs`` may be newer than the logs from which ``end`` was determined, if Spark repeats a batch after a restart.
         """
         if self.is_at(end):
             return {}
         if end.initial is not None:
-            # Use the epochs of the batch's end, because they are at least as late as those of the start.
+            # Use the leader epochs of the batch's end, because they are at least as late as the epochs of its start.
             begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
             return begun.windows_to(replace(end, initial=None), logs, on_loss)
         windows: Windows = {}

@@ -39,8 +39,8 @@ class TriggerLimits:
     def as_read_limit(self) -> ReadLimit:
         """Return the first of these limits as Spark's ReadLimit, because a ReadLimit cannot express several limits.
 
-        Without a limit, return the maximum number of rows: ``ReadAllAvailable`` is reserved for ``Trigger.Once``, see
-        :func:`is_once`.
+        If there is no limit, return the greatest possible number of rows, because ``ReadAllAvailable`` is reserved for
+        ``Trigger.Once`` (see :func:`is_once`).
         """
         if self.max_offsets is not None:
             return ReadMaxRows(self.max_offsets)
@@ -142,7 +142,7 @@ class TriggerDelay:
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
         """Return True if ``waiting`` offsets are not enough yet. Otherwise restart the delay.
 
-        If there are no offsets, the delay is not restarted, so that records that arrive after the delay are read
+        The delay is not restarted while no offsets are ``waiting``. So records that arrive after the delay are read
         without another wait.
         """
         if not waiting:

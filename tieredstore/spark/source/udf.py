@@ -62,8 +62,8 @@ def decode_segments(
 ) -> DataFrame:
     """Return a row for each record of the segments in ``df``, with ``columns`` (``headers`` may be one of them).
 
-    With ``function`` and ``schema``, return the function's results instead, as in ``map_records``: it runs in the task
-    that decodes, and only its rows reach the JVM.
+    With ``function`` and ``schema``, return the function's results instead, as ``map_records`` does. The function runs
+    in the task that decodes the records, and only its results reach the JVM.
 
     ``df`` has one of these:
 
@@ -405,8 +405,8 @@ class StoredSegments:
     def read(self, key: ObjectKey) -> PartitionRead:
         """Read one segment. Raise SegmentNotFoundError if it has no manifest.
 
-        With ``read_committed``, reading ends at the first open transaction, like that of a Kafka consumer. Raises
-        ConfigError for a segment with offsets of an abandoned leader epoch: the outcome of their transactions is
+        With ``read_committed``, reading ends at the first open transaction, as a Kafka consumer stops there. Raises
+        ConfigError for a segment with offsets of an abandoned leader epoch, because the outcome of its transactions is
         unknown.
         """
         segment = self._load(key)

@@ -103,7 +103,7 @@ _Item = TypeVar("_Item")
 
 @contextmanager
 def one_sentence() -> Generator[None, None, None]:
-    """Let Spark show an error of ours from this block as its class and sentence, without a traceback.
+    """Make Spark show an error that this package raises in the ``with`` block as one sentence, without a traceback.
 
     In a worker this sets an environment variable. That is safe, because the error ends the worker. A driver does not
     set it, because the workers of the next session would inherit it. In a worker this also adds logger names to
