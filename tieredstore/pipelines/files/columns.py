@@ -291,7 +291,7 @@ class _UnitedFile(FileWriter):
         self._aside.close()
 
     def _write_out(self) -> None:
-        # If all values are null, no schema is known, so the only column is ``kafka``.
+        # If all values are null, no schema is known, so write only the column ``kafka``.
         avro = Avro(self._schema(list(self._numbers)) if self._numbers else _NOTHING, self._lookup)
         schema = pa.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
         writer = ColumnsFile(self._inner.open_columns(self._file, schema), schema)

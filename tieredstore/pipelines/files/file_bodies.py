@@ -79,7 +79,7 @@ class FileBody(ABC):
     def leftover(self, *, waits: bool) -> Prepared | None:
         """Return the prepared object that an abandoned body left in the store, or None.
 
-        If ``waits`` is false, return None while the upload is still running.
+        If ``waits`` is false, the result is None while the upload is still running.
         """
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Bodies:
     def stream(self, key: str, prepare: Prepare) -> _Stream | None:
         """Return a stream for a large body. Return None while another body uses the stream.
 
-        If the other body has ended but is still being uploaded, wait for its upload.
+        If the stream's last body has ended but is still being uploaded, this waits for the upload.
         """
         if self._streamed is not None and not self._streamed.is_over():
             return None

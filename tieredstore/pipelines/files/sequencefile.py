@@ -53,7 +53,7 @@ def vint(number: int) -> bytes:
 class SequenceFileWriter:
     """Writes a SequenceFile of serialized keys and values. The same records give the same bytes.
 
-    With a codec, the file is block-compressed, as Secor's files are. ``close`` leaves the file object open.
+    If a codec is set, the file is block-compressed, like Secor's files. ``close`` leaves the file object open.
     """
 
     def __init__(self, file: BinaryIO, key_class: str, codec: str, seed: bytes) -> None:

@@ -76,7 +76,7 @@ class TimeDirectories:
         """Return the end of a directory's period in ms since the epoch, or None if this object makes no directories
         with such a path.
 
-        If an hour occurs twice because clocks go back, return the end of its second occurrence.
+        If an hour occurs twice because clocks go back, the result is the end of its second occurrence.
         """
         parts, names = self._parts(), path.split("/")
         if len(names) != len(parts):

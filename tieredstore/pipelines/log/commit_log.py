@@ -263,7 +263,8 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """The JSON of a snapshot. Its field names never change, so some differ from those of LogState."""
+    """The JSON of a snapshot of the commit log's state. Its field names never change, so some of them differ from the
+    names in LogState."""
 
     number: Number
     written: Number

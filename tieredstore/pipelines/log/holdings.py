@@ -95,7 +95,8 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """All offset windows of a generation by partition, in order of offsets. A dropped generation has none."""
+    """All offset windows of a generation (a version of the output) by partition, in order of offsets. A dropped
+    generation has no windows."""
 
     windows: Mapping[TopicPartition, list[Holding]]
 

@@ -111,7 +111,8 @@ class Generation:
         """Raise ConfigError for a new output if its key prefix does not end with a slash, because topic names would be
         joined to the prefix.
 
-        For an existing output, and for a new generation in it, this only logs a warning.
+        If the output already exists, this only logs a warning, even for a new generation (a version of the output) in
+        it.
         """
         root = self.naming.root
         if not root or root.endswith("/"):

@@ -47,7 +47,7 @@ def _check_names(pipeline: Pipeline) -> None:
     """Raise ConfigError if a column of the files has the name of a directory level, because readers would silently see
     only one of the two.
 
-    If the user has set ``secor.offsets.prefix`` to that name, only log a warning.
+    If the user has chosen the directory's name by ``secor.offsets.prefix``, this only logs a warning.
     """
     own = pipeline.own
     if own.columns != "none":

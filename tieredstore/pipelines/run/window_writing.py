@@ -125,7 +125,7 @@ def write_at_once(
     """Write offset windows on threads. In each partition, stop at the first unreadable offset. Return the windows in
     order.
 
-    After any other error, discard the prepared files (uploaded, not yet visible).
+    After any error other than an unreadable offset, discard the prepared files (uploaded, not yet visible).
     """
 
     prepared: list[OutputFile] = []
@@ -325,7 +325,7 @@ class _WindowWriting:
         return stop
 
     def _make_room(self) -> None:
-        """If as many files are open as allowed, end the file that was written least recently."""
+        """If the maximum number of files is open, end the file that was written least recently."""
         if self._recipe.open_files and len(self._open) >= self._recipe.open_files:
             stalest = min(self._open, key=lambda directory: self._open[directory].last)
             self._end(self._open.pop(stalest))

@@ -46,8 +46,8 @@ class Backfill:
     thread-safe; the caller closes ``source``.
 
     The plan and a hash of its settings are committed before any file is written. If the process is killed, the next
-    call with the same settings completes the plan. With ``replaces``, the new files replace those of another
-    generation, see :class:`Replacement`.
+    call with the same settings completes the plan. With ``replaces``, the new files replace files of another generation
+    (see :class:`Replacement`).
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Replacement:
     """
 
     def __init__(self, new: Driver, generation: int) -> None:
-        """``new`` drives the new generation; its files replace those of ``generation``."""
+        """``new`` is the driver of the new generation, whose files replace the files of ``generation``."""
         self._new, self._old = new, new.of_generation(generation)
         self._store, self._table = new.store, new.generation.table
         self._log, self._family = self._old.log, self._old.generation.family
@@ -321,8 +321,8 @@ class Replacement:
     def withhold(self) -> None:
         """Delete ``_SUCCESS`` again from directories whose files are being replaced.
 
-        This is necessary because a delayed request of a stopped process may have written a ``_SUCCESS`` after the first
-        deletion.
+        A second deletion is necessary, because a delayed request of a stopped process may have written a ``_SUCCESS``
+        after the first deletion.
         """
         if self._log.read().giving_to != self._number:
             return

@@ -80,8 +80,8 @@ class PipelineBackup:
         return {where: (one.start, one.stop) for where, one in self._windows.items()}
 
     def holes(self, where: TopicPartition, start: int, stop: int) -> Sequence[tuple[int, int]]:
-        """Return the offsets that no offset window in the commit log contains. Without a commit log these offsets are
-        unknown, so return none.
+        """Return the offsets that no offset window in the commit log contains. Without a commit log, offsets between
+        two files count as present, because nothing shows that they are missing.
         """
         return self._files[where[0]].holes(Window(where[0], "", where[1], start, stop))
 
