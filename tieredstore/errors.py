@@ -116,13 +116,13 @@ class TieredStoreError(Exception):
 
 
 class ConfigError(TieredStoreError, ValueError):
-    """A user's setting, file or argument is wrong; the sentence names it and the way out."""
+    """A user's setting, file or argument is wrong. The message names it, and says what to do."""
 
     exit_code = 2
 
 
 class NewerVersionError(ConfigError):
-    """A later release of tieredstore wrote the object or file. It is not changed; upgrade this release to use it."""
+    """A later release of tieredstore wrote the object or file, which stays unchanged. Upgrade tieredstore to use it."""
 
 
 class EncryptionError(TieredStoreError):
@@ -136,7 +136,7 @@ class KeyRingError(EncryptionError, ConfigError):
 
 
 class WrongKeyError(KeyRingError):
-    """The key pair with the manifest's key id is on the ring, but does not open the data key: it is another pair.
+    """The key pair with the manifest's key id is on the key ring, but is another pair: it does not open the data key.
 
     A damaged data key in a manifest causes the same error, because the format does not distinguish the two cases. So
     the exit code is that of unreadable data.
@@ -146,7 +146,7 @@ class WrongKeyError(KeyRingError):
 
 
 class InvalidRangeError(TieredStoreError):
-    """A byte range with a negative start, or that starts past its end or past the segment."""
+    """A byte range that has a negative start, or that starts after its end or after the end of the segment."""
 
     exit_code = 2
 
@@ -264,7 +264,7 @@ class KeyServiceError(EncryptionError):
 
 
 class KeyServiceDeniedError(KeyServiceError):
-    """The service does not accept the credentials, or they do not permit using the key."""
+    """The service does not accept the credentials, or the credentials do not permit using the key."""
 
 
 class KeyServiceUnavailableError(KeyServiceError):
@@ -281,7 +281,7 @@ class BrokerError(TieredStoreError):
 
 
 class BrokerDeniedError(BrokerError):
-    """The broker does not accept the credentials, or they do not permit the request, or its certificate is not
+    """The broker refuses the credentials, or the credentials do not permit the request, or its certificate is not
     trusted.
     """
 
@@ -310,7 +310,7 @@ class RegistryError(TieredStoreError):
 
 
 class RegistryDeniedError(RegistryError):
-    """The registry does not accept the credentials, or they do not permit the request, or its certificate is not
+    """The registry refuses the credentials, or the credentials do not permit the request, or its certificate is not
     trusted.
     """
 

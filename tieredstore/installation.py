@@ -1,4 +1,4 @@
-"""Facts about this installation: its plug-ins, and the command that installs an extra."""
+"""Finds this installation's plug-ins, and the command that installs an extra."""
 
 from __future__ import annotations
 

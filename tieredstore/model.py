@@ -115,7 +115,7 @@ class Uuid:
             raw[6] = raw[6] & 0x0F | 0x40
             raw[8] = raw[8] & 0x3F | 0x80
             uuid = cls(bytes(raw))
-            # Draw again, as Kafka does, if the id begins with a dash: it would look like an option.
+            # Draw again, as Kafka does, if the id begins with a dash, because it would look like a command's option.
             if not str(uuid).startswith("-"):
                 return uuid
 
@@ -264,7 +264,7 @@ class OpenFile:
 
 
 SegmentFile: TypeAlias = Path | OpenFile
-"""A file of a segment: its name, or the open file."""
+"""A file of a segment, given by its name or as an open file."""
 
 
 @dataclass(frozen=True, slots=True)

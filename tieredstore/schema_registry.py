@@ -111,8 +111,9 @@ class RegistrySettings:
 class SchemaRegistry:
     """The schemas of a registry: by id, as the ``lookup`` of :class:`~tieredstore.values.Avro`, and by subject.
 
-    Safe from several threads, picklable, and reopened in a forked child. Retries transient errors for at most a minute.
-    Raises RegistryUnavailableError if the registry still does not answer, RegistryDeniedError for refused credentials.
+    A registry is thread-safe and picklable. A forked child opens its own connections. Requests are retried for at most
+    a minute after transient errors. Raises RegistryUnavailableError if the registry still does not answer,
+    RegistryDeniedError for refused credentials.
     """
 
     def __init__(self, url: str | None = None, properties: Mapping[str, str] | None = None) -> None:

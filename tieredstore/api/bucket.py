@@ -452,7 +452,7 @@ class Bucket(Closing):
     def repair(self, target: StoreLike, *topics: str, **which: Unpack[Which]) -> Plan:
         """Return a plan to replace damaged objects in ``target`` by the objects with the same keys in this bucket.
 
-        Both copies of a segment are verified first; segments that are sound in the target stay as they are.
+        Both copies of each segment are verified first. A segment without damage in the target stays unchanged.
         """
         from tieredstore.api.mirroring import plan_repair  # noqa: PLC0415
 
@@ -483,7 +483,8 @@ class Bucket(Closing):
     # ---- legal holds
 
     def holds(self) -> Table[LegalHold]:
-        """Return the legal holds. Raises CorruptDataError for an unreadable hold, because it may protect everything."""
+        """Return the legal holds. Raises CorruptDataError for an unreadable hold, because this hold may protect
+        everything."""
         from tieredstore.ops.garbage.holds import list_holds  # noqa: PLC0415
 
         opened = self._bucket()

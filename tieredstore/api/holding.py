@@ -50,7 +50,7 @@ def place(
 
 
 def plan_release(bucket: Bucket, name: str) -> Plan:
-    """Plan the release of the legal hold that has this name now."""
+    """Plan the release of a legal hold. If another hold gets this name later, the plan does not release it."""
     planned = find_hold(bucket.opened().store, bucket.opened().prefix, name)
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:

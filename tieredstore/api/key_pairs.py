@@ -58,7 +58,8 @@ def _row(key_id: str | None, sums: SegmentTotals, may_need: int | None = None) -
 
 
 def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[bool], Generator[Outcome]]:
-    """Return a function that rotates the segments in scope, or plans it. Raises ConfigError without encryption."""
+    """Return a function that rotates the segments in scope, or only plans the rotation. Raises ConfigError without
+    encryption."""
     opened = bucket.opened()
     opened.refuse_raw("keys rotate", "nothing of it is encrypted")
     ring = key_ring_of(opened.settings)
@@ -93,7 +94,8 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
 
 
 def _outcome(step: RotationStep, *, dry_run: bool) -> Outcome:
-    """Return the outcome of rewrapping the data key of a segment, or of a snapshot with its key as ``name``."""
+    """Return the outcome of rewrapping a data key: of a segment, or of a snapshot (then ``name`` is the snapshot's
+    key)."""
     item = step.item
     outcome = Outcome(
         action="rotate_keys", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,

@@ -1,4 +1,4 @@
-"""Options of reads and queries, and the functions that begin them.
+"""Options of reads and queries, and the functions that start reads and queries.
 
 A separate module, imported by the bucket on first use, because it needs pyarrow.
 """
@@ -188,7 +188,7 @@ def kind_of(
     way_out: str,
     nulls: InvalidValues | None = None,
 ) -> Callable[[str], ValueType] | None:
-    """Return a function from a registry's subject to the type with this name; None for an unknown name.
+    """Return a function that maps a registry's subject to the type called ``name``; None if the name is unknown.
 
     ``nulls`` counts the keys and values that the policy reads as null.
     """
@@ -296,7 +296,7 @@ class _GivenRows(ArrowStream):
 
 
 class _FollowedRows(ArrowStream):
-    """The records of a topic as they arrive, endlessly. Not thread-safe."""
+    """An endless stream of a topic's records as they arrive. Not thread-safe."""
 
     def __init__(self, reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, left_out: LeftOut) -> None:
         self.schema = topic_schema(plan.columns, plan.types)

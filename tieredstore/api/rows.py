@@ -245,7 +245,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """The data that a key pair encrypts; ``key_id`` None stands for data that is not encrypted.
+    """The data that a key pair encrypts. If ``key_id`` is None, the row counts data that is not encrypted.
 
     ``may_need`` counts other objects that may need the requested pair: damaged manifests, and copies without a
     manifest, whose writer may still commit them. It is None if all pairs were requested.

@@ -127,5 +127,5 @@ class Scopes:
 
 
 def is_glob(topic: str) -> bool:
-    """Return True if ``topic`` is a glob: names of topics have none of its characters."""
+    """Return True if ``topic`` is a glob, because it contains characters that names of topics cannot have."""
     return any(character in topic for character in "*?[")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def prices_of(by: UsageBy, prices: str | Path | PriceFile | None) -> PriceFile | None:
-    """Read the price file; raise ConfigError if rows of this kind cannot have a cost."""
+    """Read the price file; raise ConfigError if usage grouped in this way cannot have a cost."""
     if prices is None:
         return None
     if by is UsageBy.DAY:

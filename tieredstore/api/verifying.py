@@ -208,7 +208,7 @@ class _NoBrokers:
 
 
 class _Brokers(_NoBrokers):
-    """The brokers' metadata topic, and the state of its records."""
+    """Reads the brokers' metadata topic, and keeps the state of the segments according to its records."""
 
     def __init__(self, topic: MetadataTopic, belief: BrokersBelief) -> None:
         self._topic = topic

@@ -219,7 +219,7 @@ _KEPT: Final = 4
 _STATISTICS_MS: Final = 1000
 
 _FETCH_WAIT_MS: Final = 20
-"""How long a broker waits at the end of its log before it answers a fetch without records.
+"""At the end of a log, a broker waits this many milliseconds for new records before it answers a fetch.
 
 If a read's range ends with a transaction marker, this read and the consumer's next read both wait for the broker's
 answer. With the library's default of 500 ms, each read would take half a second longer.

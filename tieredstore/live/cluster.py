@@ -251,7 +251,8 @@ class LiveCluster(Closing):
                 raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
 
     def create_topic(self, topic: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
-        """Create a topic, and wait until the brokers know it. For both numbers, -1 means the cluster's default.
+        """Create a topic, and wait until the brokers know it. If ``partitions`` or ``replication_factor`` is -1, the
+        cluster's default applies.
 
         Raise BrokerError for a refusal.
         """
@@ -386,8 +387,8 @@ class LiveCluster(Closing):
                             raise
                         answers[what] = None
             except (BrokerUnavailableError, ResourceNotFoundError) as error:
-                # Repeat all requests, so that all answers are from the same time. If a topic or partition is reported
-                # as absent, retry only for a few seconds: the broker may not know it yet.
+                # Repeat all requests, so that all answers are from the same time. If a broker reports a topic or
+                # partition as absent, retry only for a few seconds, in case the broker does not know it yet.
                 last = end if error.retryable else begun + unknown_s(self._timeout_s)
                 if time.monotonic() + _AGAIN_S > last:
                     raise
@@ -548,8 +549,8 @@ class GroupClient(Closing):
                 [KafkaPartition(*where) for where in partitions], timeout=wait_s
             )
         except KafkaException as error:
-            # The client reports denied access to the cluster by a callback, which runs only while it is polled, and
-            # denied access to the group as a message.
+            # The client reports denied access to the cluster by a callback, which runs only while the client is polled.
+            # It reports denied access to the group as a message.
             message = self._client.poll(0)
             refusal = None if message is None else message.error()
             if refusal is not None and kind_of(refusal) is BrokerDeniedError:

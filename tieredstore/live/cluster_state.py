@@ -140,7 +140,7 @@ class ClusterState(LiveCluster):
         client = self._clients.get()
         try:
             with warnings.catch_warnings():
-                # The deprecated call is needed, because its replacement hides groups that are not consumer groups.
+                # Use the deprecated call, because its replacement hides groups that are not consumer groups.
                 warnings.filterwarnings("ignore", "list_groups", DeprecationWarning)
                 names = {each.id for each in self._untyped.list_groups(timeout=self._timeout_s)}
         except KafkaException as error:

@@ -19,7 +19,7 @@ from tieredstore.errors import (
 )
 
 _UNKNOWN_S: Final = 5.0
-"""How long brokers may report an existing topic or partition as unknown, before it counts as absent.
+"""Brokers may report an existing topic or partition as unknown for this many seconds, before it counts as absent.
 
 Each broker learns of a new topic separately: within milliseconds with KRaft, within two seconds if the broker lags or
 uses ZooKeeper. Waiting for the whole timeout, as Java's clients do, would report a misspelled name only after a minute.
@@ -123,7 +123,8 @@ OF_GROUPS: Final = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-"""Errors about the consumer's group. They are ignored, because readers need no group and may have no access to it."""
+"""Errors about the consumer's group. Readers ignore these errors, because they need no group and may have no access to
+it."""
 
 OF_HOLES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE})
 """librdkafka reports this error at a batch whose last records were compacted away, at the end of a segment, after ten
@@ -186,7 +187,7 @@ class Trouble:
                 f"{doing}: no broker answered within {timeout_s:g} s; this process was forked from one with librdkafka "
                 "clients, after which its own may hang: spawn it instead, or fork before making the first client"
             )
-        # A TLS or SASL listener closes plain connections without an answer, so name that likely cause.
+        # Name the likely cause: a TLS or SASL listener closes plain connections without an answer.
         return BrokerUnavailableError(
             f"{doing}: no broker answered within {timeout_s:g} s; if it runs, check security.protocol"
         )

@@ -27,7 +27,7 @@ from tieredstore.process.closing import Closing
 
 _WAIT_S: Final = 0.1
 _LOOK_S: Final = 5.0
-"""The longest wait for a broker's answer while it is unclear if any broker is available."""
+"""While it is unclear if any broker is available, wait at most this many seconds for an answer."""
 
 
 @dataclass(frozen=True, slots=True)

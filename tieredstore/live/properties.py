@@ -40,7 +40,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.protocol", "ssl.trustmanager.algorithm",
     }
 )  # fmt: skip
-"""Properties that are ignored here. They concern groups, polling, JVM metrics, and TLS protocols (always 1.2 or
+"""Properties that this translation ignores. They concern groups, polling, JVM metrics, and TLS protocols (always 1.2 or
 later)."""
 
 _REFUSED: Final = {
@@ -96,7 +96,7 @@ _DEFAULTS: Final = {
 }
 
 _FIXED: Final = {
-    # Without this, an administrative client would create a topic by asking for the topic's metadata.
+    # Without this property, an administrative client would create a topic by asking for its metadata.
     "allow.auto.create.topics": "false",
 }
 
@@ -261,7 +261,8 @@ def login_of_jaas(text: str, mechanism: str) -> dict[str, str]:
 
 def _login_properties(module: str, options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     missing = [name for name in names if name not in options and name != "scope"]
-    # OAUTHBEARER does not need user name and password here: its client id may be in other properties.
+    # OAUTHBEARER does not need a user name and a password in the login module, because the client id may be in other
+    # properties.
     if missing and names is _PASSWORD:
         raise ConfigError(f"{_JAAS} has no {missing[0]}: {module} needs {' and '.join(names)}")
     login = {names[name]: value for name, value in options.items()}
@@ -363,7 +364,7 @@ def _by_type(store: str, given: Mapping[str, str], known: Mapping[str, _Translat
             f"{store}.location names a JKS file, which only Java can read: convert it to PKCS12 with "
             f"keytool -importkeystore -deststoretype PKCS12, or use PEM files, and set {store}.type"
         )
-    # The content decides the type. If no type is set, Java assumes JKS, but it accepts PKCS12 files then too.
+    # The content decides the type. If no type is set, Java assumes JKS, but also accepts PKCS12 files.
     kind = "PEM" if _PEM_MARK in content else "PKCS12"
     if written in {"PEM", "PKCS12"} and written != kind:
         raise ConfigError(f"{store}.type is {written}, but the file of {store}.location is {kind}")
@@ -429,8 +430,8 @@ def _is_known(name: str) -> bool:
         return False
     consumer: Any = Consumer
     try:
-        # The last name is unknown on purpose: librdkafka checks the names in order, so it fails here before it starts a
-        # client.
+        # The last name is unknown on purpose: librdkafka checks the names in order, so it fails at the last name at the
+        # latest, before it starts a client.
         consumer({"group.id": "names", librdkafka_name(name): "", _NO_PROPERTY: ""})
     except KafkaException as error:
         words: str = error.args[0].str()

@@ -90,7 +90,7 @@ class TopicWatch:
             known = listed.partitions.get(number)
             if known is None:
                 errors[number] = KafkaError(KafkaError._UNKNOWN_PARTITION)
-            # Other errors concern unavailable replicas and do not affect reading: ignore them.
+            # Ignore all other errors, because they concern unavailable replicas and do not affect reading.
             elif known.error is not None and known.error.code() == KafkaError.LEADER_NOT_AVAILABLE:
                 errors[number] = known.error
         return errors

@@ -33,7 +33,8 @@ class Cut:
     source: Literal["broker", "watermark"]
 
     def sentence(self, lineage: Lineage) -> str:
-        """Describe the cut for the log file. A cut loses no records, so it is not an error."""
+        """Return a sentence about the cut, for the log file. A cut loses no records of the present log, so it is no
+        error."""
         return (
             f"offsets {self.at} to {lineage.end_offset - 1} of {lineage.partition} in the bucket are not read: a later "
             f"leader epoch than {self.left} truncated the log at offset {self.at}"

@@ -99,8 +99,8 @@ class PartitionLog:
         """Estimate the bytes of the log from ``start`` up to ``stop`` (exclusive)."""
         stored = 0.0
         for span in () if self.lineage is None else self.lineage.spans_between(start, min(stop, self.seam)):
-            # Assume that a segment's bytes are spread evenly over its offsets. The index would be exact, but costs a
-            # request.
+            # Assume that a segment's bytes are spread evenly over its offsets. The index would give exact positions,
+            # but takes a request.
             offsets = span.segment.end_offset - span.segment.start_offset + 1
             stored += span.segment.segment_size_in_bytes * (span.stop - span.start) / offsets
         return int(stored + self._bytes_per_offset() * max(0, stop - max(start, self.seam)))

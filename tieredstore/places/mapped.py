@@ -23,7 +23,7 @@ class MappedStore(DelegatingStore):
         """Return the key under which an object of ``inner`` is shown; None if it is hidden."""
 
     def look_first(self, key: str, *, writes: bool) -> None:
-        """Hook that is called before each request for ``key``, or for keys that begin with ``key``."""
+        """Hook for subclasses, called before each request for ``key``, or for keys that begin with ``key``."""
 
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:
         """Return ``inner``, and the key in it."""
@@ -52,7 +52,8 @@ class MappedStore(DelegatingStore):
                 yield replace(write, key=key)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under ``staging_prefix``, even if ``inner`` could hide its bytes."""
+        """Write an object under ``staging_prefix``, even if ``inner`` could keep the bytes invisible until
+        publication."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
@@ -67,7 +68,7 @@ class MappedStore(DelegatingStore):
 
     def see_listing(self, listed: Iterable[ObjectInfo], prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         """Yield the entries of a listing of ``inner`` with their shown keys, if these begin with ``prefix`` and come
-        after ``start_after``. The order stays."""
+        after ``start_after``. Keep their order."""
         for info in listed:
             key = self.outer_key(info.key)
             if key is not None and key.startswith(prefix) and (start_after is None or is_behind(key, start_after)):

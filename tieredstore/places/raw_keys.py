@@ -55,8 +55,8 @@ class RawSegment:
         return self.files[LOG].size if LOG in self.files else 0
 
     def objects(self, prefix: str, cluster: str) -> list[ObjectInfo]:
-        """Return the segment as the plugin's objects, sorted by key. If all of its files exist, a manifest is among
-        them, which readers get from memory."""
+        """Return the segment as the plugin's objects, sorted by key. If all files of the segment exist, the objects
+        include a manifest, which readers get from memory."""
         digest = self.id(cluster)
         path = main_path(RemoteLogSegmentId(self.where, digest), self.base_offset)
         indexes = [self.files[ending] for ending in (INDEX, TIME_INDEX) if ending in self.files]

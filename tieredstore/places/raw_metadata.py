@@ -71,7 +71,8 @@ def parse_metadata(raw: bytes) -> tuple[NamedSegment, ...] | None:
 
 
 def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], etag: str | None) -> bytes:
-    """Return the object's content. ``etag`` is the etag of the object that it will replace, or None."""
+    """Return the content for ``_metadata``. ``etag`` is the etag of the object that this content will replace, or
+    None."""
     rows = [
         {"timestamp": entry.timestamp_ms, "relativeOffset": 0, "baseOffset": entry.base_offset}
         for entry in sorted(entries)
@@ -140,8 +141,8 @@ class MetadataKeeper:
             is_certain = was_there and not added - set(known)
 
     def forget(self, folder: str, base_offsets: Collection[int], *, are_deleted: bool = False) -> None:
-        """Remove the entries of segments. Call this before deleting their files, and again afterwards with
-        ``are_deleted``.
+        """Remove the entries of segments. Call this before their files are deleted, and again afterwards with
+        ``are_deleted=True``.
 
         The second call replaces ``_metadata`` even if no entry changes. If an uploader listed the files before the
         deletion, its conditional write then fails, and it lists the files again.

@@ -1,8 +1,8 @@
 """``<prefix>!tieredstore/layout.json`` records the layout of the keys under a prefix, so that all writers use the same
 layout.
 
-The first writer that stores a segment in a layout other than the plugin's writes this object, which never changes
-afterwards.
+The first writer that stores a segment in a layout other than the plugin's writes ``layout.json``. The object never
+changes afterwards.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Layout:
 
     @classmethod
     def parse(cls, raw: bytes | None, key: str) -> Layout:
-        """Parse the object; raise CorruptDataError if it is damaged."""
+        """Parse the recorded layout; raise CorruptDataError if it is damaged."""
         document = LAYOUT_RECORD.parse(_DOCUMENT, raw, key)
         return cls(document.entropy_bits, document.cluster, document.layout == PINTEREST)
 

@@ -121,7 +121,7 @@ class RoutedStore(DelegatingStore):
         return heapq.merge(*begin_all(listings), key=listing_order)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete each key at its place; continue after a failed deletion."""
+        """Delete each key at its place. If a deletion fails, still delete the other keys."""
         by_place: defaultdict[int, list[str]] = defaultdict(list)
         for key in keys:
             place = self._place(key)
@@ -136,7 +136,8 @@ class RoutedStore(DelegatingStore):
             raise failures[0]
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under ``staging_prefix``, even if the places could hide its bytes."""
+        """Write an object under ``staging_prefix``, even if the places could keep the bytes invisible until
+        publication."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
@@ -193,7 +194,7 @@ class RoutedStore(DelegatingStore):
         )
 
     def caller(self) -> str:
-        """Return the identity under which requests are sent, for each place that knows it."""
+        """Return the identities under which the places send requests, as far as they know them."""
         return "; ".join(dict.fromkeys(filter(None, (admin_of(place.store).caller() for place in self.places))))
 
     def close(self) -> None:

@@ -79,8 +79,8 @@ class Closer:
             return True
         if self._begun.acquire(blocking=False):
             try:
-                # ``Thread.start`` takes a lock of Python and waits until the new thread runs, so do not call it on this
-                # thread.
+                # Start the thread from another thread, because ``Thread.start`` takes a lock of Python and waits until
+                # the new thread runs.
                 _thread.start_new_thread(self._thread.start, ())
             except RuntimeError:  # the interpreter is shutting down
                 self._run()

@@ -108,7 +108,7 @@ class Stall:
 
 @dataclass(slots=True)
 class PartUnderWay:
-    """One request of an operation, with its retries. It must not stall."""
+    """One request of an operation, with its retries. The operation times out if this request stalls."""
 
     stall: Stall
     furthest: int = 0

@@ -27,7 +27,7 @@ it, for example at the end of the process.
 
 @dataclass(eq=False, slots=True)
 class _Stream(Generic[_Item]):
-    """A started stream: its unread items with their weights, and how it ended."""
+    """A started stream, with its unread items and their weights, and its error if it failed."""
 
     items: deque[tuple[_Item, int]] = field(default_factory=deque[tuple[_Item, int]])
     is_ended: bool = False
@@ -126,8 +126,8 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 self._pool.submit(self._work)
 
     def _interrupt(self) -> None:
-        # Set the flag without the lock: any thread may hold the lock, and the caller must not wait. Waiting threads
-        # notice the flag at their next check.
+        # Set the flag without the lock: any thread may hold the lock, and the caller must not wait for it. Waiting
+        # threads notice the flag at their next check.
         self._is_interrupted = True
 
     def _take(self) -> tuple[_Item, int] | None:
@@ -173,7 +173,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 self._changed.notify_all()
 
     def _next_stream(self) -> tuple[Callable[[], Iterator[_Item]], _Stream[_Item]] | None:
-        """Start and return the next stream; None if there are no more. If making a stream fails, the reader gets the
+        """Start and return the next stream; None if no stream is left. If making a stream fails, the reader gets the
         error when it reaches that stream.
         """
         with self._taking:

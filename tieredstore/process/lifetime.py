@@ -128,7 +128,7 @@ class _Promise(Future[_Result]):
 
 
 class _Bound(Executor):
-    """An executor whose futures end with a lifetime."""
+    """An executor whose futures fail when a lifetime ends."""
 
     def __init__(self, executor: Executor, life: Lifetime) -> None:
         self._executor = executor

@@ -25,7 +25,7 @@ class LogOnce:
             self._logger.warning("%s", sentence)
 
     def is_first(self, sentence: str) -> bool:
-        """Return True the first time that it is called with this sentence."""
+        """Return True only for the first call with this sentence."""
         if sentence in self._said:
             return False
         if len(self._said) >= _MOST:

@@ -34,7 +34,7 @@ _POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 3600.0
 
 Work = Callable[[Stop], None]
-"""The function of a service's thread. It pauses only by ``stop.wait``, and returns after a stop is requested."""
+"""The function of a service's thread. It must pause only by ``stop.wait``, and return after a stop is requested."""
 
 
 class Service:
@@ -203,7 +203,7 @@ class Service:
         """Wait until all threads have ended, or until the deadline for their end has passed."""
         while self._running:
             if self._running.isdisjoint(self._work) and not self.stopping.is_asked:
-                # A reload that still runs is no longer needed, so wait for it only as long as for a drain.
+                # A running reload is no longer needed, so wait at most until the deadline of the drain for its end.
                 self.stop()
             deadline = self.stopping.deadline
             if deadline is not None and (deadline.remaining_s() <= 0 or self._is_without_work()):
@@ -276,7 +276,7 @@ class Service:
 
 
 class _Bell:
-    """Wakes a waiting thread. Other threads ring the bell; at a signal, the system rings it.
+    """Wakes a waiting thread when another thread rings the bell, or when the process gets a signal.
 
     The bell is a socket pair without locks. A signal handler runs in the middle of the main thread's code, so it would
     wait forever for a lock that this code holds.
@@ -293,7 +293,8 @@ class _Bell:
 
     def ring(self) -> None:
         """Wake the waiter, now or at its next wait."""
-        # Ignore a full buffer, which means that a wake-up is pending, and a closed socket: no thread waits.
+        # Ignore a full buffer, which means that a wake-up is already pending, and a closed socket, because then no
+        # thread waits.
         with contextlib.suppress(OSError):
             self._rung.send(b"\0")
 

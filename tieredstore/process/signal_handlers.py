@@ -29,7 +29,7 @@ class SignalHandlers:
         *,
         even_ignored: frozenset[signal.Signals] = frozenset(),
     ) -> None:
-        """Call ``take`` for these signals, and write to ``wakeup_fd``.
+        """Let each of these signals call ``take`` and write to ``wakeup_fd``.
 
         An ignored signal stays ignored unless it is in ``even_ignored``: shells ignore SIGINT for background
         processes, and nohup ignores SIGHUP.

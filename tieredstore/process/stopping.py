@@ -20,7 +20,7 @@ def nothing_under_way() -> Generator[None]:
     """Within the block, mark this thread as having no work that must finish before a stop, for example while it waits
     for a store.
 
-    A stop ends a service at once if all of its threads are in such blocks.
+    A stop ends a service at once if all of its threads are in ``nothing_under_way`` blocks.
     """
     thread = threading.current_thread()
     is_outermost = thread not in _WITHOUT_WORK

@@ -85,7 +85,7 @@ class ThreadsOfProcess(Executor):
 
 
 class _Crew:
-    """Threads and tasks of a pool. It has no reference to the pool, so that the pool can be garbage collected."""
+    """Threads and tasks of a pool. A crew has no reference to the pool, so that the pool can be garbage collected."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size = size

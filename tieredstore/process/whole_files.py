@@ -72,8 +72,8 @@ def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
 
 
 def _lock(file: BinaryIO) -> None:
-    # On a file system without locks, continue without: there, no process can lock a draft (unfinished file), so none
-    # removes it as abandoned.
+    # On a file system without locks, continue without a lock: no process can lock drafts (unfinished files) there, so
+    # no process removes them as abandoned.
     with contextlib.suppress(OSError):
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
 

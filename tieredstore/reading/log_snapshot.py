@@ -1,4 +1,4 @@
-"""The offsets that exist at one moment, in the bucket and after them at the broker."""
+"""The offsets that exist at one moment: the bucket's offsets, and the broker's offsets after them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LogSnapshot:
     def check_selected(self, query: LogQuery, source: SegmentSource) -> None:
         """Raise ResourceNotFoundError if a topic or partition that the query names does not exist.
 
-        ``source`` and the broker are asked for similar names only if this raises an error.
+        Only if the method raises an error does it ask ``source`` and the broker for similar names.
         """
         missing = self._missing(query.selection)
         if missing:
@@ -47,8 +47,8 @@ class LogSnapshot:
             )  # fmt: skip
 
     def _missing(self, selection: Selection) -> dict[str, list[int]]:
-        """Return the missing topics. If the query selects partitions, the lists have the missing partitions; otherwise
-        they are empty.
+        """Return the missing topics. If the query selects partitions, the lists contain the missing partitions;
+        otherwise the lists are empty.
         """
         topics = {topic for topic, _ in self.logs}
         if not isinstance(selection, Assign):
@@ -61,7 +61,8 @@ class LogSnapshot:
 
 
 def _live_partitions(query: LogQuery, topics: Iterable[str]) -> dict[str, tuple[int, ...]] | None:
-    """Return these topics with their partitions, and all other topics with no partitions, to suggest similar names."""
+    """Return these topics with their partitions. Also return all other topics, without partitions, to suggest similar
+    names."""
     cluster = query.open_cluster()
     if cluster is None:
         return None

@@ -36,7 +36,7 @@ class Missing(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Segments that exist but cannot be read. They are also logged as problems of the snapshot."""
+    """Segments that exist but cannot be read. The snapshot also logs them as problems."""
 
     problems: tuple[Problem, ...]
 
@@ -142,7 +142,7 @@ class BeginsLate(NamedTuple):
 
 
 class EndsBefore(NamedTuple):
-    """A log that ends before the offsets of a batch that is read again."""
+    """A log that ends before offsets that must be read a second time."""
 
     where: TopicPartition
     topic_id: Uuid

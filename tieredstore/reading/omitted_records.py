@@ -1,4 +1,4 @@
-"""Reports which records of a requested range ``read_committed`` has left out, because they are not committed.
+"""Reports which records of a requested range were left out by ``read_committed``, because they are not committed.
 
 A command that shows records to a user reports its progress to :class:`LeftOut`. Readers do not depend on this module.
 """
@@ -61,7 +61,7 @@ class LeftOut:
         self._reached.update({number: stop for number, (_, stop) in self._windows.items()})
 
     def sentences(self, *, asks: bool = True) -> list[str]:
-        """Describe the records left out so far. Ask the broker for open transactions only if ``asks``."""
+        """Describe the records left out so far. Ask the broker for open transactions only if ``asks`` is True."""
         if self._query.isolation != "read_committed":
             return []
         with self._lock:
@@ -74,7 +74,7 @@ class LeftOut:
         return [*told, *self._undecided(), *(self._held_back() if asks else ())]
 
     def _ended(self) -> Iterator[tuple[PartitionLog, int]]:
-        """Yield each log that was read to its end, with the start of the read."""
+        """Yield each log that was read to its end, with the first offset of the read."""
         for number, (start, stop) in self._windows.items():
             log = self._logs[number]
             if self._reached[number] >= stop == log.end_from(start):

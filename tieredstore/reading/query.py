@@ -91,7 +91,7 @@ class LogQuery:
 
     @property
     def topic(self) -> str:
-        """The query's only topic. Raise ConfigError if it selects several."""
+        """The query's only topic. Raise ConfigError if the query selects several topics."""
         named = named_topics(self.selection)
         if named is None or len(named) != 1:
             raise ConfigError(f"{self.selection} is not one topic")

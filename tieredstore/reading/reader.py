@@ -101,7 +101,7 @@ class TopicReader(Closing):
         Records of the bucket come first, then those of the broker, with the same columns. For missing offsets, raise
         DataLossError at once, or log a warning for each gap, by the query's policy. The policy applies too if retention
         deletes offsets during the read. Memory is bounded for any window. ``aborted`` collects the aborted transactions
-        of the bucket's part, and may include later ones in the same segment. Exhaust or close the generator.
+        of the bucket's part, and may include later transactions of the same segment. Exhaust or close the generator.
         """
         if not 0 <= start <= stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")
@@ -111,12 +111,12 @@ class TopicReader(Closing):
         return _read(self._sources(self.settings), log, start, stop, aborted)
 
     def start_of_last(self, log: PartitionLog, count: int, stop: int) -> int:
-        """Return the offset from which ``count`` records remain up to ``stop``, or the log's first offset if it has
-        fewer records.
+        """Return the offset from which ``count`` records remain up to ``stop``, or the log's first offset if the log
+        has fewer records.
 
         Markers, aborted transactions and compaction leave gaps in the offsets, so records must be read to be counted.
-        Read the last ``count`` offsets before ``stop``; as long as they contain too few records, read four times as
-        many. Lost offsets are ignored. Memory does not grow with ``count``.
+        Read the last ``count`` offsets before ``stop``; if these offsets contain too few records, read four times as
+        many offsets, and so on. Lost offsets are ignored. Memory does not grow with ``count``.
         """
         sources = replace(
             self._sources(replace(self.settings, columns=("offset",))),
@@ -188,7 +188,8 @@ def _read(
         yield from StoredRead(sources, log.lineage, (start, min(stop, log.seam)), aborted).batches()
     if log.live_start is None:
         return
-    # Skip missing offsets before the broker's first offset: the loss policy has already been applied to them.
+    # Skip missing offsets before the broker's first offset, because the loss policy has already been applied to these
+    # offsets.
     live = LiveSplit.of(log, max(start, log.seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
         yield from sources.read_live_split(live)

@@ -65,7 +65,8 @@ class LogSnapshots:
         """
 
     def current(self, selection: Selection | None = None) -> LogSnapshot:
-        """Return the latest snapshot if it is fresh, whatever partitions it selects; otherwise take a new snapshot.
+        """Return the latest snapshot if it is fresh, even if it was taken for other partitions; otherwise take a new
+        snapshot.
 
         A new snapshot selects the partitions of ``selection``, or those of the query if it is None.
         """

@@ -129,7 +129,8 @@ class QuerySources:
                     yield from StoredRead(self, lineage, (position, end)).batches()
                     position = end
                 else:
-                    # Ask for the broker's present start: it may have deleted more records since the error.
+                    # Ask the broker for its present first offset, because it may have deleted more records since the
+                    # error.
                     lost = LostOffsets(partition, position, min(begins, stop))
                     losses.accept(DeletedOnBroker(lost, error), error)
                     position = begins
@@ -137,7 +138,8 @@ class QuerySources:
                 return
 
     def _late_copies(self, split: LiveSplit, start: int, stop: int) -> tuple[Lineage, int] | None:
-        """Return the bucket's log with offsets from ``start`` on, and the offset at which its part of the range ends.
+        """Return the bucket's log with offsets from ``start`` on, and the offset at which the bucket's part of the
+        range ends.
 
         The bucket's part ends at ``stop``, at the first gap or, under read_committed, before the first transaction
         without an outcome. Return None if the bucket lacks ``start``, or has ``start`` only in records that an election
@@ -187,7 +189,8 @@ class StoredRead:
         self._lineage = lineage
         self._window = window
         self._losses = Losses(sources.query)
-        # The offset column is needed to track the position. It is dropped again if the caller did not ask for it.
+        # The offset column is needed to track the position. Drop the column afterwards if the caller did not ask for
+        # it.
         settings = sources.settings
         columns = tuple(dict.fromkeys((*settings.columns, "offset")))
         chosen = replace(settings, columns=columns, isolation=sources.query.isolation, on_data_loss="report")
@@ -212,7 +215,7 @@ class StoredRead:
                     self._lose_deleted(last, error)
                 else:
                     self._judge(report, last)
-        # Move past the window's last offsets, even if they gave no record: they may be transaction markers, or aborted
+        # Move past the window's last offsets, even if they have no records: they may be transaction markers, or aborted
         # or lost records.
         self.position = max(self.position, self._window[1])
 
@@ -245,7 +248,7 @@ class StoredRead:
 
 
 def open_reader(query: LogQuery) -> LiveReader:
-    """Create the clients for the query's broker, which connect at the first use. The caller closes them.
+    """Create the Kafka clients for the query's broker. The clients connect at the first use. The caller closes them.
 
     Raise ConfigError for a query without client properties, and if ``tieredstore[kafka]`` is not installed.
     """

@@ -92,11 +92,12 @@ def survey_logs(
     before: LogSnapshot | None = None,
     moves: StoredMoves | None = None,
 ) -> LogSnapshot:
-    """List the bucket and ask the query's broker, if it names one. ``cluster`` replaces a new connection.
+    """List the bucket, and ask the broker if the query names one. The survey connects to the broker, or uses
+    ``cluster``.
 
-    Topics are looked up together: the broker gets as many requests for many topics as for one. Listing the bucket takes
-    the pages with these topics and a few more. The result omits topics and partitions that neither bucket nor broker
-    has.
+    All topics are looked up together: the broker gets as many requests for many topics as for one topic. Listing the
+    bucket takes the pages that contain these topics, and a few more pages. The result omits topics and partitions that
+    neither bucket nor broker has.
 
     Raise DataLossError, by the query's policy, if bucket and broker contradict each other: the broker lacks the topic;
     its topic id differs from the id in the query or the bucket; its leader epoch is earlier; or its log ends before the
@@ -198,8 +199,8 @@ class _Survey:
                 yield _FoundPartition(where, topic_id, lineage, has_beginning)
 
     def _life(self, catalog: Catalog, topic: str) -> Life:
-        """Return the topic id that bucket and broker share. If they differ and the query accepts that, return the id to
-        read.
+        """Return the topic id that bucket and broker share. If their ids differ and the query accepts that, return the
+        id to read.
         """
         live, wanted = self._live_topics.get(topic), self._query.topic_ids.get(topic)
         live_id = None if live is None else live.topic_id
@@ -282,8 +283,8 @@ class _Survey:
         if known.lineage is None:
             return log
         seam = max(stored_end, known.lineage.earliest_offset)
-        # The broker's log should not end before the bucket's. A leader with a later epoch is an exception: it has the
-        # same log, but may not know the log's end yet.
+        # The broker's log should not end before the bucket's. There is one exception: a leader with a later epoch has
+        # the same log, but may not know the log's end yet.
         if log.on_broker and live_end < seam and not known.is_left_behind:
             self._lose(Behind(known.lineage.partition, live_end, seam))
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
@@ -304,8 +305,8 @@ class _Survey:
             return 0
         if self._query.isolation == "read_uncommitted":
             return lineage.end_offset
-        # Search from the last gap on: a transaction that is open at the end may have begun in any segment after that
-        # gap.
+        # Search from the last gap on, because a transaction that is open at the end may have begun in any segment after
+        # the last gap.
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
         last, end = lineage.spans[-1], lineage.end_offset
         is_cut = known.history is not None and known.history.cut is not None and end <= last.segment.end_offset

@@ -48,7 +48,7 @@ stays valid for as long.
 """
 
 _FRESH_IDENTITY_S: Final = 1.0
-"""Seconds. The broker's records are returned only after a check of topic ids that is at most this old, because they may
+"""Return records from the broker only if topic ids were checked at most this many seconds ago, because the records may
 belong to a re-created topic.
 """
 
@@ -137,13 +137,14 @@ class _Followed:
 
 
 class _Partitions(dict[TopicPartition, _Followed]):
-    """The followed partitions. ``within`` groups them by phase, in the order in which they entered the phase."""
+    """The followed partitions. ``within`` groups the partitions by phase, in the order in which they entered the
+    phase."""
 
     def __init__(self) -> None:
         super().__init__()
         self.within: dict[type[_Phase], dict[TopicPartition, None]] = {kind: {} for kind in get_args(_Phase)}
         self.aborted = 0
-        """The number of aborted transactions that finished reads found in the bucket."""
+        """The number of aborted transactions found in the bucket by reads that have ended."""
 
     def enter(self, where: TopicPartition, phase: _Phase) -> None:
         """Change the phase of a partition."""
@@ -214,9 +215,10 @@ class LogTail(Closing):
     ) -> None:
         """Follow ``positions``, which may be empty. The query's selection is ignored.
 
-        Positions from ``places`` and ``PartitionLog.position`` have a leader epoch. With it, the tail notices if a
-        later election truncates the log below the position, even in another process. ``settings`` choose columns and
-        decoding. Raise ConfigError for invalid settings. The constructor sends no request yet.
+        Positions from ``places`` and ``PartitionLog.position`` have a leader epoch. By this epoch, the tail notices if
+        a later election truncates the log below the position, even if another process continues from the position.
+        ``settings`` choose columns and decoding. Raise ConfigError for invalid settings. The constructor sends no
+        request yet.
         """
         self._source = source
         self._sources = QuerySources(lambda: source, query, settings or ReadSettings())
@@ -248,10 +250,10 @@ class LogTail(Closing):
         return {where: followed.at for where, followed in self._followed.items()}
 
     def follow(self, positions: Mapping[TopicPartition, int | Position]) -> None:
-        """Follow these partitions too, from these offsets. A partition that is already followed continues at its new
-        offset.
+        """Follow these partitions from these offsets, in addition to those already followed. A partition that is
+        already followed continues at its new offset.
         """
-        # A running read would return records from the earlier position, so end it.
+        # End running reads of these partitions, because they would return records from the earlier positions.
         self.forget(positions)
         for where, place in positions.items():
             self._followed[where] = _Followed(Position(place) if isinstance(place, int) else place)
@@ -449,7 +451,7 @@ class LogTail(Closing):
         if event.records is not None:
             self._followed[event.where].at = Position(event.next_offset, event.leader_epoch)
             return self._give(event.where, event.records)
-        # The broker does not have the next offset: it may have copied the records to the bucket and deleted them, or
+        # The broker does not have the next offset: either it has copied the records to the bucket and deleted them, or
         # the log was truncated. So look the partition up again.
         followed = self._followed[event.where]
         followed.refused = followed.phase.leader if isinstance(followed.phase, _Live) else None

@@ -73,7 +73,7 @@ def with_offsets(places: Places, partitions: Collection[TopicPartition]) -> froz
 
 @dataclass(frozen=True, slots=True)
 class PlaceLookup:
-    """Finds places as offsets in the logs of a snapshot. Times and last records cost requests."""
+    """Finds places as offsets in the logs of a snapshot. Looking up a time or the last records takes requests."""
 
     snapshot: LogSnapshot
     query: LogQuery

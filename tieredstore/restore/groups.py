@@ -92,7 +92,8 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
 def groups_of_file(path: Path) -> SourceGroups:
     """Read groups from a file: ``{"GROUP": {"TOPIC": {"PARTITION": OFFSET}}}``.
 
-    OFFSET may also be ``{"offset": OFFSET, "metadata": TEXT}``. Raise ConfigError if the file has any other content.
+    In the file, OFFSET may also be ``{"offset": OFFSET, "metadata": TEXT}``. Raise ConfigError if the file has any
+    other content.
     """
     try:
         document = _FILE.validate_json(read_named(path), strict=True)

@@ -15,7 +15,7 @@ _UNLIMITED: Final = -1
 
 def deleted_spans(spans: Sequence[Span], settings: Mapping[str, str], now_ms: int) -> Sequence[Span]:
     """Return the segments of a partition that retention deletes with a topic's settings: the oldest segments, up to the
-    first that it keeps.
+    first segment that it keeps.
 
     Raise ConfigError for a setting that is not a number.
     """

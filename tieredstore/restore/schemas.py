@@ -49,7 +49,7 @@ def plan_schemas(registry: SchemaRegistry, held: RegistrySchemas) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Present:
-    """The versions of a snapshot's subjects that a registry already has, and the modes that these subjects set."""
+    """The versions of a snapshot's subjects that a registry already has, and these subjects' modes in the registry."""
 
     versions: dict[_Place, SchemaVersion]
     modes: dict[str, str]
@@ -178,7 +178,8 @@ def _is_same(one: SchemaVersion, other: SchemaVersion) -> bool:
 
 
 def _json_of(text: str) -> object:
-    """Return the text parsed as JSON, because registries may change its format; the text itself if it is not JSON."""
+    """Return the text parsed as JSON, because registries may change the spaces in it. Return the text itself if it is
+    not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

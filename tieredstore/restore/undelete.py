@@ -67,9 +67,10 @@ def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: Deleti
 
     An outcome has the code ``undeleted``, or the reason why the segment stays deleted: ``gone`` if a file has no
     version left, and ``superseded`` if the raw layout has a later log of the topic at these offsets. ``changed`` and
-    ``refused`` are failures: a file was written or deleted during the operation, or its delete marker has no id.
-    ``held`` means that a hold protects the topic. The whole listing of versions is kept in memory. If an ``apply`` is
-    stopped or killed, no segment is partly visible, and the next ``apply`` completes the work.
+    ``refused`` are failures: during the restore, a file was written or deleted (``changed``), or the store refused to
+    remove a delete marker, for example because the marker has no id (``refused``). ``held`` means that a hold protects
+    the topic. The whole listing of versions is kept in memory. If an ``apply`` is stopped or killed, no segment is
+    partly visible, and the next ``apply`` completes the work.
 
     Raise ConfigError if the store cannot list versions, or if several deleted topics had the same name. Raise
     ResourceNotFoundError if nothing is left of a topic, neither existing nor deleted segments.
@@ -205,7 +206,8 @@ class _Place:
         yield from sorted(found.values(), key=_order)
 
     def _listings(self, scopes: Scopes) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the prefixes to list, each with the topics whose segments to take from the listing."""
+        """Yield the prefixes to list. For each prefix, also yield the topics that the restore takes from this
+        listing."""
         has_bits = isinstance(self.store, LaidOutStore) and self.store.layout.bits
         if has_bits or any(map(is_glob, scopes.topics)):
             yield self.prefix, scopes.topics

@@ -36,7 +36,7 @@ class SegmentCipher:
     """Seals and opens the units of one segment. Safe from several threads; releases the GIL."""
 
     def __init__(self, data_key: DataKey) -> None:
-        # Import the library here: plain segments do not need it.
+        # Import the library only here, because unencrypted segments do not need it.
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
 

@@ -33,8 +33,8 @@ class KeyPair:
 
     @classmethod
     def from_files(cls, public_key_file: Path, private_key_file: Path) -> KeyPair:
-        """Read the pair from two PEM files; raise KeyRingError naming the file if it is unusable or the keys do not
-        match.
+        """Read the pair from two PEM files; raise KeyRingError, naming the file, if a file is unusable or the keys do
+        not match.
         """
         return cls.of(
             read_public_key(public_key_file),
@@ -45,7 +45,8 @@ class KeyPair:
 
     @classmethod
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
-        """Pair two keys; raise KeyRingError with these names if they do not match or are too short."""
+        """Pair two keys; raise KeyRingError if the keys do not match or are too short. The names are used in its
+        message."""
         pair = cls(public, private)
         # Data keys that a mismatched pair wraps can never be unwrapped. Without this check, users would notice that
         # only at the first read.
@@ -85,7 +86,7 @@ class KeyRing:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of all pairs, in the order they were given."""
+        """The ids of all key pairs, in the order in which the caller passed them."""
         return tuple(self._pairs)
 
     def wrap(self, data_key: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""RSA keys in PEM texts, read as the plugin reads them: the first block counts, whatever its label is.
+"""Reads RSA keys from PEM texts in the same way as the plugin: the first block is used, whatever its label is.
 
 Public keys are X.509 SubjectPublicKeyInfo, private keys PKCS#8 (RFC 5280 and RFC 5208). A passphrase may protect a
 private key (PBES2 of RFC 8018; the plugin reads only unprotected keys).
@@ -87,7 +87,7 @@ def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
 
 def protect(pem: bytes, passphrase: bytes) -> bytes:
     """Encrypt the PEM text of a plain private key with a passphrase; OpenSSL can read the result."""
-    # Use PBES2 of RFC 8018 with as many rounds as OWASP recommends for this hash: about half a second.
+    # Use PBES2 of RFC 8018 with as many rounds as OWASP recommends for this hash, which take about half a second.
     return (
         RSA.import_key(pem).export_key(
             "PEM", passphrase=passphrase.decode("latin-1"), pkcs=8, protection=_PROTECTION, prot_params=_ROUNDS

@@ -71,8 +71,7 @@ class TransformedChunks:
                 stored = future.result()
                 self.stored_sizes.append(len(stored))
                 yield stored
-                # The slot is free only now: until the consumer requested the next chunk, it could read this slot's
-                # memory.
+                # Free the slot only now: until the consumer requests the next chunk, it may read this slot's memory.
                 free.append(slot)
         finally:
             # After the iteration, no task may still write into this segment's memory or read its file, so wait for

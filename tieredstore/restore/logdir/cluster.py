@@ -41,8 +41,8 @@ class RestoreCluster(LiveCluster):
         """Create empty topics. ``topics`` has each topic's name, its id in the bucket, and the offsets of each
         partition's log.
 
-        Raise ConfigError if a topic exists already, or if the cluster gives it other settings than ``PREPARED``, with
-        which its log would not survive the restore. Raise BrokerError if the brokers refuse.
+        Raise ConfigError if a topic exists already, or if the cluster overrides the settings in ``PREPARED``: then the
+        restored log would not survive. Raise BrokerError if the brokers refuse.
         """
         listed = self._clients.get().metadata(self._timeout_s, f"topics cannot be created at {self._servers}")
         existing = sorted(topics.keys() & listed.topics.keys())
@@ -78,7 +78,7 @@ class RestoreCluster(LiveCluster):
         return {name: _without_own(found[name]) for name in PREPARED if name in found}
 
     def producer_expiration_ms(self, broker: int) -> int:
-        """Return how long the broker remembers an idempotent producer after its last record."""
+        """Return how many milliseconds the broker remembers an idempotent producer after the producer's last record."""
         return int(self.broker_settings(broker)["producer.id.expiration.ms"].value)
 
     def release(self, topic: str, settings: Mapping[str, str]) -> None:

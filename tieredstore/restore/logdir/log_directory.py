@@ -1,5 +1,5 @@
 """The log directory of a stopped broker, into which a restore writes partitions. Separate from ``restoring``, because
-it does not use the bucket.
+this module does not use the bucket.
 
 While a restore is unfinished, the log directory contains the folder ``MARKER``. A broker refuses to start with a folder
 that is not named topic-partition, and its log names the folder. So the broker can never serve or truncate an unfinished
@@ -43,7 +43,7 @@ class LogDirectory(Closing):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # At a clean stop, brokers of Kafka 4 delete this file, and brokers of Kafka 3.9 leave it.
+        # The lock file may exist: at a clean stop, brokers of Kafka 4 delete it, but brokers of Kafka 3.9 leave it.
         self._made_lock = not (path / _LOCK).exists()
         try:
             self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

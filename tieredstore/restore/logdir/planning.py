@@ -1,7 +1,7 @@
 """Choice of the spans (offset ranges within segments) that become a partition's log. The log must not end within a
 transaction.
 
-Separate from ``restoring``, because it only reads the bucket and uses no log directory.
+Separate from ``restoring``, because this module only reads the bucket and uses no log directory.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def plan_spans(
 ) -> tuple[Span, ...]:
     """Return the spans to restore, in order; () if the window has no record.
 
-    ``bounds`` are the start and the end (exclusive) of the log when the restore was prepared; later offsets are left
-    out. ``start`` keeps whole segments: the log begins with the segment that has the offset or time ``start``. ``stop``
-    ends the log between two batches, at or before that offset; if ``stop`` is a time, before the first batch with a
-    record of this time or later. Raise DataLossError for a gap, and for offsets deleted since the restore was prepared.
-    Raise ConfigError for an open transaction if ``open_transactions`` is ``fail``.
+    ``bounds`` are the start and the end (exclusive) of the log when the restore was prepared; the restore leaves out
+    later offsets. ``start`` keeps whole segments: the log begins with the segment that has the offset or time
+    ``start``. ``stop`` ends the log between two batches, at or before that offset; if ``stop`` is a time, before the
+    first batch with a record of this time or later. Raise DataLossError for a gap, and for offsets deleted since the
+    restore was prepared. Raise ConfigError for an open transaction if ``open_transactions`` is ``fail``.
     """
     there = lineage.spans_between(*bounds)
     if gone := tuple(_gone(lineage.partition, there, bounds, start, stop)):
@@ -160,8 +160,8 @@ def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | No
             end = header.last_offset + 1
         else:
             if isinstance(stop, AtTime):
-                # No batch of the span reaches the time. The segment's latest record is outside of the span, or
-                # compaction has removed it.
+                # Keep the whole span, because none of its batches reaches the time: the segment's latest record is
+                # outside of the span, or compaction has removed it.
                 kept.append(span)
                 continue
             end = min(span.stop, stop)

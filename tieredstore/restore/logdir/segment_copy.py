@@ -113,8 +113,8 @@ def whole_batches(chunks: Iterable[memoryview], size: int) -> Iterator[tuple[Bat
 
 
 def _split(chunks: Iterable[memoryview], size: int) -> Iterator[memoryview]:
-    """Yield the bytes of each batch. The length at the beginning of a batch shows its end. A batch that lies within one
-    chunk, as most do, is not copied.
+    """Yield the bytes of each batch. The length at the beginning of a batch tells where the batch ends. Most batches
+    lie within one chunk, and are not copied.
     """
     begun, position = bytearray(), 0
     for chunk in chunks:

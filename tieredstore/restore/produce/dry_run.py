@@ -1,5 +1,5 @@
-"""Forecast of a run of ``restore produce``, and checks for obstacles. ``--dry-run`` shows them, and each run begins
-with them.
+"""Forecast of a run of ``restore produce``, and checks for obstacles. ``--dry-run`` shows the results, and each run
+begins with these checks.
 
 If the source's records are not scanned, the sizes and latest times of segments come from the manifests in the bucket.
 """
@@ -59,7 +59,7 @@ class SourceTopic:
     """The segments of a topic that a restore reads, by partition, and the result of a scan of their records, if there
     was a scan.
 
-    For a restore to a time, the segments end at the cut (the offset where it stops).
+    For a restore to a time, the segments end at the cut (the offset where the restore stops).
     """
 
     topic: str
@@ -288,7 +288,8 @@ class DryRun:
         return max(self.records / RECORDS_PER_S, self.size / BYTES_PER_S)
 
     def refuse(self) -> None:
-        """Raise ConfigError, which has all failed checks, if the target would refuse records or delete them at once.
+        """Raise ConfigError if the target would refuse records or delete them at once. The message has all failed
+        checks.
 
         Raise ResourceNotFoundError for a missing topic.
         """

@@ -56,8 +56,8 @@ class Translation:
     """The target offset for a source offset.
 
     ``where`` is ``at`` for an offset with a record, and for the end. It is ``gap`` for an offset without a record,
-    whose translation is the target offset of the next record. It is ``before`` or ``beyond`` if the offset is outside
-    the restored range, by ``difference`` offsets.
+    which is translated to the target offset of the next record. ``where`` is ``before`` or ``beyond`` if the offset is
+    outside the restored range, by ``difference`` offsets.
     """
 
     topic: str

@@ -105,8 +105,8 @@ class ProduceRun:
     """One run of ``restore produce`` in this process. ``properties`` are the properties of the target cluster's
     clients.
 
-    ``timeout_s`` is the longest time that a call waits for the brokers without progress. A transaction ends with the
-    batch that brings it to ``most_records``, or earlier.
+    ``timeout_s`` is the longest time that a call waits for the brokers without progress. A transaction ends at the
+    latest with the batch by which it reaches ``most_records`` records.
     """
 
     def __init__(
@@ -198,8 +198,8 @@ class ProduceRun:
         targets: Sequence[TargetTopic],
         position: RunPosition | None,
     ) -> RunPosition:
-        """Check that source and target agree with the position, and return it; for a new run, commit the first
-        position."""
+        """Check that source and target agree with the position, and return the position. For a new run, commit the
+        first position."""
         options = self._options
         ranges = self._source.ranges() if position is None else position.sources
         places = self._place(targets, ranges, None if position is None else position.ends)

@@ -29,7 +29,7 @@ Partitioner: TypeAlias = Literal["keep", "java", "librdkafka"]
 Java's clients or librdkafka."""
 
 OnProgress: TypeAlias = Callable[[int, int], object]
-"""A callback that gets, after each commit, the number of its records and the bytes of their keys and values."""
+"""A callback for each commit. It gets the number of committed records, and the bytes of their keys and values."""
 
 CONTROL_TOPIC: Final = "__tieredstore_restores"
 """The compacted topic of the target cluster with the positions of all runs. It has one partition."""
@@ -73,7 +73,7 @@ class OffsetRun(NamedTuple):
 
     def joined(self, later: OffsetRun, *, is_rehashed: bool) -> OffsetRun | None:
         """Join this run and a later run of the same partitions; return None if other target records lie between them,
-        or the source offsets do not allow it.
+        or if the source offsets are not consecutive.
 
         If keys are hashed again, source offsets between the two runs may be missing. A run with missing offsets has at
         most ``SPARSE_RECORDS`` records.

@@ -161,7 +161,7 @@ class SourceTopics(Closing, ABC):
 class BucketTopics(SourceTopics):
     """Topics of a bucket.
 
-    A new run restores the records before ``cut``, or all records if it is None. A continued run keeps the cut with
+    A new run restores the records before ``cut``, or all records if ``cut`` is None. A continued run keeps the cut with
     which it began.
     """
 

@@ -60,7 +60,7 @@ class NewTopic:
 
     @classmethod
     def read(cls, path: Path) -> NewTopic:
-        """Read a JSON object with these fields, or a properties file with settings; raise ConfigError for any other
+        """Read the fields from a JSON file, or only settings from a properties file; raise ConfigError for any other
         file."""
         try:
             if path.suffix != ".json":
@@ -128,7 +128,7 @@ class TargetCluster(LiveCluster):
         """Return the control topic; create it if it is missing, with three replicas, or with one replica per broker if
         there are fewer brokers.
 
-        Raise ConfigError if the topic is not compacted, because it would lose positions of runs.
+        Raise ConfigError if the control topic is not compacted, because retention would then delete positions of runs.
         """
         found = self.target(CONTROL_TOPIC)
         if found is None:

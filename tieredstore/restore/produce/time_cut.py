@@ -74,7 +74,7 @@ class PartitionCut:
 
 @dataclass(frozen=True, slots=True)
 class TimeCut:
-    """The cut of all partitions: the offsets where a restore to a time stops. It can be saved to a file, so that
+    """The cut of all partitions: the offsets where a restore to a time stops. The cut can be saved to a file, so that
     another run stops at the same records.
     """
 
@@ -121,7 +121,7 @@ stops) or later.
 
 
 def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
-    """Find the cut for a time. The query has the topics, and the snapshot their logs.
+    """Find the cut for a time. ``query`` names the topics, and ``snapshot`` has their logs.
 
     The search reads each log from the segment that has the cut to the log's end. For missing offsets, raise
     DataLossError or log them, as the query says.
@@ -184,7 +184,7 @@ class LoggedTransaction:
     @property
     def has_own_epoch(self) -> bool:
         """True if the transaction has its own producer epoch: always in protocol v2; in older protocols, if the
-        coordinator aborted it to fence its producer.
+        coordinator aborted the transaction to fence its producer.
         """
         return self.end_epoch == self.epoch + 1
 
@@ -212,7 +212,7 @@ class TransactionSearch:
 
     def look_before(self) -> None:
         """Find the transactions that are open at the cut (where a restore to a time stops), and the producers before
-        it."""
+        the cut."""
         number, states = self._states_before(self._number)
         self.newest = {state.producer_id: state.producer_epoch for state in states}
         self._open = _open_of(states)

@@ -80,7 +80,7 @@ class Transactions(Closing):
         self._untyped: Any = self._producer
 
     def start(self) -> None:
-        """Fence earlier producers of the run, and end their transactions."""
+        """Fence earlier producers of the same run, and end their transactions."""
         self._carry_out(self._untyped.init_transactions, f"the run {self._run} cannot begin")
 
     def begin(self) -> None:
