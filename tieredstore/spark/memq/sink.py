@@ -104,12 +104,12 @@ class MemqWriter(_TopicWriter, DataSourceArrowWriter):
             return self._write(iterator, self._query, 0, _task_number())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append the batches of all tasks to the queue."""
+        """Append the batches that all tasks have stored to the queue."""
         with one_sentence():
             self._commit(messages, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the batches of all tasks, except those that may already be in the queue."""
+        """Delete the batches that all tasks have stored, except batches that may already be in the queue."""
         with one_sentence():
             self._abort(messages, 0)
 
@@ -118,7 +118,7 @@ class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
     """Writes the rows of a stream. Each epoch (micro-batch) enters the queue once, however often Spark repeats it."""
 
     def write(self, iterator: Iterator[Any]) -> EpochMessage:
-        """Write the rows of one task of an epoch."""
+        """Write the rows of one task of an epoch (a micro-batch)."""
         with one_sentence():
             query, epoch = _property(_QUERY_ID), _property(_BATCH_ID)
             return self._write(iterator, query, int(epoch), _task_number())
@@ -129,7 +129,8 @@ class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
             self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete the batches of all tasks, unless the queue records the epoch with these batches."""
+        """Delete the batches that all tasks have stored, unless the queue already contains the epoch with these
+        batches."""
         with one_sentence():
             self._abort(messages, batchId)
 

@@ -1,4 +1,4 @@
-"""The stream reader of a topic of batches.
+"""The stream reader of the Spark format ``memq``, which reads a topic of batches.
 
 The stream's offset in a checkpoint is ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``: the next
 offset of each read partition. The end of the first batch also has ``initialOffsets``, because after a restart Spark
@@ -46,7 +46,8 @@ _Offset = Annotated[int, Strict(), Field(ge=0)]
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a topic trigger by trigger. ``clock`` returns monotonic seconds.
 
-    Spark calls this object in a separate process to plan. If there are no new batches, it looks again after a second.
+    Spark calls this reader in a separate process to plan. If there are no new batches, the reader looks for them again
+    after a second.
     """
 
     def __init__(self, options: TopicOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,7 +70,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._json(begins) | {_INITIAL: _texts(begins)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return a placeholder for the limits in the options; Spark passes it to ``latestOffset``."""
+        """Return a placeholder, which Spark passes to ``latestOffset``. The limits themselves are in the options."""
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
         return ReadMaxRows(self._options.max_batches or MAX_OFFSET)
@@ -161,8 +162,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return admit(walks, min(most or _MOST_BATCHES, _MOST_BATCHES), size)
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
-        """Yield the batches from ``offset`` to ``stop``. A partition that was added after the start of the stream has
-        no offset and begins at its first batch.
+        """Yield the batches from ``offset`` to ``stop``. ``offset`` is None for a partition that was added after the
+        start of the stream, and reading then begins at its first batch.
         """
         log = self._open()
         begin = log.queue.start(partition) if offset is None else offset

@@ -184,7 +184,7 @@ class MemqReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Resolve the offsets, and divide the batches among tasks."""
+        """Find the batches to read, and divide them among tasks."""
         with one_sentence():
             return plan_tasks(self._options)
 

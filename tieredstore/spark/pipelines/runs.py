@@ -77,7 +77,7 @@ class PipelineRun:
         take_over: int | None = None,
         health: Health | None = None,
     ) -> None:
-        """Start the query. ``health`` shows the store or broker that the query waits for."""
+        """Start the query. ``health`` is the health check, which shows the store or broker that the query waits for."""
         self._spark, self._is_up = spark, 0
         self._file = str(Path(file).absolute())
         pipeline = load_pipeline(self._file)
@@ -125,7 +125,7 @@ class PipelineRun:
     def mark(self, *, idle_s: float = 60.0) -> None:
         """Record in the commit log that all files are published, if nothing was written for ``idle_s``.
 
-        If another driver has taken over, the query ends with an error.
+        If another driver has taken over the pipeline, the query ends with an error.
         """
         try:
             self._sink.mark_published(idle_s=idle_s)
@@ -217,9 +217,9 @@ def start_pipelines(
 ) -> list[StreamingQuery]:
     """Start a pipeline from each .properties file, as streaming queries of the session.
 
-    The queries run until they are stopped. With ``once``, they end when everything present now is written. Each record
-    is in the output once, however often queries are killed and started again, because a commit log in the output
-    records the progress.
+    The queries run until they are stopped. With ``once``, the queries end when all records that are present now are
+    written. Each record is in the output once, however often queries are killed and started again, because a commit log
+    in the output records the progress.
 
     ``checkpoint`` is a folder for Spark's checkpoint, which may be lost or old. The default is a local folder that is
     removed with the query. ``awaitTermination`` raises the error that ends a query. The metrics of this process include

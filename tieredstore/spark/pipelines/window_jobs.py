@@ -70,7 +70,7 @@ class WindowJobs:
         return self._frame is not None
 
     def write_one(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
-        """Write one offset window, whose records are in ``splits``."""
+        """Write one offset window (a range of a partition's offsets). ``splits`` say where to read its records."""
         batch = self.write([WindowTask(window, splits)])
         batch.check()
         (written,) = batch.written

@@ -35,7 +35,7 @@ _SIZES_HOLD_S: Final = 60.0
 
 
 class Planning:
-    """The next offset windows of a pipeline, planned from its progress."""
+    """Planner of the next offset windows of a pipeline, from the pipeline's progress."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Planning:
         """The end of the last planned batch, and its tasks."""
 
     def fix(self) -> None:
-        """Let all later plans end at the records that are present now.
+        """Make all later plans end at the records that are present now.
 
         Read the progress before the snapshot of the logs, so that the snapshot reaches at least as far as the progress.
         """

@@ -81,8 +81,8 @@ class _Away:
 class WindowSink:
     """The function that Spark's ``foreachBatch`` calls with one batch after the other, on Spark's threads.
 
-    The commit log, not Spark, decides which offset windows of a batch are already written. A call waits while a store
-    is unavailable.
+    The commit log, not Spark's checkpoint, decides which offset windows of a batch are already written. A call waits
+    while a store is unavailable.
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class WindowSink:
         *,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """``tell`` is called with a sentence whenever the start has to wait for something."""
+        """``tell`` is a function that is called with a sentence whenever the start of the pipeline waits for a store or
+        broker."""
         self._spark, self._runner, self._jobs, self._outage, self._tell = spark, runner, jobs, outage, tell
         self._lock = threading.Lock()
         """Held while a batch is written, because the driver is not thread-safe."""
@@ -104,7 +105,7 @@ class WindowSink:
         self._finalizes = runner.finalizes
         self._ahead: AheadBatch | None = None
         self.failure: BaseException | None = None
-        """The error that ended the query, if it happened in this object."""
+        """The error that ended the query, if this object raised it."""
 
     @property
     def driver(self) -> Driver:
@@ -123,7 +124,7 @@ class WindowSink:
         return self._outage.reason if self._outage.is_on else self._away.reason
 
     def begin(self) -> None:
-        """Take over from an earlier driver, and publish what it committed.
+        """Take over from an earlier driver, and publish the files that the earlier driver has committed.
 
         While this waits for the output and the source to answer, a signal ends the process at once.
         """
@@ -198,7 +199,8 @@ class WindowSink:
         """Record that all output is published, if nothing was written for ``idle_s``. Raise FencedError if another
         driver has taken over.
 
-        The check for another driver runs from time to time, even if there is nothing to record.
+        The call also checks from time to time whether another driver has taken over, even if there is nothing to
+        record.
         """
         if time.monotonic() - self._wrote_at < idle_s or not self._lock.acquire(blocking=False):
             return

@@ -1,8 +1,8 @@
 """The Spark stream that feeds a pipeline. Each row is a task: an offset window to write and where to read its records.
 
-Spark plans in a separate process, which takes a second or more to start. So for a run with ``once``, the driver plans.
-The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same windows. The
-pipeline's progress comes only from the commit log, whatever the checkpoint says.
+Spark plans in a separate process, which takes a second or more to start. So for a run with ``once``, the driver plans
+instead. The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same
+windows. The pipeline's progress comes only from the commit log, whatever the checkpoint says.
 
 Spark imports this module in each process that it starts for a stream. Processes that do not plan need no other module
 of pipelines.
@@ -103,7 +103,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._plan().next(start)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Let this run end at the records that are present now."""
+        """Make this run end at the records that are present now."""
         if self._given is None:
             with one_sentence():
                 self._plan().fix()
@@ -121,7 +121,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield pa.RecordBatch.from_pydict({TASK: pa.array(tasks, pa.binary())})
 
     def commit(self, end: Json) -> None:
-        """Do nothing: the commit log has the progress."""
+        """Do nothing, because the commit log records the progress."""
 
     def stop(self) -> None:
         """Release all resources."""
@@ -141,7 +141,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 Json = dict[str, Any]
 
 _MOST_CHARACTERS: Final = 340 << 10
-"""Maximum size of a plan, which is passed through the JVM as an option."""
+"""Maximum characters of a plan, because it is passed to Spark's JVM as an option."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,8 @@ class PushdownBatchReader(BatchReader):
     """A batch reader that skips data which Spark's filters exclude. Spark still checks every row.
 
     This is a separate class, because Spark rejects readers with ``pushFilters`` if its configuration forbids pushdown.
-    Users must enable pushdown by an option, because it has a pitfall: Spark reuses the tasks for a DataFrame's last
-    filters in later queries of the same DataFrame.
+    Users must enable pushdown by an option, because it may give wrong results: Spark caches the tasks for a DataFrame's
+    last filters, and reuses them in other queries of the same DataFrame.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name

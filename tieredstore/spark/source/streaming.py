@@ -1,7 +1,7 @@
 """The stream reader: finds the logs' ends at each trigger, chooses what to read, and handles data loss.
 
-Separate from ``data_source``, its only importer, because Spark imports ``data_source`` whenever it searches for data
-sources.
+Separate from ``data_source``, the only importer of this module, because Spark imports ``data_source`` whenever it
+searches for data sources.
 
 A stream's offset in a checkpoint is JSON. The topic ids reveal a re-created topic. The leader epochs of the last
 records read reveal that a new leader has truncated a log::
@@ -307,7 +307,7 @@ def _derived_ids(logs: Mapping[TopicPartition, LogBounds]) -> dict[str, Uuid | N
 
 
 def _agree(one: Uuid, other: Uuid, derived: Uuid | None) -> bool:
-    """Return True if two ids may be of the same topic."""
+    """Return True if two topic ids may belong to the same topic."""
     return not TopicId.of(one, derived).contradicts(TopicId.of(other, derived))
 
 
@@ -373,7 +373,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffsets.at(begins, snapshot.logs).as_initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return a placeholder for the limits in the options; Spark passes it to ``latestOffset``."""
+        """Return a placeholder, which Spark passes to ``latestOffset``. The limits themselves are in the options."""
         return self._limits.as_read_limit()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802

@@ -132,7 +132,7 @@ def _in_proportion(waiting: Mapping[TopicPartition, int], limit: int) -> dict[To
 class TriggerDelay:
     """Makes a trigger wait until there are ``min_offsets``, but at most ``max_delay_ms`` after the trigger before it.
 
-    The first trigger with something to read does not wait. ``clock`` returns monotonic seconds. Not thread-safe.
+    The first trigger that has offsets to read does not wait. ``clock`` returns monotonic seconds. Not thread-safe.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

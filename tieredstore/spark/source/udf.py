@@ -352,7 +352,7 @@ def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str =
 def key_of_path(path: str | None, prefix: str = "") -> ObjectKey:
     """Parse a path ``<topic>-<topicId>/<partition>/<start offset>-<segmentId>``, with or without a suffix.
 
-    The path may be a whole object key, which begins with the store's key prefix.
+    ``path`` may also be a whole object key, which begins with the store's key prefix.
     """
     parts = (path or "").split("/")
     if len(parts) > _PATH_PARTS:
@@ -403,7 +403,7 @@ class StoredSegments:
                     yield shape.convert(records, where.topic, where.partition)
 
     def read(self, key: ObjectKey) -> PartitionRead:
-        """Read one segment. Raise SegmentNotFoundError if it has no manifest.
+        """Read one segment. Raise SegmentNotFoundError if the store has no manifest of the segment.
 
         With ``read_committed``, reading ends at the first open transaction, as a Kafka consumer stops there. Raises
         ConfigError for a segment with offsets of an abandoned leader epoch, because the outcome of its transactions is
