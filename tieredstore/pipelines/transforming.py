@@ -1,4 +1,4 @@
-"""Transformers: user code that changes or drops records before they are filed."""
+"""Transformers: user code that changes or drops records before a parser chooses their directories."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ REFUSED: Final[Mapping[str, str]] = {
 """Properties of Secor that a pipeline refuses, each with an alternative. A name that ends in a dot is a prefix."""
 
 HONOURED: Final = "a property of Secor's"
-"""Mark in a setting's annotation that Secor has a property of the same name."""
+"""Mark in a setting's annotation, which says that Secor has a property of the same name."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
 """Patterns of further property names of Secor that have the same effect here."""

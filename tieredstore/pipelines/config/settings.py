@@ -89,7 +89,8 @@ class PipelineSettings(SettingsGroup):
     parsers: tuple[SettingsGroup, ...] = tuple(group() for group in parser_settings())
     """Groups of settings for single parsers, declared in ``parser_table``."""
     schemas: str = ""
-    """Digest of the schema files. It is part of the settings' fingerprint, but not a property."""
+    """Digest of the schema files. The digest is part of the settings' fingerprint, but no property of the settings
+    file."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", matcher(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"))] = Field(
         alias="pipeline.name", description="Name of the pipeline, and of its commit log in the output."

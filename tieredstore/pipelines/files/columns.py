@@ -60,7 +60,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
-        """Return a writer of rows with the column that ``decode`` returned."""
+        """Return a writer of rows that have the column returned by ``decode``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ _NOTHING: Final = {"type": "record", "name": "Nothing", "fields": list[Any]()}
 
 
 class _UnitedFile(FileWriter):
-    """Collects the rows of a file in a temporary file until all schemas are known."""
+    """Writer that collects the rows of a file in a temporary file until all schemas are known."""
 
     def __init__(self, file: BinaryIO, inner: Format, lookup: SchemaLookup, local_path: str | None) -> None:
         self._file, self._inner, self._lookup = file, inner, lookup
@@ -369,8 +369,8 @@ def frame_function(name: str) -> Callable[[Any], Any]:
 
 
 def as_records(rows: pa.RecordBatch) -> Any:
-    """Return rows of Spark with Kafka's columns cast to their types in ENVELOPE. Raise InvalidValueError for other
-    rows.
+    """Return rows of Spark with the columns of a Kafka record cast to their types in ENVELOPE. Raise InvalidValueError
+    for other rows.
     """
     check_columns(rows.schema)
     kept = [rows.column(field.name).cast(field.type) for field in ENVELOPE]

@@ -59,8 +59,8 @@ class FileBody(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise the store's error, if any. Writes do not raise it, because some file writers cannot be closed after an
-        error.
+        """Raise the error of the store, if there was one. ``write`` does not raise this error, because some file
+        writers cannot be closed after an error.
         """
 
     @abstractmethod
@@ -73,7 +73,7 @@ class FileBody(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Abandon the body without waiting. Later writes do nothing."""
+        """Stop the upload of the body without waiting. Later writes do nothing."""
 
     @abstractmethod
     def leftover(self, *, waits: bool) -> Prepared | None:
@@ -306,7 +306,8 @@ class _AbandonedError(Exception):
 
 
 class _Stream:
-    """Passes bytes in buffers to a thread that uploads them. While all buffers are full, ``write`` waits."""
+    """Stream that passes bytes in buffers to a thread, which uploads them. While all buffers are full, ``write``
+    waits."""
 
     def __init__(self, key: str, prepare: Prepare, pool: ThreadPool, memory: Memory) -> None:
         self._key, self._memory = key, memory

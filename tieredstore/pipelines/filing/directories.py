@@ -45,7 +45,8 @@ class TimeDirectories:
 
     @property
     def last_ms(self) -> int:
-        """The end of the year 9999, in UTC or in the pipeline's zone: the earlier of the two."""
+        """The latest time that has a directory: the end of the year 9999, in UTC or in the pipeline's time zone,
+        whichever is earlier."""
         return _last_ms(self.zone)
 
     def second_of(self, timestamp_ms: int) -> int | None:

@@ -1,5 +1,5 @@
 """MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), for keys of Secor's SequenceFiles and for
-values that its ``MessagePackParser`` reads. A value is decoded in memory as a whole.
+values that Secor's ``MessagePackParser`` reads. A value is decoded in memory as a whole.
 """
 
 from __future__ import annotations

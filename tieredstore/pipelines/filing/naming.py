@@ -49,7 +49,7 @@ class Naming:
     generation: int
     extension: str
     redriven: int = 0
-    """How often quarantined messages were parsed again before these files were written."""
+    """Number of times that quarantined messages were parsed again before these files were written."""
     by_window: bool = False
     """True if the first file of an offset window in each directory has the window's first offset in its name, as in
     Secor.
@@ -72,7 +72,7 @@ class Naming:
     def data_key(self, topic: str, directory: str, partition: int, offset: int) -> str:
         """Return the key of a data file. ``offset`` comes from :meth:`offset_in_name`.
 
-        Raises ConfigError if the topic has the name of OWN_FOLDER.
+        Raises ConfigError if the topic is named like OWN_FOLDER, the folder for commit logs.
         """
         if topic == OWN_FOLDER:
             raise ConfigError(
@@ -165,7 +165,8 @@ class Places:
         return None
 
     def inner(self, key: str) -> str | None:
-        """Return the part ``<topic>/<directories>/<name>`` of a key; None for a key outside all roots."""
+        """Return the part ``<topic>/<directories>/<name>`` of an object key, or None for a key outside all roots (key
+        prefixes)."""
         rest = self._without_hash(key)
         if self.hashed and rest == key:
             return None

@@ -62,8 +62,8 @@ class Time(ABC):
     """Finds the time of each message in its value. Frozen and picklable."""
 
     def for_topic(self, topic: str) -> Time:  # noqa: ARG002  for those that know schemas of topics
-        """Return this object with a topic's schema. Raise ConfigError if the settings do not describe the topic's
-        values.
+        """Return this object, extended by a topic's schema. Raise ConfigError if the settings do not describe the
+        topic's values.
         """
         return self
 
@@ -141,7 +141,7 @@ class EpochTime(_TimeInField):
     """A time since the epoch in a field, in s, ms, us or ns."""
 
     is_strict: bool = False
-    """True if a text must be a whole number without anything else."""
+    """True if a text counts as a time only if it is nothing but a whole number."""
 
     def quick(self, values: Any) -> Any:
         """Return the times that are whole numbers in JSON, see :func:`json_times`."""

@@ -302,11 +302,11 @@ class CommitLog:
         self.root, self.pipeline, self.generation = root, pipeline, generation
         self.folder: str = own_folder(root, pipeline, generation)
         self.writer: str = uuid.uuid4().hex
-        """Random id of this object, stored in each entry that it writes."""
+        """Random id of this CommitLog object. Each entry that it writes contains the id."""
         self.state = LogState()
 
     def of_generation(self, generation: int) -> CommitLog:
-        """Return the unread log of another generation of the same pipeline."""
+        """Return the log of another generation of the same pipeline. No entry of it has been read yet."""
         return CommitLog(self.store, self.root, self.pipeline, generation)
 
     @property

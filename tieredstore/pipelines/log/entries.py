@@ -18,7 +18,7 @@ EntryKind: TypeAlias = Literal[
     "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop",
     "backfill", "replacing", "replaced",
 ]  # fmt: skip
-"""Kinds of entries. Only :func:`effects` may distinguish them."""
+"""Kinds of log entries. Only the function :func:`effects` may distinguish them."""
 
 Number: TypeAlias = Annotated[int, Field(ge=-1, le=MAX_INT64)]
 _Offset: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT64)]
@@ -203,7 +203,8 @@ class Effects:
     publishes: bool = False
     """True if the driver must publish files or write ``_SUCCESS`` marks before it commits another entry."""
     settles: bool = False
-    """True if the entry records that everything before it is published and the latest backfill is complete."""
+    """True if the entry records that the files of all earlier entries are published and that the latest backfill is
+    complete."""
     withholds: Sequence[str] | None = None
     """Directories that must have no ``_SUCCESS`` while the generation ``other`` replaces files; None if the entry
     changes nothing here."""

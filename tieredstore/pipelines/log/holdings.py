@@ -260,7 +260,7 @@ class Family:
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
         """Return the first part of an offset window that a generation still holds, and the number of that generation.
 
-        Generations in ``but`` are skipped. Dropped generations hold nothing.
+        Generations in ``but`` are skipped. Dropped generations hold no offset windows.
         """
         logs = [log for log in (self._log, *self._read_others().values()) if log.generation not in but]
         pieces = sorted(

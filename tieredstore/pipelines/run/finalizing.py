@@ -78,7 +78,8 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
 
 
 class Finalizer:
-    """Finds directories of a generation whose period is over, and writes their ``_SUCCESS``. Not thread-safe.
+    """Finds directories of a past period in a generation (a version of the output), and writes their ``_SUCCESS``. Not
+    thread-safe.
 
     | directory | meaning | what ends it, with the next state |
     |---|---|---|
@@ -131,7 +132,8 @@ class Finalizer:
         return sorted(late)
 
     def write(self, entry: Entry) -> None:
-        """Write or rewrite ``_SUCCESS`` for an entry; safe to repeat. Raise FencedError if another driver is running.
+        """Write or rewrite the ``_SUCCESS`` objects that a log entry requires. The call may be repeated. Raise
+        FencedError if another driver is running.
 
         Empty directories are skipped, and so are directories whose files are being replaced.
         """

@@ -63,7 +63,7 @@ class Generation:
         return (statement.pipeline, statement.generation) == (self.own.name, self.number)
 
     def refuse_ended(self) -> None:
-        """Raise ConfigError if the log, as last read, is sealed or dropped."""
+        """Raise ConfigError if the commit log was sealed or dropped when it was last read."""
         state = self.log.state
         if state.life is Life.DROPPED:
             raise ConfigError(f"generation {self.number} was dropped: set another secor.generation")
@@ -74,13 +74,12 @@ class Generation:
 
     @property
     def claim_keys(self) -> list[str]:
-        """Keys of the claim objects, one below each root."""
+        """Keys of the claim objects, which record the pipeline that owns the output. There is one below each root (key
+        prefix)."""
         return [f"{root}{OWN_FOLDER}/generations/{self.number}.json" for root in self.naming.places.roots]
 
     def claim(self) -> None:
-        """Claim the generation for this pipeline, or confirm the claim. Raise ConfigError if another pipeline
-        owns it.
-        """
+        """Record that this pipeline owns the generation. Raise ConfigError if another pipeline already owns it."""
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
             # A pipeline may have two roots. In the root without the commit log, the claim names the root that has the
             # log.
@@ -136,5 +135,5 @@ class Generation:
 
 
 def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
-    """Return the unread log of a pipeline's generation."""
+    """Return the commit log of a pipeline's generation. No entry of it has been read yet."""
     return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)

@@ -314,7 +314,7 @@ class _ConflictError(StoreUnavailableError):
 
 
 def table_of(pipeline: Pipeline) -> IcebergTable | None:
-    """Return the table of the settings, or None if they name none."""
+    """Return the Iceberg table that the settings name, or None if they name none."""
     if pipeline.own.table.kind == "none":
         return None
     own = pipeline.own

@@ -107,8 +107,8 @@ class Planner:
         return windows
 
     def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
-        """Return the splits of bucket and broker to read for an offset window. Raise DataLossError if the window is
-        no longer readable.
+        """Return the splits (parts of segments or of the broker's log) to read for an offset window. Raise
+        DataLossError if the window is no longer readable.
         """
         log_of(snapshot, window)
         if window.is_mark:
@@ -117,7 +117,8 @@ class Planner:
         return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
     def mark_firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
-        """Return marks of partitions that have records but no commits, if partitions begin at their first record."""
+        """Return marks (empty windows) for partitions that have records but no commits, if partitions begin at their
+        first record."""
         if self.starting != "earliest":
             return []
         new = (log for where, log in snapshot.logs.items() if where not in positions)

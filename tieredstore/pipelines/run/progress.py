@@ -123,8 +123,8 @@ _LAST_S: Final = 10.0
 
 
 class GroupProgress:
-    """Commits published offsets to a consumer group, so that its lag shows the backlog. It uses a thread, so that the
-    pipeline never waits.
+    """Commits published offsets to a consumer group, so that its lag shows the backlog. A thread commits them, so that
+    the pipeline never waits.
 
     If the broker is unavailable or refuses the commit, the thread logs a warning and retries. Only one thread may call
     :meth:`note`.

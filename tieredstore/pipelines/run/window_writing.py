@@ -72,7 +72,7 @@ class ReadUpTo:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An offset window whose records are lost or corrupt from the offset ``reached`` on."""
+    """Result of an offset window whose records are lost or corrupt from the offset ``reached`` on."""
 
     window: Window
     reached: int
@@ -115,7 +115,7 @@ def write_window(
 
 
 def mark_windows(windows: Sequence[Window]) -> list[Written]:
-    """Return empty offset windows in the form that a driver commits."""
+    """Return ``windows``, which are empty, in the form that a driver commits."""
     return [(one.without_records(), {}) for one in windows]
 
 
@@ -174,8 +174,8 @@ def keep_readable(
 
 
 def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
-    """Discard prepared files (uploaded, not yet visible). Files that remain are left to ``gc`` and the bucket's
-    lifecycle rule.
+    """Discard prepared files (uploaded, not yet visible). If some files remain, ``gc`` or the bucket's lifecycle rule
+    deletes them.
     """
     for file in files:
         try:
