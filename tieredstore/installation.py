@@ -32,7 +32,7 @@ PACKAGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """A context manager for imports that need the packages of an extra.
+    """A context manager for imports that need the packages of an extra (optional dependencies).
 
     If the block imports a missing package of the extra, raise ConfigError, which names the package and the command that
     adds the extra. If another module is missing, the installation is faulty: its ModuleNotFoundError stays unchanged.

@@ -152,7 +152,7 @@ class SchemaRegistry:
         return schema
 
     def latest(self, subject: str) -> AvroSchema:
-        """Return a subject's latest schema. The subject of the values of ``orders`` is ``orders-value``."""
+        """Return a subject's latest schema. Values of the topic ``orders`` have the subject ``orders-value``."""
         return self._schema(f"/subjects/{quote(subject, safe='')}/versions/latest", f"the subject {excerpt(subject)}")
 
     def ask(

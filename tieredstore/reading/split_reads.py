@@ -220,7 +220,7 @@ class StoredRead:
         self.position = max(self.position, self._window[1])
 
     def take_lost(self) -> list[LostOffsets]:
-        """Return the accepted losses before ``position`` since the last call."""
+        """Return the losses before ``position`` that the query's policy has accepted since the last call."""
         lost, self._lost = self._lost, []
         return lost
 

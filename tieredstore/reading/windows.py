@@ -73,7 +73,8 @@ def with_offsets(places: Places, partitions: Collection[TopicPartition]) -> froz
 
 @dataclass(frozen=True, slots=True)
 class PlaceLookup:
-    """Finds places as offsets in the logs of a snapshot. Looking up a time or the last records takes requests."""
+    """Finds the offsets of places (such as a time) in the logs of a snapshot. Looking up a time or the last records
+    takes requests."""
 
     snapshot: LogSnapshot
     query: LogQuery

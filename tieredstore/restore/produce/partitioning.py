@@ -26,7 +26,7 @@ _POSITIVE: Final = 0x7FFFFFFF
 
 
 def murmur2(key: bytes) -> int:
-    """Return the hash of a key that Java's clients use, as a positive number (``Utils.toPositive``)."""
+    """Return a key's hash as Java's clients compute it, as a positive number (``Utils.toPositive``)."""
     length = len(key)
     hashed = _SEED ^ length
     for word in struct.unpack(f"<{length // 4}I", key[: length // 4 * 4]):
