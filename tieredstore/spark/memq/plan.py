@@ -87,7 +87,7 @@ def batches_from(
 
 
 def plan_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
-    """Return the batches that a batch query reads. This call resolves offsets and times."""
+    """Return the batches that a batch query reads. To find them, this call turns times in the options into offsets."""
     topics = topics_of(options.store)
     if options.by_listing:
         return list_batches(topics, options)

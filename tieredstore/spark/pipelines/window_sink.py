@@ -172,7 +172,8 @@ class WindowSink:
                 raise
 
     def write_ahead(self, tasks: Sequence[WindowTask], group: str) -> None:
-        """Begin to write the offset windows of Spark's first batch, in jobs of the query's job group ``group``."""
+        """Begin to write the offset windows of the first batch while Spark is starting, in jobs of the query's job
+        group ``group``."""
         if tasks and not tasks[0].window.is_mark and not self._jobs.is_framed:
             self._ahead = AheadBatch(self._spark, group, tasks, self._jobs.write, self.driver.store)
 

@@ -51,7 +51,8 @@ _Batches: TypeAlias = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class WindowTask:
-    """An offset window, and the splits of bucket and broker that have its records. Picklable."""
+    """An offset window (a range of a partition's offsets), and the splits of bucket and broker that contain its
+    records. Picklable."""
 
     window: Window
     splits: tuple[WindowSplit, ...]

@@ -39,7 +39,7 @@ OutOfRange: TypeAlias = Literal["fail", "null"]
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The columns of a source, and the decoder's names for them.
+    """The columns of a Spark source, and the names of the same columns in the decoder.
 
     ``of_batch`` names the columns that the caller adds with one value per batch, because the decoder does not provide
     them. If a query requests only these columns, the decoder reads the column ``counted``, so that rows can be counted.
@@ -171,7 +171,8 @@ class RowShape:
             ) from error
 
     def _repeat(self, name: str, value: str | int | None, count: int) -> pa.Array:
-        """Return a column of ``count`` equal values: a slice of one array, which grows with the largest batch."""
+        """Return a column of ``count`` equal values. It is a slice of a cached array, which grows with the largest
+        batch."""
         known, constants = self._constants.get(name, (None, None))
         if constants is None or known != value or len(constants) < count:
             constants = repeat_value(value, count, self.arrow_schema.field(name).type)
