@@ -78,7 +78,7 @@ class Transformed:
 
 @dataclass(frozen=True, slots=True)
 class Transforming:
-    """The transformer that the settings name as ``module:name``. Picklable."""
+    """Caller of the transformer that the settings name as ``module:name``. Picklable."""
 
     name: str
 

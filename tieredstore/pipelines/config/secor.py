@@ -1,4 +1,4 @@
-"""Secor's properties: which have their effect here, which have none, and which are refused."""
+"""Secor's properties: those that a pipeline uses, those that it ignores, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ HONOURED: Final = "a property of Secor's"
 """Mark in a setting's annotation, which says that Secor has a property of the same name."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
-"""Patterns of further property names of Secor that have the same effect here."""
+"""Patterns of further property names of Secor that a pipeline uses too."""
 
 ALSO_CALLED: Final[Mapping[str, str]] = {
     "secor.hive.prefix": "hive.table.prefix",

@@ -34,8 +34,8 @@ KAFKA_FIELD: Final = pa.field(KAFKA, pa.struct(_BESIDE_FIELDS))
 
 
 Taken = tuple[tuple[str, str], ...]
-"""Names that no column may have, because readers such as Hive derive a column from a directory ``dt=...``. Each name
-comes with its setting.
+"""Names that no column may have, because readers such as Hive derive a column from a directory ``dt=...``. Each name is
+paired with the setting that defines it.
 """
 
 

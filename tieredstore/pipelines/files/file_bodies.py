@@ -319,7 +319,7 @@ class _Stream:
         self._future.add_done_callback(lambda _: self._free.put(None))
 
     def write(self, data: Any) -> None:
-        """Append bytes. Raise the store's error as soon as it is known."""
+        """Append bytes. If the upload has failed, raise the store's error."""
         with memoryview(data) as given, given.cast("B") as view:
             start = 0
             while start < len(view):

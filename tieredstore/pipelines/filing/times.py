@@ -30,7 +30,8 @@ _OTHER_DATE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?
 
 
 class BadMessageError(ValueError):
-    """Raised for a message that cannot be filed. The text must not contain the message's content."""
+    """Raised for a message whose directory cannot be determined. The error's text must not contain the message's
+    content."""
 
 
 class Millis(int):
@@ -267,7 +268,8 @@ class DateTime(_TimeInField):
 
 
 def _full_year(text: str) -> int:
-    """Return the year that ``yy`` means: two digits mean 1950 to 2049; any other number is the year itself.
+    """Return the year for the text of a ``yy`` field: two digits mean 1950 to 2049; any other number is the year
+    itself.
 
     Java instead takes the range from 80 years before the current time to 20 years after it, so that the same message
     would get another directory in a later year.

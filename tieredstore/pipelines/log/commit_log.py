@@ -428,8 +428,8 @@ class CommitLog:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A committed change of the output's files or ``_SUCCESS`` marks. The store may not yet show all of the latest
-    change.
+    """A committed change of the output's files or ``_SUCCESS`` marks. The latest change may not yet be fully visible in
+    the store.
 
     ``kind`` ``drop`` deletes all files of the generation (a version of the output). ``directories`` depends on
     ``kind``:

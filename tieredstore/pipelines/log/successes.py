@@ -23,8 +23,8 @@ _ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One generation's statement in a ``_SUCCESS``: the directory's files and records, and the entry that completed
-    it.
+    """One generation's statement in a ``_SUCCESS``: the numbers of files and records in the directory, and the log
+    entry that marked the directory as complete.
     """
 
     pipeline: str

@@ -80,7 +80,7 @@ class Driver:
         return Driver(self.generation.with_number(number), self._writer)
 
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
-        """Take over the pipeline: read the log, append a ``begin`` entry, and publish what is committed.
+        """Take over the pipeline: read the log, append a ``begin`` entry, and publish the committed files.
 
         The entry records ``starts``, the first offsets of partitions that have no commits yet. Otherwise a later run
         would begin at the first offset that still exists by then, and not notice that earlier records were lost.
@@ -129,8 +129,8 @@ class Driver:
     def mark_published(self) -> None:
         """Record that all committed files are published, so that no later driver publishes them again.
 
-        This does nothing after a failure, or if the log already has this record. Only the last batch needs the record,
-        because each commit of a batch shows that earlier batches are published.
+        This does nothing after a failure, or if the log already records that everything is published. Only the last
+        batch needs the record, because each commit of a batch shows that earlier batches are published.
         """
         state = self.log.state
         # Append no ``published`` entry during a backfill, because it would end the backfill. Only the backfill command

@@ -44,8 +44,8 @@ _DECISIVE: Final = ("filing", "naming", "limits")
 
 
 def _check_names(pipeline: Pipeline) -> None:
-    """Raise ConfigError if a column of the files has the name of a directory level, because readers would silently see
-    only one of the two.
+    """Raise ConfigError if a column of the files has the name of a directory level such as ``dt=``. Readers would
+    silently show only one of the two values.
 
     If the user has chosen the directory's name by ``secor.offsets.prefix``, this only logs a warning.
     """

@@ -88,8 +88,8 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Commit the remaining offsets to the group, then close connections to the broker. The caller closes
-        ``parts``.
+        """Commit the remaining offsets to the consumer group of ``commit.to.group``, then close connections to the
+        broker. The caller closes ``parts``.
         """
         if self._group is not None:
             self._group.close()
@@ -113,7 +113,7 @@ class Runner:
 
     @property
     def finalizes(self) -> bool:
-        """True if the settings ask for ``_SUCCESS`` marks."""
+        """True if the settings request ``_SUCCESS`` objects, which mark directories as complete."""
         return self._own.finalize
 
     def finalize(self) -> list[Finished]:

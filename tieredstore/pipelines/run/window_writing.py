@@ -379,7 +379,7 @@ class _Ended:
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file being written, with a summary of its records."""
+    """A file that is being written, with a summary of its records."""
 
     kind: str
     body: FileBody
@@ -444,7 +444,7 @@ class Reached:
         self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, bool]]:
-        """Divide a batch into parts. Yield each part, with True if the open files must end after the part."""
+        """Divide a batch of records. Yield each part, with True if all open files must end after the part."""
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         start = 0

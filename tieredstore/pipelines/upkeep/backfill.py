@@ -363,8 +363,8 @@ class Replacement:
         return [entry for entry in self._since_announced() if entry.removed]
 
     def _take_over(self) -> None:
-        """Fence the driver of the replaced generation of the output and publish everything that it committed. A sealed
-        generation has no driver and is fully published.
+        """Fence the driver of the replaced generation of the output, and publish all files that it has committed. A
+        sealed generation has no driver and is fully published.
         """
         if self._log.state.life is not Life.SEALED:
             self._old.begin([])

@@ -172,7 +172,8 @@ def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced
 def losses_of(
     snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], query: LogQuery
 ) -> dict[TopicPartition, str]:
-    """Return a sentence for each partition whose next offsets are lost. The next run will fail with the same error."""
+    """Return a sentence for each partition whose next offsets are lost. The next run of the pipeline will fail with the
+    same sentence."""
     sentences: dict[TopicPartition, str] = {}
     losses = Losses(query)
     for where, progress in sorted(positions.items()):
