@@ -51,7 +51,7 @@ class AvroField:
 
 
 def _plain(content: object) -> object:
-    """Convert a date or time of an Avro logical type to milliseconds, because the type tells the unit."""
+    """Convert a date or time of an Avro logical type to milliseconds, because the type defines the unit."""
     if isinstance(content, datetime):
         moment = content if content.tzinfo else content.replace(tzinfo=UTC)
         return Millis(millis_of(moment))

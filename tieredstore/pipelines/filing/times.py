@@ -142,7 +142,7 @@ class EpochTime(_TimeInField):
     """A time since the epoch in a field, in s, ms, us or ns."""
 
     is_strict: bool = False
-    """True if a text counts as a time only if it is nothing but a whole number."""
+    """True if only a whole number without other characters counts as a time."""
 
     def quick(self, values: Any) -> Any:
         """Return the times that are whole numbers in JSON, see :func:`json_times`."""

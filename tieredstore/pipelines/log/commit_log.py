@@ -1,5 +1,5 @@
-"""Commit log of a pipeline: numbered objects in the output store, each created only if absent. Records count as written
-only if the log says so.
+"""Commit log of a pipeline: numbered objects in the output store, each created only if absent. Only records in files
+that the log names count as written.
 """
 
 from __future__ import annotations

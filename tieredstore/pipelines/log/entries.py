@@ -165,7 +165,7 @@ class Entry:
         for window in content["windows"]:
             if window["leader_epoch"] < 0:
                 del window["leader_epoch"]
-        # Leave these three fields out if they are empty, as they are in most entries.
+        # Leave these three fields out if they are empty, because most entries do not have them.
         for name, nothing in (("removed", ()), ("directories", ()), ("other", -1)):
             if content[name] == nothing:
                 del content[name]
@@ -195,7 +195,8 @@ class Effects:
     """Offset windows whose quarantined messages were parsed again. The new files with these messages belong to this
     generation."""
     jumps: Sequence[WrittenWindow] = ()
-    """Planned offset windows of a backfill. Each partition is to be written from the ``start`` of its window on."""
+    """Planned offset windows of a backfill. The next window of a partition must begin at the ``start`` of its planned
+    window."""
     gives: Sequence[WrittenWindow] = ()
     """Offset windows that the generation ``other`` has replaced. This generation's files of these windows are
     deleted.
@@ -213,7 +214,7 @@ class Effects:
     neighbour: int = -1
     """The generation before this generation, or the generation that continues it; -1 if the entry changes neither."""
     ends: Literal["", "seal", "drop"] = ""
-    """The way in which the entry ends the log, ``seal`` or ``drop``; empty if the log goes on."""
+    """The way in which the entry ends the log, ``seal`` or ``drop``; empty if the entry does not end it."""
 
     @property
     def adds(self) -> Sequence[WrittenWindow]:

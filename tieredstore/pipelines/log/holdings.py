@@ -243,7 +243,8 @@ class Family:
         return chain
 
     def find_redriven(self) -> list[Entry]:
-        """Return the entries by which later generations of the output filed quarantined messages, in order.
+        """Return, in order, the log entries of later generations of the output that moved quarantined messages into
+        files.
 
         The caller can tell from an entry's offsets which messages this generation had quarantined. Entries of dropped
         generations have no offset windows, because their files are deleted.

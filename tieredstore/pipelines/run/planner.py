@@ -61,7 +61,7 @@ class Planner:
         self._logs.close()
 
     def snapshot(self) -> LogSnapshot:
-        """Return the logs that the pipeline reads, as they were at most one listing interval ago."""
+        """Return the logs that the pipeline reads. The result is at most one listing interval old."""
         return self._logs.current()
 
     def snapshot_reaching(self, ends: Mapping[TopicPartition, int]) -> LogSnapshot:

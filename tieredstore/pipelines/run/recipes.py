@@ -1,5 +1,5 @@
-"""What follows from a pipeline's settings: the recipe for its files, the files' names, and a fingerprint of the
-settings that change files.
+"""Recipe for a pipeline's files, the files' names, and a fingerprint of the settings that change files. All of them are
+derived from the settings.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def redrive_file(store: ObjectStore, recipe: Recipe, window: Window, key: str) -
 
 
 def _records(file: BinaryIO, key: str) -> Iterator[pa.RecordBatch]:
-    """Yield the records in a quarantine file as they were in Kafka."""
+    """Yield the records in a quarantine file with the columns that Kafka's records have."""
     try:
         for batch in pq.ParquetFile(file).iter_batches():
             columns = [batch.column(name) for name in _NEEDED]

@@ -198,7 +198,7 @@ class Runner:
         check_topics(self._planner.query, snapshot, self._parts.source, written)
 
     def look(self) -> LogSnapshot:
-        """Return the logs as they were at most one listing interval ago. Writes nothing."""
+        """Return the logs that the pipeline reads. The result is at most one listing interval old. Writes nothing."""
         return self._planner.snapshot()
 
     def begin(self) -> LogSnapshot:

@@ -135,8 +135,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
 def with_first_timestamps(
     rows: Iterable[PartitionStatus], source: SegmentSource, snapshot: LogSnapshot, query: LogQuery
 ) -> Iterator[PartitionStatus]:
-    """Yield all rows. For a partition with records of which none is written, read the first record and add its
-    timestamp.
+    """Yield all rows. If a partition has records but none is written, read the first record and add its timestamp.
 
     If the record cannot be read, its timestamp stays unknown, because the pipeline itself reports that error.
     """
