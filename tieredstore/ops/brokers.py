@@ -98,7 +98,7 @@ class BrokersSegments:
                 (*segment_key(metadata.remote_log_segment_id), *values),
             )
         elif isinstance(record, SegmentUpdate):
-            # Never set a segment back to an earlier state: the topic may repeat records.
+            # Never set a segment back to an earlier state, because the topic may contain a record twice.
             self.database.execute(_MOVE_ON, (record.state.value, *segment_key(record.segment_id)))
         else:
             # Count all segments of a deleted partition as deleted: its topic id is never used again.
@@ -116,12 +116,13 @@ class BrokersSegments:
 
 
 class BrokersView(Closing):
-    """The brokers' metadata records, for tools that delete segments. A segment's record is looked up after the segment
+    """The brokers' metadata records, for tools that delete segments. Look up a segment's record only after the segment
     was seen in the store. The caller closes the view.
 
     A broker writes a segment's record before it uploads the segment. So if the topic has no record after the manifest
-    was seen, no broker owns the segment. Records read before that moment prove nothing. Raise CorruptDataError for an
-    unreadable record, because then it is unknown which segments the brokers list.
+    was seen, no broker owns the segment. If the topic was read before the manifest was seen, a missing record proves
+    nothing. Raise CorruptDataError for an unreadable record, because then it is unknown which segments the brokers
+    list.
     """
 
     def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]]) -> None:
@@ -167,7 +168,7 @@ def segment_key(segment_id: RemoteLogSegmentId) -> tuple[str, bytes, int, bytes]
 
 @contextlib.contextmanager
 def open_brokers(client: Mapping[str, str] | None) -> Generator[BrokersView | None]:
-    """Open the view of the brokers that the properties ``client`` name; None without properties."""
+    """Open a view of the cluster that the client properties ``client`` name; yield None without properties."""
     if client is None:
         yield None
         return

@@ -12,7 +12,7 @@ from tieredstore.format.keys import Suffix
 
 
 class ObjectDamage(enum.Enum):
-    """A fault of an object that a listing shows, if the manifest is valid."""
+    """A fault of an object that can be seen from a listing and a valid manifest."""
 
     MISSING = "missing"
     WRONG_SIZE = "wrong_size"

@@ -45,7 +45,7 @@ class ListedSegment:
 
     @property
     def max_timestamp_ms(self) -> int | None:
-        """The greatest timestamp of its records, if known."""
+        """The greatest timestamp of the segment's records, if known."""
         time_ms = -1 if self.stored is None else self.stored.metadata.max_timestamp_ms
         return None if time_ms < 0 else time_ms
 
@@ -102,9 +102,10 @@ def within(
 ) -> Iterator[ListedSegment]:
     """Yield the listed segments that may have records from ``start`` up to ``stop``, in offset order.
 
-    As in Kafka, a time stands for the first record at or after it. That record is in the first segment with a greatest
-    timestamp at or after the time. Segments with unknown ends are included if they may be within the window. At the
-    end, raise ConfigError if ``start`` is an offset beyond the ends of all partitions, unless ``check_start`` is False.
+    As in Kafka, a time stands for the first record at or after it. The first segment whose greatest timestamp is not
+    before the time contains that record. Segments with unknown ends are included if they may have records in the
+    window. At the end, raise ConfigError if ``start`` is an offset beyond the ends of all partitions, unless
+    ``check_start`` is False.
     """
     ends: dict[str, int] = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):

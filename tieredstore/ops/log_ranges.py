@@ -27,8 +27,8 @@ def range_of_slice(bounds: slice, size: int) -> ByteRange:
 def read_sizes(inside: ByteRange, chunk_size: int) -> Iterator[int]:
     """Yield the size of each read. A read ends at a chunk boundary or at the end of the range.
 
-    So whole chunks are decoded in parallel, and no chunk is decoded twice. A read has at most 64 MiB, or one larger
-    chunk.
+    Reads end at chunk boundaries so that no chunk is decoded twice. A read has at most 64 MiB, or one chunk if that is
+    larger.
     """
     step = _step(chunk_size)
     position = inside.start

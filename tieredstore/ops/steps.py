@@ -18,12 +18,12 @@ ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
 class Outcome(enum.StrEnum):
-    """What happened to an item; in a dry run, what would happen."""
+    """The result for one item; in a dry run, the result that a real run would have."""
 
     # Outcomes of items that were changed.
     ADDED = "added"
     ADOPTED = "adopted"
-    """An orphan batch: readers are now notified of it."""
+    """A batch that no notification named now has a notification, so that readers find it."""
     COPIED = "copied"
     """The item is in the target, and was verified."""
     DELETED = "deleted"

@@ -1,12 +1,11 @@
 """Copies segments to another store or prefix, without a broker. The source is only read.
 
-The three objects of an unchanged segment are copied under the same keys. All concurrent copies write the same bytes
-under these keys, so a later copy can continue an earlier one. After a failure these objects are not deleted, because
-another process may rely on them. A transcoded segment gets a new id: no two encryptions of a segment have the same
-bytes.
+The three objects of an unchanged segment are copied under the same keys. The bytes under these keys are always the
+same, so a later copy can continue an earlier one. After a failure these objects are not deleted, because another
+process may rely on them. A transcoded segment gets a new id: no two encryptions of a segment have the same bytes.
 
-A garbage collection deletes old objects without a manifest. So a copy continues from the objects of an earlier run only
-while they are young; the attempt's age is then counted from the oldest of them. A segment with older leftovers cannot
+A garbage collection deletes old objects without a manifest. So a copy reuses the objects of an earlier run only while
+they are young. The age of the copy then counts from the oldest of these objects. A segment with older leftovers cannot
 be copied until a garbage collection has deleted the leftovers.
 """
 
@@ -64,8 +63,8 @@ if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
 
 _LOOKS: Final = 1 + len(Suffix)
-"""The maximum number of attempts while another process copies the same segment: the first, and one after each object
-that appears.
+"""The maximum number of attempts to copy a segment that another process copies too: the first attempt, and one after
+each object that the other process writes.
 """
 
 _DATA: Final = (Suffix.LOG, Suffix.INDEXES)
@@ -77,8 +76,8 @@ class LeftAloneError(StoreUnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class VerbatimSegment:
-    """A segment of the source. ``raw`` is its manifest's text. ``way`` tells if the copy's manifest is unchanged or
-    rewrapped.
+    """A segment of the source. ``raw`` is its manifest's text. ``way`` tells if the copy's manifest is unchanged, or if
+    another key pair wraps its data key.
     """
 
     stored: StoredSegment
@@ -282,7 +281,7 @@ class VerbatimCopies:
 
 
 def _check(age: AttemptAge) -> None:
-    """Raise LeftAloneError if the attempt, counted from the oldest object that it completes, is too old to commit."""
+    """Raise LeftAloneError if the oldest object of this copy is too old for the copy to be committed."""
     try:
         age.check()
     except StoreUnavailableError as error:
@@ -304,7 +303,7 @@ OF_ONE_SEGMENT: Final = (
     SegmentAlreadyExistsError,
     LeftAloneError,
 )
-"""Errors that concern only one segment: the others are still copied."""
+"""Errors that concern only one segment. After such an error, the copy continues with the next segment."""
 
 _ALL: Final = Scope()
 
@@ -314,8 +313,8 @@ class CopyStep(Step[SegmentObjects]):
     """The result of one segment of a copy.
 
     ``item`` is the source's segment. ``last_offset`` is inclusive, None if unknown. ``segment_id`` is the copy's id,
-    None without a copy. ``sent`` is the number of bytes written. In a dry run ``sent`` is the number of bytes to write;
-    for a transcoded segment, it is then the source's size. ``error`` is the reason of a failure.
+    None without a copy. ``sent`` is the number of bytes written. In a dry run, ``sent`` is the number of bytes to
+    write, or the source's size if the segment would be transcoded. ``error`` is the reason of a failure.
     """
 
     way: CopyWay | None = None
@@ -345,7 +344,8 @@ class BucketCopy:
     clock: Callable[[], float] = boot_clock_s
 
     def run(self, scope: Scope = _ALL) -> Iterator[CopyStep]:
-        """Yield a step for each segment in scope, in the order of the source's listing. Memory does not grow with them.
+        """Yield a step for each segment in scope, in the order of the source's listing. Memory does not grow with the
+        number of segments.
 
         Raise ConfigError if both buckets are the same place, or if the target's conditional writes are not atomic.
         Errors of a store end the run.
@@ -473,7 +473,8 @@ PART: Final = 8 << 20
 class ProvenStore(DelegatingStore):
     """Reads back and compares each object that it writes. If an object differs, deletes it and raises StoreError.
 
-    A manifest may come back with its data key wrapped differently: a key rotation may have replaced it meanwhile.
+    A manifest that is read back may have its data key wrapped differently, because a key rotation may have rewritten it
+    meanwhile.
     """
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
@@ -522,8 +523,8 @@ def parts_of(store: ObjectStore, key: str, size: int) -> Generator[bytes]:
 
 
 def ends_at(store: ObjectStore, key: str, size: int) -> bool:
-    """Return True if the object has no more than ``size`` bytes. This requests one byte beyond ``size``, because
-    ``head`` reads the whole file if the store is a folder.
+    """Return True if the object has no more than ``size`` bytes. The check requests one byte beyond ``size``; ``head``
+    would read the whole file if the store is a folder.
     """
     try:
         store.get(key, size, size + 1)

@@ -1,4 +1,4 @@
-"""What changes in segments that are copied between two buckets: everything in which the buckets' settings differ.
+"""Decides how segments change when they are copied to a bucket with other settings.
 
 A property in which the two buckets' settings agree is not changed, even in segments that were written with other
 settings. A ``Recoding`` decides about each segment, and a ``Transcoder`` writes those that change. Only ``copying``
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from tieredstore.transform.keyring import KeyRing
 
 _LEVEL: Final = 3
-"""The plugin's zstd level, for segments that are recompressed only because something else changes."""
+"""The zstd level of Aiven's plugin. It applies to segments that are recompressed only because another property
+changes."""
 
 
 class CopyWay(enum.StrEnum):

@@ -1,4 +1,4 @@
-"""Repairs damaged segments of a bucket from a good copy. The keys stay the same, because brokers know no others.
+"""Repairs damaged segments from a good copy. The keys stay the same, because brokers look for segments only there.
 
 This module is separate from ``copying``, which never overwrites an object. First every byte of both copies of a segment
 is verified. Then each object of the target that differs from the good copy is replaced, if its etag is unchanged; the
@@ -256,8 +256,8 @@ class _Repairing:
         """Return True if the manifest equals the good copy's. The data key may be wrapped by another pair that opens
         it.
 
-        Raise UnknownKeyError or WrongKeyError if the data key does not open, and the cause may be the manifest or the
-        target's key ring.
+        Raise UnknownKeyError or WrongKeyError if the data key does not open, and it is unclear if the manifest or the
+        target's key ring is wrong.
         """
         if raw == good.segment.raw:
             return True

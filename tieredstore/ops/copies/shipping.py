@@ -153,8 +153,8 @@ class Shipper:
             with self.around_upload(metadata):
                 copy = self.manager.copy_segment(metadata, log.files, on_progress=self._count_chunks(self.manager, log))
         finally:
-            # Also after a failure, the segment may have changed in the store: the manifest may be written although the
-            # store's answer was lost.
+            # Mark the segment as changed even after a failure: its manifest may have been written although the answer
+            # was lost.
             self.committed.changed(identity)
         return copied(
             segment_id=metadata.remote_log_segment_id.id,

@@ -1,8 +1,7 @@
 """The monthly cost of a bucket, and of keeping the same log on brokers' disks.
 
-A listing with manifests gives sums (:class:`CostSums`), which are facts. From these and a price file,
-:func:`monthly_cost` calculates amounts. A month has 30 days. A listing does not show how often data are read, so the
-price file says it.
+:func:`cost_sums` sums a listing with manifests, and :func:`monthly_cost` calculates amounts from the sums and a price
+file. A month has 30 days. A listing does not show how often data are read, so the price file says it.
 """
 
 from __future__ import annotations
@@ -93,7 +92,8 @@ class CostSums:
     """Facts about a topic or partition from which its cost is calculated.
 
     ``new`` are the segments added within 30 days. ``oldest_ms`` is the time of the oldest segment of all. ``undated``
-    segments have no timestamp, or a future timestamp. If a manifest is damaged, only the segment's stored bytes count.
+    is the number of segments without a timestamp or with a future timestamp. If a manifest is damaged, only the
+    segment's stored bytes count.
     """
 
     all: Usage = field(default_factory=Usage)
@@ -204,7 +204,7 @@ def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_
     # Leave out the newest part of the log, which the brokers hold anyway.
     replaced = max(0.0, sums.all.size - growth_size / MONTH_DAYS * prices.local_days)
     replicas = replaced * prices.replication_factor / GIB
-    # The probability that sender and receiver are in different zones, if replicas are spread evenly.
+    # This is the probability that sender and receiver are in different zones, if replicas are spread evenly.
     crossing = (prices.zones - 1) / prices.zones
     moved = replicas * prices.moved_per_month
     read = sums.all.size / GIB * direct_reads

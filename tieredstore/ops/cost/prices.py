@@ -71,7 +71,8 @@ class KafkaPrices(PriceGroup):
 
 @dataclass(frozen=True, slots=True)
 class Use(PriceGroup):
-    """``[use]``: how often stored data are read and listed, which no listing shows."""
+    """``[use]``: how often stored data are read and listed. The user must say it, because a bucket does not
+    record it."""
 
     direct_reads_per_month: float = number(
         "how often all of it is read in a month, from the bucket itself", default=0.0

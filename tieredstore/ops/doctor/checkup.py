@@ -1,7 +1,7 @@
 """The first checks after a failure: settings, keys, store and caches.
 
-If a check fails, the others go on, unless they depend on it. :func:`checked` writes only if asked to: a few objects
-below ``!tieredstore/doctor/``, which it deletes again.
+If a check fails, the checks that do not depend on it are still made. :func:`checked` writes only if asked to: a few
+objects below ``!tieredstore/doctor/``, which it deletes again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ _ROUNDS: Final = 3
 
 
 def racing(store: ObjectStore, place: str) -> Iterator[str]:
-    """Test the store's conditional writes; yield a sentence for each fault. Objects below ``place`` are left there."""
+    """Test the store's conditional writes; yield a sentence for each fault. The test leaves its objects below
+    ``place``."""
     taken = f"{place}/taken"
     store.put(taken, b"first")
     if _wins(partial(store.put, taken, b"second", if_absent=True)) or store.get(taken) != b"first":
@@ -104,9 +105,9 @@ def _wins(write: Callable[[], object]) -> bool:
 _PROBE_BYTES: Final = 1024
 _TRIES: Final = 5
 _SKEW_MS: Final = 5_000
-"""A larger skew is reported, because ages of uploads and objects are compared with the store's time."""
+"""The greatest clock skew that is not reported. A larger skew falsifies the ages of uploads and objects."""
 _REFUSED_SKEW_MS: Final = 15 * 60_000
-"""S3 refuses signed requests with a larger skew."""
+"""The greatest clock skew with which S3 accepts signed requests."""
 _MOST_LOOKED_AT: Final = 1000
 _LITTLE_DISK: Final = 0.05
 
@@ -203,7 +204,8 @@ def _reads(version: int) -> str:
 
 
 def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, StateKind, int | None]:
-    """Return an object's version, 0 if it has none; None if it has just been deleted, or is another tool's."""
+    """Return an object's version, 0 without a version; None if the object was just deleted or belongs to another
+    tool."""
     store, info, kind = found
     most = CATALOG_HEAD_BYTES if kind is CATALOG else HEAD_BYTES
     try:
@@ -279,7 +281,7 @@ def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
         for place in others:
             named = f"{place.prefix!r} of {place.store.identity}"
             for check in guarded("store", partial(_of_place, place, write=write)):
-                # With several buckets, the sentence must say which bucket it is about.
+                # If there are several buckets, the check's text must name its bucket.
                 is_named = place.store.identity in check.detail
                 yield check if is_named else replace(check, detail=f"{named}: {check.detail}")
 

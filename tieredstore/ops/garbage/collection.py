@@ -1,11 +1,11 @@
 """Garbage collection: deletes the remains of broken copies and deletions, and segments that no reader will ever need.
 
-There are two kinds of garbage: objects of a segment without a manifest, and unfinished writes. Both look like a running
-copy; only their age distinguishes them from one. An attempt older than ``upload.max.age.ms`` never writes its manifest.
-So objects that are twice as old by the store's clock belong to no running attempt.
+There are two kinds of garbage: objects of a segment without a manifest, and unfinished writes. Both look like a copy
+that is still running; only their age shows that it is not. An attempt older than ``upload.max.age.ms`` never writes its
+manifest. So objects that are twice as old by the store's clock belong to no running attempt.
 
-If brokers can be asked, there is a third kind: segments that have a manifest, but that the brokers deleted or never
-finished copying.
+With access to the brokers, segments that have a manifest are garbage too if the brokers deleted them or never finished
+copying them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ safety margin.
 
 
 class Forgotten(enum.StrEnum):
-    """Why no broker will ever read a segment that has a manifest."""
+    """The reason why no broker will ever read a segment, although it has a manifest."""
 
     DELETED = "the brokers have deleted it"
     UNFINISHED = "the brokers never finished its copy"
@@ -103,9 +103,9 @@ class GarbageCollection:
     Only keys of segments under ``prefix`` count. Manifests and legal holds are checked again right before each
     deletion. If a run is stopped or killed, the next one deletes the rest.
 
-    With ``brokers``, segments that they have forgotten are garbage too. Segments that no broker's record ever named are
-    deleted only with ``unknown_too``; otherwise they are reported. Ages are taken at ``as_of_ms`` by the store's clock,
-    by default when the run begins.
+    With ``brokers``, segments that the brokers no longer need are garbage too. Segments that no broker's record ever
+    named are deleted only with ``unknown_too``; otherwise they are reported. Ages are taken at ``as_of_ms`` by the
+    store's clock, by default when the run begins.
     """
 
     store: ObjectStore
@@ -189,7 +189,7 @@ def find_garbage(
 ) -> Iterator[Garbage]:
     """Yield segments without a manifest, segments that the brokers have forgotten, and then unfinished writes.
 
-    Their age does not matter here. Skip topic names that Kafka does not allow: such objects belong to another program.
+    Garbage of any age is yielded. Skip topic names that Kafka does not allow: such objects belong to another program.
     """
     listed = list_in_scope(store, prefix, scope)
     for objects in listed if brokers is None else brokers.read_behind(listed):
@@ -210,7 +210,7 @@ def find_garbage(
 def _forgotten(state: SegmentState | None) -> Forgotten | None:
     """Return why the brokers no longer need the segment.
 
-    Return None if they list the segment or are deleting it: brokers restart an interrupted deletion themselves.
+    Return None if the brokers list the segment or are deleting it: they restart an interrupted deletion themselves.
     """
     if state is None:
         return Forgotten.NEVER_NAMED

@@ -1,7 +1,7 @@
 """Legal holds: protect segments, by topic or offsets, from deletion by any tool and any user.
 
-A hold is an object in the bucket, ``<prefix>!tieredstore/holds/<name>.json``. Deleting tools on all machines read it
-repeatedly. An unreadable hold protects everything.
+A legal hold is an object in the bucket, ``<prefix>!tieredstore/holds/<name>.json``. Deleting tools on all machines read
+it repeatedly. An unreadable hold protects everything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Adds the one lifecycle rule that a bucket of segments needs: abort unfinished multipart uploads after some days.
 
-Existing rules stay. If one of them aborts unfinished uploads already, nothing is added. The rules are read back and
-compared after the change, because a service's answer alone proves nothing.
+The bucket's existing rules stay. If one of these rules already aborts unfinished uploads, nothing is added. The rules
+are read back and compared after the change, because a service's answer alone proves nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class LifecycleReport:
 
 
 def abort_rule_name(prefix: str) -> str:
-    """Return the rule's name. It depends on the prefix, so that several prefixes of a bucket can each have a rule."""
+    """Return the name of the lifecycle rule. The name contains the prefix, so that each prefix of a bucket can have a
+    rule."""
     return f"{_NAME}-{hashlib.sha256(prefix.encode()).hexdigest()[:8]}" if prefix else _NAME
 
 
@@ -76,7 +77,7 @@ def add_abort_rule(
         try:
             return _add(store, lifecycle, prefix, days, dry_run=dry_run)
         except PreconditionFailedError:
-            # Look at the rules again: the write may have succeeded and only its answer be lost.
+            # Read the rules again: the write may have succeeded although its answer was lost.
             if look + 1 == _LOOKS:
                 raise
     raise AssertionError

@@ -55,9 +55,9 @@ class Before:
 class Removal:
     """Deletes listed segments, the manifest first. With ``dry_run``, deletes nothing.
 
-    With ``brokers``, a segment stays if they list it. An unlisted segment also stays while it is younger than twice
-    ``upload_max_age_ms`` by the store's clock. With ``force``, neither rule protects a segment. Legal holds are read
-    repeatedly. Segments written after ``as_of_ms``, by the store's clock, stay.
+    With ``brokers``, a segment stays if the brokers list it. An unlisted segment also stays while it is younger than
+    twice ``upload_max_age_ms`` by the store's clock. With ``force``, neither rule protects a segment. Legal holds are
+    read repeatedly. Segments written after ``as_of_ms``, by the store's clock, stay.
 
     If a run is stopped or killed, readers never see half a segment, and the next run continues. If the stopped run has
     deleted only a segment's manifest, the rest counts as a leftover: the next run removes it only with
@@ -185,9 +185,9 @@ def _held(segment: ListedSegment, holds: Holds) -> Step[ListedSegment] | None:
 
 
 def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
-    """Return the ids under which a store has segments of the topic: several if it was re-created.
+    """Return the ids under which a store has segments of the topic. A topic that was re-created has several ids.
 
-    Costs one short listing for each id, and for each other topic whose name begins with this one.
+    The search costs one short listing for each id, and for each other topic whose name begins with ``topic``.
     """
     ids: list[Uuid] = []
     start = Scope(topic).listing_prefix(prefix)

@@ -23,7 +23,8 @@ _PUBLIC_EXPONENT: Final = 65537
 class Passphrase:
     """A private key's passphrase, and the setting by which readers find it.
 
-    ``setting`` is the last part of a property's name, and its value: ``("private.key.passphrase.env", "PASS")``.
+    ``setting`` is the end of a property's name, and the property's value, such as ``("private.key.passphrase.env",
+    "PASS")``.
     """
 
     words: bytes = field(repr=False)

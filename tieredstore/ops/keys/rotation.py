@@ -1,6 +1,6 @@
 """Key rotation: wraps the data key in each manifest and each cluster snapshot again, by the active key pair.
 
-Data keys stay the same, and so do all data and indexes. In a manifest, only the text of the wrapped key changes (see
+A rotation does not change data keys, logs or indexes. In a manifest, only the text of the wrapped key changes (see
 ``format.data_key_field``).
 """
 

@@ -28,7 +28,7 @@ def each_counted(listed: Iterable[ListedSegment], totals: dict[str | None, Segme
 
 
 class NeedReason(enum.StrEnum):
-    """Reasons for which a pair may be needed."""
+    """Reasons for which a key pair may still be needed."""
 
     WRAPPED = "wrapped"
     """The pair wraps the segment's data key."""
@@ -67,7 +67,7 @@ def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
 
 
 def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> int | None:
-    """Return until when readers with cached manifests may need a replaced pair, by the store's clock.
+    """Return the time, by the store's clock, until which readers with cached manifests may need a replaced key pair.
 
     ``cached_ms`` is the time for which readers cache manifests. Return None if that time is over, or if no rotation
     replaced the pair. Also return None if the end is unknown, because caches have no expiry or the store has no clock.

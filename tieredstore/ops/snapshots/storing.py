@@ -2,8 +2,8 @@
 
 ``<moment>`` is the hour of an hourly snapshot, and the second of any other snapshot.
 
-The object is JSON: the snapshot itself is compressed, encrypted like a segment if the settings have key pairs, and
-encoded as base64. A checksum covers it.
+A snapshot's object is JSON: the snapshot itself is compressed, encrypted like a segment if the settings have key pairs,
+and encoded as base64. A checksum covers it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MAX_BYTES: Final = 512 << 20
 
 class StoredSnapshot(NamedTuple):
     """A snapshot's object. ``moment_ms`` is the start of the hour or second in which it was taken, and ``name`` the
-    same as text: 2026-11-28T06Z or 2026-11-28T061530Z. It sorts by cluster and moment.
+    same as text: 2026-11-28T06Z or 2026-11-28T061530Z. Tuples sort by cluster and moment.
     """
 
     cluster_id: str
@@ -124,7 +124,7 @@ class Snapshots:
     def find(
         self, at_ms: int | None = None, cluster_id: str | None = None, *, has_schemas: bool = False
     ) -> ClusterSnapshot:
-        """Read the newest snapshot, or the newest that was taken at or before ``at_ms``.
+        """Read the newest snapshot, or the newest of those taken at or before ``at_ms``.
 
         With ``has_schemas``, skip snapshots without schemas. Raise ResourceNotFoundError if there is no snapshot, and
         ConfigError if there are several clusters and ``cluster_id`` names none; see also :meth:`read`.
@@ -135,8 +135,8 @@ class Snapshots:
             raise ConfigError(f"the bucket has snapshots of {len(clusters)} clusters; name one: {', '.join(clusters)}")
         newest: ClusterSnapshot | None = None
         for stored in reversed(listed):
-            # The list is sorted by names: an hourly snapshot sorts first in its hour, but may have been taken last. So
-            # go on to the start of the hour.
+            # An hourly snapshot sorts first in its hour, but may have been taken last. So look at all snapshots of the
+            # hour.
             if newest is not None and stored.moment_ms < newest.taken_ms - newest.taken_ms % _HOUR_MS:
                 break
             if cluster_id in (None, stored.cluster_id) and (at_ms is None or stored.moment_ms <= at_ms):
@@ -201,7 +201,8 @@ class Snapshots:
     def expire(self, max_age_ms: int) -> list[StoredSnapshot]:
         """Delete snapshots older than ``max_age_ms``, but never a cluster's newest; return the deleted ones.
 
-        The store's clock decides. If the store has none, or does not list times, nothing is deleted.
+        The age of a snapshot is taken by the store's clock. If the store has no clock, or does not list times, nothing
+        is deleted.
         """
         now_ms = admin_of(self.store).now_ms()
         listed = self.find_all()

@@ -59,7 +59,7 @@ class BrokersBelief(Closing):
 
     def compare(self, checked: CheckedSegment) -> Iterator[Finding]:
         """Yield differences between a segment and the brokers' record of it. Differences that may be temporary are
-        left to :meth:`rest`.
+        reported by :meth:`rest` instead.
         """
         objects = checked.objects
         if objects.find(Suffix.MANIFEST) is None:
@@ -77,7 +77,8 @@ class BrokersBelief(Closing):
     def rest(
         self, bucket: Bucket, scopes: Collection[Scope], has_offsets: Callable[[int, int], bool] = lambda _, __: True
     ) -> Iterator[Finding]:
-        """Yield the segments that only the bucket has, or only the brokers, after looking for each manifest again.
+        """Yield a finding for each segment that only the bucket or only the brokers have, after looking for its
+        manifest again.
 
         Only segments in one of the scopes count, with first and last offsets that ``has_offsets`` accepts.
         """

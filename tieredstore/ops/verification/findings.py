@@ -255,8 +255,8 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
 class Finding:
     """A finding of a verification.
 
-    ``object_key`` is in the form that messages show. ``byte_range`` is within that object as stored. ``offsets`` are
-    the first and last offset concerned.
+    ``object_key`` is the key as messages show it. ``byte_range`` is within that object as stored. ``offsets`` are the
+    first and last offset concerned.
     """
 
     kind: FindingKind

@@ -69,7 +69,8 @@ class CheckedIndexes:
 
     @property
     def transactions(self) -> KnownTransactions | None:
-        """The transactions by both indexes; None if the producer snapshot is unusable."""
+        """The transactions in the transaction index and the producer snapshot; None if the producer snapshot is
+        unusable."""
         return None if self.opened is None else KnownTransactions(self.aborted or (), self.opened)
 
 
@@ -80,7 +81,8 @@ def key_finding(subject: Subject, error: UnknownKeyError | WrongKeyError) -> Fin
 
 
 def check_indexes(manager: RemoteStorageManager, subject: Subject, stored: StoredSegment) -> CheckedIndexes:
-    """Check all indexes of a segment by one request. Raise SegmentNotFoundError if it was deleted since the listing."""
+    """Check all indexes of a segment by one request. Raise SegmentNotFoundError if the segment was deleted since the
+    listing."""
     check = _IndexCheck(subject, stored)
     try:
         streams = manager.fetch_indexes(stored.metadata, IndexType)

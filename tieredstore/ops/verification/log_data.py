@@ -1,7 +1,7 @@
 """Checks of a log: every byte at level data, samples at level index.
 
-Chunks must open. Batches must be whole, in order and in their places, and agree with the indexes. This module checks
-the inside of one segment. Only ``verification`` imports it, and handles the sequence of segments.
+Each chunk must open. Batches must be whole, in order and at the right positions, and agree with the indexes. This
+module checks the inside of one segment. Only ``verification`` imports it, and handles the sequence of segments.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _VIEW_SIZE: Final = HEADER_SIZE + MARKER_BYTES
 class LogWalk:
     """Reads the bytes of a log forward. Only :meth:`jump` may go back. Not thread-safe.
 
-    The methods raise the stream's errors. A SegmentCorruptError means that the chunk which begins at :attr:`end` does
-    not open.
+    The methods raise the stream's errors. A SegmentCorruptError means that the chunk at :attr:`end` cannot be decrypted
+    or decompressed.
     """
 
     def __init__(self, stream: SegmentStream, size: int) -> None:
@@ -114,7 +114,7 @@ class LogWalk:
     def _tail_from(self, position: int) -> bytes:
         """Return the kept bytes from ``position`` up to the loaded chunk."""
         first = len(self._tail) - (self._begin - position)
-        # Fail here: otherwise empty or wrong bytes would be taken for bytes of the log.
+        # Raise an error, because the caller would otherwise check empty or wrong bytes.
         if first < 0:
             raise AssertionError(f"byte {position} of the log was passed: {len(self._tail)} bytes are kept")
         return self._tail[first:]
@@ -122,7 +122,7 @@ class LogWalk:
     def _load(self, tail: bytes) -> None:
         """Load the next chunk. Keep ``tail``, the needed bytes before it."""
         end = self.end
-        # Store the tail first: the request for the next chunk invalidates the present one.
+        # Store the tail first: the request for the next chunk invalidates the bytes of the present chunk.
         self._tail = tail
         self._begin, self._chunk = end, memoryview(b"")
         self._chunk = next(self._chunks)
@@ -131,9 +131,9 @@ class LogWalk:
 class BatchChecks:
     """Checks the batches of a log in order, each while its bytes are still available. Not thread-safe.
 
-    Each cause is reported once: after a fault, the batch is not compared any further. Most fields are the expected
-    values, looked up once for millions of batches. The others hold the progress: the findings, the previous batch, and
-    the open transactions.
+    Each fault is reported once: after a fault, the batch is not compared any further. Most fields are expected values,
+    which are looked up once for millions of batches. The other fields hold the progress: the findings, the previous
+    batch, and the open transactions.
     """
 
     def __init__(self, subject: Subject, stored: StoredSegment, indexes: CheckedIndexes) -> None:
@@ -224,7 +224,7 @@ class BatchChecks:
         if self._is_damaged:
             detail = f"the CRC of the batch at byte {header.position} of the log is {crc:08x}, not {header.crc:08x}"
             self.report(FindingKind.BATCH_CRC, detail, _extent(header), _offsets(header))
-            # Distrust what follows: with a wrong CRC, any number in the header may be wrong.
+            # Check each later batch only by itself: with a wrong CRC, any number in this header may be wrong.
             self._distrust()
             return
         self._run.last_offset = header.last_offset
@@ -250,7 +250,7 @@ class BatchChecks:
         self._run.last_offset = -1
 
     def finish(self) -> None:
-        """Check what only the end of the log shows."""
+        """Make the checks that are possible only at the end of the log."""
         self._settle()
         if not self.is_sound:
             return
@@ -298,7 +298,7 @@ class BatchChecks:
         self._distrust()
 
     def _distrust(self) -> None:
-        """From now on, check each batch only by itself."""
+        """Stop comparing batches with their neighbours and the indexes."""
         self.is_sound = False
         self._pending = None
         self._run.drop_indexes()
@@ -326,14 +326,14 @@ class BatchChecks:
             run.next_entry += 1
         while run.next_time < len(self._times) and (time := self._times[run.next_time]).offset <= header.last_offset:
             run.next_time += 1
-            # The entry's offset must be in the batch with the greatest timestamp so far.
+            # The time index entry's offset must be in the batch with the greatest timestamp so far.
             if not time.timestamp == run.max_timestamp == header.max_timestamp:
                 detail = f"it has timestamp {time.timestamp} at offset {time.offset}, not {run.max_timestamp}"
                 self._time_finding(detail)
 
     def _hold_against(self, header: BatchHeader, entry: OffsetIndexEntry) -> bool:
-        """Return True if the entry belongs to this batch. An entry has the position of an append to the log, and its
-        last offset.
+        """Return True if the entry belongs to this batch. An entry of the offset index has the position and the last
+        offset of one append to the log.
         """
         if header.position + header.size_in_bytes <= entry.position:
             return False
@@ -424,8 +424,8 @@ def check_pointers(
 ) -> LogResult:
     """Check that the first, middle and last entry of the offset index lead to batches.
 
-    Also check that the batches from the last entry on end where the segment does. Costs one request for each chunk that
-    is reached, usually three.
+    The check also reads the batches from the last entry on, which must end where the segment ends. It costs one request
+    for each chunk that is reached, usually three.
     """
     checks = BatchChecks(subject, stored, CheckedIndexes())
     with manager.open(stored.metadata) as stream:
@@ -547,9 +547,7 @@ class _DataWalk:
             self._reached, last_offset = header.position + header.size_in_bytes, header.last_offset
 
     def _pass_chunk(self, error: SegmentCorruptError) -> int:
-        """Report this chunk, and any further ones up to the next batch, as chunks that do not open; return the batch's
-        position.
-        """
+        """Report the chunks from here to the next batch as chunks that do not open; return the batch's position."""
         while True:
             behind = _chunk_finding(self._checks, self._log, error).stop
             try:

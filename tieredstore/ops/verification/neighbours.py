@@ -1,7 +1,7 @@
 """Checks between segments: gaps, overlaps, leader epochs, repeated copies, re-created topics.
 
-The checks take segments in key order. Memory holds the topics' names, and of one partition a few numbers and the latest
-leader epochs.
+The checks take segments in key order. Memory holds the topics' names, and a few numbers and the latest leader epochs of
+one partition.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.subject import Extent, Subject
 
 _EPOCHS_KEPT: Final = 1000
-"""The maximum number of leader epochs to remember of a partition. Overlaps reach back by one or two epochs."""
+"""The maximum number of leader epochs to remember of a partition. Segments overlap only with those of the last one or
+two epochs."""
 
 
 class Neighbours:
@@ -47,7 +48,7 @@ class Neighbours:
         yield from self._log.take(subject, extent, is_committed=is_committed)
 
     def finish(self) -> Iterator[Finding]:
-        """Yield the findings that only the end of the listing decides."""
+        """Yield the findings that are certain only at the end of the listing."""
         return self._log.release(MAX_OFFSET + 1)
 
     def _topic_findings(self, subject: Subject) -> Iterator[Finding]:
@@ -66,7 +67,7 @@ def recreated_topic(where: TopicIdPartition, known: Uuid) -> Finding:
 
 @dataclass(slots=True)
 class _LeftBehind:
-    """A segment of an abandoned leader epoch. ``missing`` are its offsets that no other segment has, so far."""
+    """A segment of an abandoned leader epoch. ``missing`` are the offsets for which no other segment was found yet."""
 
     subject: Subject
     extent: Extent
@@ -74,7 +75,7 @@ class _LeftBehind:
     missing: list[tuple[int, int]]
 
     def cover(self, start: int, end: int) -> None:
-        """Note that another segment has the offsets ``start`` to ``end``."""
+        """Record that another segment has the offsets ``start`` to ``end``."""
         pieces = [
             piece
             for first, last in self.missing
@@ -103,7 +104,7 @@ class _LogSoFar:
         self._reach: int | None = None
         """The last readable offset found so far; None if unknown."""
         self._left: list[_LeftBehind] = []
-        """Segments of abandoned epochs, until no later segment can have their offsets."""
+        """Segments of abandoned leader epochs. A segment is kept here until no later segment can have its offsets."""
         self._left_until = -1
         self._epochs: list[tuple[int, int]] = []
         self._previous: tuple[int, Extent] | None = None
@@ -144,14 +145,14 @@ class _LogSoFar:
         self._is_hidden, self._leftovers = False, 0
 
     def _old_epoch(self, subject: Subject, start: int, extent: Extent, newest: int) -> Iterator[Finding]:
-        """Check a segment whose last leader epoch is older than that of a segment before it."""
+        """Check a segment whose last leader epoch is older than the epoch of an earlier segment."""
         epoch, reach = extent.epochs[-1][0], self._reach
         assert reach is not None
         if extent.end > reach:
             first = max(start, reach + 1)
             self._left_until = max(self._left_until, extent.end)
-            # Note the segment's offsets as missing so far: the log may still have them, because its next segment begins
-            # where the previous one ended.
+            # Record the segment's offsets as missing for now: the log may still have them, because its next segment
+            # begins where the previous one ended.
             self._left.append(_LeftBehind(subject, extent, newest, [(first, extent.end)]))
         elif self._epoch_at(extent.end) != epoch:
             detail = (
@@ -169,7 +170,8 @@ class _LogSoFar:
             yield self._overlap(subject, start, reach if extent.end < 0 else min(extent.end, reach))
             return
         first = max(reach, self._left_until) + 1
-        # Report no gap after a damaged manifest, which was reported: the gap may be that segment's.
+        # Report no gap after a segment with a damaged manifest, because that segment may fill the gap. Its damage is
+        # reported already.
         if first < start and not self._is_hidden:
             leftovers = f"; objects without a manifest lie there ({self._leftovers})" if self._leftovers else ""
             detail = f"offsets {first} to {start - 1} are in no segment"
@@ -187,7 +189,8 @@ class _LogSoFar:
         reach = extent.end if self._reach is None else max(self._reach, extent.end)
         for epoch, begins in extent.epochs:
             if epoch > newest:
-                # The previous epoch ended where this one began, even if its segments have later offsets.
+                # The previous leader epoch ended where this epoch began, even if segments of the previous epoch have
+                # later offsets.
                 reach = extent.end if begins <= reach else reach
                 self._epochs.append((epoch, max(begins, start)))
         del self._epochs[:-_EPOCHS_KEPT]

@@ -1,4 +1,4 @@
-"""Divides a verification for several processes: one checks between a partition's segments, many check inside them."""
+"""Divides a verification for several processes: one compares a partition's segments, the others check their content."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _BETWEEN: Final = frozenset(
 class VerifyPart:
     """Segments of one partition that begin from ``first_offset`` up to ``stop_offset`` (exclusive; None: to the end).
 
-    With ``is_between``, check only how all segments of the partition follow each other, by their manifests. ``known``
-    are findings made while planning.
+    With ``is_between``, only compare the manifests of all the partition's segments with each other. ``known`` are
+    findings made while planning.
     """
 
     partition: TopicIdPartition
@@ -53,7 +53,7 @@ def verify_part(
     if part.is_between:
         selection = Selection(Level.LISTING, since_ms=selection.since_ms)
     for checked in verify(bucket, scope, selection, parallel=parallel, stop_offset=part.stop_offset):
-        # Skip keys with non-ASCII digits: the plan has reported them, and a range of offsets does not contain them.
+        # Skip keys with non-ASCII digits: the plan has reported these keys, and no range of offsets contains them.
         yield from (
             finding
             for finding in checked.findings
@@ -64,7 +64,8 @@ def verify_part(
 def plan_parts(listed: Iterable[SegmentObjects], most_segments: int) -> Iterator[VerifyPart]:
     """Divide a listing into parts: one for each partition, and one for about each ``most_segments`` of its segments.
 
-    Memory does not hold the listing. A part ends where a larger offset begins, so that each segment is in one part.
+    Memory does not hold the listing. Segments with the same base offset are in the same part, so that each segment is
+    checked once.
     """
     topic_ids: dict[str, Uuid] = {}
     partition: TopicIdPartition | None = None

@@ -37,9 +37,9 @@ class Sample:
 class Selection:
     """What a run at ``level`` checks.
 
-    Some segments are only checked for presence: those whose manifest was written before ``since_ms`` by the store's
-    clock, and those that the ``state`` knows to be sound. Segments outside the ``sample`` are checked at level listing.
-    Raise ConfigError for a sample of a run at that level.
+    A segment is only checked for presence if its manifest was written before ``since_ms`` by the store's clock, or if
+    the ``state`` knows it to be sound. Segments outside the ``sample`` are checked at level listing. Raise ConfigError
+    for a sample of a run at that level.
     """
 
     level: Level = Level.LISTING
@@ -52,7 +52,8 @@ class Selection:
             raise ConfigError("a sample applies to the levels index and data: choose one of these")
 
     def subjects(self, listed: Iterable[SegmentObjects], prefix: str, shown: Callable[[str], str]) -> Iterator[Subject]:
-        """Yield each segment with its level and the start of the next segment, for which it reads one ahead."""
+        """Yield each segment with its level and the start of the next segment. The generator reads one segment
+        ahead."""
         last: Subject | None = None
         for objects in listed:
             subject = self._known(Subject(objects, self._level_of(objects), prefix, shown))
@@ -82,7 +83,8 @@ def _before(last: Subject, following: Subject) -> Subject:
     """Return ``last`` with the base offset of the next segment."""
     if last.objects.segment_id.topic_id_partition != following.objects.segment_id.topic_id_partition:
         return last
-    # Read the manifest of an unselected segment before a selected one: its end shows if there is a gap between them.
+    # Read the manifest of the segment before a selected segment: its end offset shows if there is a gap between the
+    # two.
     is_context = last.level is None and last.sound is None and following.level is not None
     level = Level.LISTING if is_context else last.level
     return replace(last, level=level, next_start=following.objects.start_offset)

@@ -1,7 +1,7 @@
-"""Remembers sound segments in a file, so that a nightly run checks new segments, and each one again once a month.
+"""Remembers sound segments in a file, so that nightly runs check only new segments, and old segments once a month.
 
 The file is a SQLite database with a row for each sound segment: the versions of its objects, the level and time of the
-check, and its offsets. A run that is stopped or killed keeps what it checked up to a moment before.
+check, and its offsets. If a run is stopped or killed, only the results of its last moments are lost.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class VerifyState(Closing):
             raise
 
     def known(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
-        """Return the result of an earlier check of a segment; None if there is none that still counts. The check must
-        be recent and at this level or deeper, it must have found no fault, and the segment must be unchanged.
+        """Return the result of a recent check of a segment at this level or deeper; None without one. The check must
+        have found no fault, and the segment must be unchanged since.
         """
         with self._explained():
             row = self._database.execute(
@@ -106,7 +106,7 @@ class VerifyState(Closing):
         self._unsaved, self._saved_at = 0, time.monotonic()
 
     def close(self) -> None:
-        """Save and close the file. Drop rows that were not renewed for long."""
+        """Save and close the file. Delete rows of segments that no run has checked for long."""
         with contextlib.closing(self._database):
             with self._explained():
                 oldest = self._now_ms() - _FORGET_AFTER * self._recheck_ms

@@ -1,4 +1,4 @@
-"""Verifies a bucket: lists it in key order, checks each segment, and compares it with those before it."""
+"""Verifies a bucket: lists it in key order, checks each segment, and compares the segment with earlier ones."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ _AT_LISTING: Final = Selection()
 class CheckedSegment:
     """A checked segment, with all findings about it and about how it follows the segments before it.
 
-    ``extent`` are the offsets that it claims, None if unknown. If ``level`` is None, only the presence of its objects
-    was checked, because it is old or known to be sound. ``log_size`` is the size of its log, 0 if unknown. ``is_read``
-    is true if all of the log was read.
+    ``extent`` are the segment's offsets by its manifest, None if unknown. If ``level`` is None, only the presence of
+    its objects was checked, because the segment is old or known to be sound. ``log_size`` is the size of its log, 0 if
+    unknown. ``is_read`` is true if all of the log was read.
     """
 
     objects: SegmentObjects
@@ -90,11 +90,12 @@ def verify(
     stop_offset: int | None = None,
     narrow: Narrow | None = None,
 ) -> Generator[CheckedSegment]:
-    """Check the segments in scope, in key order. The ``selection`` decides which, and at what level.
+    """Check the segments in scope, in key order. The ``selection`` decides which segments are checked, and at what
+    level.
 
-    With ``stop_offset``, check only segments of one partition that begin before it. ``narrow`` selects from the
-    listing. Memory does not grow with the listing. Nothing is written. The levels index and data need the private keys,
-    and bypass all caches. Errors of the store end the run; with a state, the next run continues.
+    With ``stop_offset``, check only segments of one partition that begin before it. ``narrow`` is a function that
+    filters the listing. Memory does not grow with the listing. Nothing is written. The levels index and data need the
+    private keys, and bypass all caches. Errors of the store end the run; with a state, the next run continues.
     """
     count = parallel or (_LOGS_AT_ONCE if selection.level is Level.DATA else READERS)
     with contextlib.ExitStack() as opened:
@@ -121,7 +122,8 @@ def verify(
             yield (
                 dataclasses.replace(checked, findings=(*checked.findings, *neighbours.finish())) if is_last else checked
             )
-            # Record a sound segment only after the caller took the findings, so that a kill loses no finding.
+            # Record a sound segment only after the caller took its findings, so that no finding is lost if the process
+            # is killed.
             if selection.state is not None:
                 _note(selection.state, result)
 
@@ -176,9 +178,9 @@ def uncached_manager(bucket: Bucket, *, verifies_again: bool = False) -> Generat
 
 
 class OpenTransactions:
-    """Checks transactions that are open between two segments: the next one must end or continue each of them.
+    """Checks transactions that are open at a segment's end: the next segment must end or continue each of them.
 
-    Takes the results of segments in key order; not thread-safe.
+    Pass the results of segments in key order. The object is not thread-safe.
     """
 
     def __init__(self, manager: RemoteStorageManager) -> None:
@@ -186,16 +188,17 @@ class OpenTransactions:
         self._before: RemoteLogSegmentMetadata | None = None
         self._extent = Extent(-1)
         self._opened: Mapping[int, int] | None = None
-        """First offsets of transactions open at the end of the segment before, by producer id. None if not read yet."""
+        """First offsets, by producer id, of transactions open at the end of the previous segment; None if not
+        read yet."""
 
     def take(self, result: SegmentResult) -> Iterator[Finding]:
-        """Yield findings about a segment checked at level data, if it continues the log of the one before it."""
+        """Yield findings about a segment that was checked at level data, if it continues the previous segment's log."""
         metadata, extent = _metadata_of(result), result.extent
         if metadata is None or extent is None or extent.end < 0:
             self._before = None
             return
         if self._is_behind(metadata):
-            # Keep the end of the log: this segment is a copy, or of an older epoch.
+            # Do not move the end of the log: this segment is a copy, or belongs to an older leader epoch.
             if extent.end <= self._extent.end or _last_epoch(extent) < _last_epoch(self._extent):
                 return
             known = result.transactions
@@ -216,7 +219,7 @@ class OpenTransactions:
         )
 
     def _goes_on(self, extent: Extent, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Return True if this segment continues the log at the end of the one before."""
+        """Return True if this segment begins where the previous segment ends."""
         reach = self._extent.end
         newer = [start for epoch, start in extent.epochs if epoch > _last_epoch(self._extent)]
         return metadata.start_offset <= reach + 1 and all(start > reach for start in newer)
@@ -255,7 +258,7 @@ class OpenTransactions:
                     )
                 if not pending:
                     break
-        # Ignore the error: the segment before was deleted meanwhile, or its damage was reported.
+        # Ignore the error: the previous segment was deleted meanwhile, or its damage was reported.
         except (SegmentNotFoundError, CorruptDataError):
             pending = {}
         for producer, first in pending.items():
@@ -307,15 +310,15 @@ class SegmentResult:
 
     @property
     def extent(self) -> Extent | None:
-        """The offsets that the segment claims; None if unknown."""
+        """The segment's offsets by its manifest; None if unknown."""
         if self.subject.sound is not None:
             return self.subject.sound.extent
         if self.stored is None:
             return None
         metadata = self.stored.metadata
         end = metadata.end_offset
-        # Trust the log more than the end offset in the manifest, which no checksum protects. If compaction removed the
-        # last records, both are right.
+        # Trust the log more than the manifest's end offset, which no checksum protects. If compaction removed the last
+        # records, the two offsets differ although both are right.
         is_wrong = end < 0 or any(finding.kind is FindingKind.END_OFFSET for finding in self.findings)
         if is_wrong and self.last_offset is not None:
             end = max(self.last_offset, metadata.start_offset)
@@ -385,7 +388,7 @@ class SegmentCheck:
         for suffix in Suffix:
             try:
                 infos.append((suffix, self._store.head(object_key(prefix, path, suffix))))
-            # InvalidKeyError: in a folder, a special file that no reader opens.
+            # A store in a folder raises InvalidKeyError for a special file, which no reader opens.
             except (ObjectNotFoundError, InvalidKeyError) as error:
                 if suffix is Suffix.MANIFEST:
                     raise SegmentNotFoundError(f"{path} was deleted while it was listed") from error
@@ -397,7 +400,7 @@ class SegmentCheck:
         """Check at the levels index and data. Do not read objects that are missing or have a wrong size."""
         manager = self._manager
         assert manager is not None
-        # Check no deeper: the manager would ask for keys or bytes that do not exist.
+        # Skip the further checks: the manager would request keys or bytes that do not exist.
         if known & {FindingKind.FOREIGN_DIGITS, FindingKind.INDEXES_MISSING, FindingKind.INDEXES_SIZE}:
             return SegmentResult(subject, (), stored)
         indexes = check_indexes(manager, subject, stored)
@@ -435,7 +438,7 @@ _WRONG_SIZE: Final = {Suffix.LOG: FindingKind.LOG_SIZE, Suffix.INDEXES: FindingK
 
 
 def check_presence(subject: Subject) -> Iterator[Finding]:
-    """Yield the findings that the keys alone show."""
+    """Yield the findings that need no request, such as missing objects."""
     objects = subject.objects
     if objects.find(Suffix.MANIFEST) is None:
         names = ", ".join(f".{suffix.value}" for suffix, _ in objects.objects)
