@@ -27,7 +27,7 @@ _PAGE: Final = 1000
 """The number of keys that the search for another prefix reads from each listing: one request returns as many."""
 
 _BEGINNINGS: Final = 8
-"""If the bucket's first page has no segment, list at most this many shortened forms of the prefix."""
+"""The maximum number of shortened forms of the prefix to list if the first page of the bucket has no segment."""
 
 _IN_BUCKET: Final = "in the bucket"
 
@@ -77,8 +77,8 @@ def prefix_hint(store: ObjectStore, prefix: str) -> str:
     """Return a sentence that names another prefix with segments, for a ``key.prefix`` without any; empty if none is
     found.
 
-    This takes at most nine requests: one for the first page of the bucket and, if the bucket has more pages, one for
-    each of the longest shortened forms of the prefix. If the store refuses to list, return no hint.
+    The search takes at most nine requests: one for the first page of the bucket and, if the bucket has more pages, one
+    for each of the longest shortened forms of the prefix. If the store refuses to list, return no hint.
     """
     longest = [prefix[:length] for length in range(len(prefix) - 1, 0, -1)][:_BEGINNINGS]
     try:

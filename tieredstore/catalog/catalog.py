@@ -14,11 +14,11 @@ from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One incarnation of a topic: a topic that was deleted and re-created has another id in Kafka, and is another
-    incarnation.
+    """One incarnation of a topic. A topic that is deleted and re-created gets another id in Kafka, which makes it
+    another incarnation.
 
-    ``first_copied_ms`` and ``last_copied_ms`` are the times at which its first and last segments were copied, -1 if a
-    segment's time is unknown.
+    ``first_copied_ms`` and ``last_copied_ms`` are the times at which the incarnation's first and last segments were
+    copied, -1 if a segment's time is unknown.
     """
 
     topic: str
@@ -55,7 +55,7 @@ class PartitionSegments:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The valid segments of a store, by partition. Picklable; safe from several threads.
+    """The valid segments of a store, by partition. A catalog is picklable and thread-safe.
 
     ``lives`` are the incarnations of each topic (see :meth:`incarnations`), ``problems`` the segments that cannot be
     used. A method without ``topic_id`` uses the topic's current incarnation.
@@ -85,8 +85,8 @@ class Catalog:
         return tuple(self.lives)
 
     def incarnations(self, topic: str) -> tuple[Incarnation, ...]:
-        """Return the incarnations of a topic, by the time of their last copy; raise ResourceNotFoundError if it has
-        none.
+        """Return a topic's incarnations, sorted by the time of their last copy; raise ResourceNotFoundError without
+        any.
 
         Raise DataLossError if the topic has segments but none is readable.
         """
@@ -108,7 +108,7 @@ class Catalog:
     def incarnation(self, topic: str, topic_id: Uuid | None = None) -> Incarnation:
         """Return one incarnation of the topic, by default the current one.
 
-        The current incarnation is the one with segments that were all copied after those of the others. If the times
+        The current incarnation is the one whose segments were all copied after all segments of the others. If the times
         overlap, raise ConfigError, which lists all incarnations so that the caller can choose a ``topic_id``.
         """
         lives = self.incarnations(topic)
@@ -119,7 +119,7 @@ class Catalog:
                 f"no segment of topic {topic} with the id {topic_id} was found; there is {named}"
             )
         last = candidates[-1]
-        # Let the user decide if times overlap: a guess could return records of a deleted topic.
+        # If the incarnations' times overlap, let the user decide: a guess could return records of a deleted topic.
         if not all(last.follows(life) for life in candidates[:-1]):
             raise ConfigError(f"topic {topic} was created more than once; choose one of the topic ids {named}")
         return last
@@ -131,8 +131,8 @@ class Catalog:
     def lineage(self, topic: str, partition: int, topic_id: Uuid | None = None) -> Lineage:
         """Return the log of one partition.
 
-        Raise ResourceNotFoundError if it has no segment, DataLossError if none is readable. Raise the error that
-        prevented tracing its lineage (the valid segments of one log), if any.
+        Raise ResourceNotFoundError if the partition has no segment, DataLossError if none of its segments is readable.
+        If the partition's lineage (the valid segments of its log) could not be determined, raise that error.
         """
         life = self.incarnation(topic, topic_id)
         wanted = TopicIdPartition(life.topic_id, topic, partition)

@@ -40,8 +40,9 @@ _ATTEMPTS: Final = 8
 class CatalogFile:
     """The object that contains a catalog's rows. It may be in the same store, or in another one such as a local folder.
 
-    It is only a cache. A row counts only if the listing shows its manifest with the same etag (or size and time). A
-    file that is damaged, of another version, or of another store is rebuilt. Several processes may share one file.
+    The catalog file is only a cache. A row counts only if the listing shows the segment's manifest with the same etag
+    (or size and time). A file that is damaged, of another version, or of another store is rebuilt. Several processes
+    may share one file.
     """
 
     store: ObjectStore
@@ -89,7 +90,7 @@ class CatalogFile:
                     self.store.put(self.key, body, if_absent=True)
                 else:
                     self.store.replace(self.key, body, loaded.etag)
-            # Another process has saved the file first: merge with its rows, which are as good as ours, and retry.
+            # Another process has saved the file first: merge our rows into its file, and retry.
             except PreconditionFailedError:
                 loaded = self.load(origin)
             else:
@@ -110,7 +111,7 @@ class LoadedRows:
 
 
 def _name(key: str) -> str:
-    """Return the key without its prefix, which may be confidential in logs."""
+    """Return the key for logs, without its prefix, because the prefix may be confidential."""
     return key.rpartition("/")[2]
 
 
@@ -138,9 +139,9 @@ class Stamp:
 class SegmentRow:
     """One valid segment.
 
-    ``path`` is the main path of its objects, as listed. ``history`` is its leader-epoch index, read only for the ruling
-    segment of a partition (see ``lineage``). ``is_proven`` is True if end and epochs were compared with the segment's
-    contents.
+    ``path`` is the main path of the segment's objects, as listed. ``history`` is the segment's leader-epoch index, read
+    only for the ruling segment of a partition (see ``lineage``). ``is_proven`` is True if end offset and leader epochs
+    were compared with the segment's contents.
     """
 
     path: str
@@ -293,7 +294,8 @@ def _encode(table: Any, origin: Origin) -> bytes:
 
 
 def _is_sound(batch: Any) -> bool:
-    """Return True; raise ArrowInvalid for contradictory buffers, or nulls in a column that allows none."""
+    """Return True for a valid batch. Raise ArrowInvalid for contradictory buffers, or nulls in a column that allows
+    none."""
     batch.validate(full=True)
     for column, field in zip(batch.columns, batch.schema, strict=True):
         if column.null_count and not field.nullable:

@@ -1,4 +1,4 @@
-"""Finds out which segments of a broker's disk a store already has."""
+"""Finds out which segments on a broker's disk are already in the store."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class SegmentIdentity:
     def without_log(cls, segment: FoundSegment, topic_id: Uuid | None) -> SegmentIdentity | None:
         """Return the identity of a segment from its successor, without its log; None if that is not possible.
 
-        Without this, a second run would read every log again that was already copied. If ``topic_id`` is None, read it
-        from disk.
+        This saves reading the logs of segments that an earlier run has copied. If ``topic_id`` is None, read it from
+        disk.
         """
         if segment.next_base_offset is None:
             return None
@@ -123,8 +123,8 @@ class CommittedSegments:
     def changed(self, identity: SegmentIdentity) -> None:
         """Make the next ``find`` of this segment ask the store, whatever the listing's age.
 
-        The caller does this after each attempt to copy the segment: a failed attempt may have committed the segment, if
-        only the store's answer was lost.
+        The caller calls this after each attempt to copy the segment, because even a failed attempt may have committed
+        it: only the store's answer may be lost.
         """
         with self._lock:
             known = self._partitions.get(identity.partition)
@@ -161,8 +161,7 @@ class CommittedSegments:
     def _make_room(self, partition: TopicIdPartition, known: _Partition) -> None:
         """Drop the least recently used partitions, but never the latest one, however large it is."""
         with self._lock:
-            # Only add the difference to the sum: adding up thousands of partitions each time would take most of the
-            # time.
+            # Only add the difference to the sum, because it takes too long to add up thousands of partitions each time.
             if self._partitions.get(partition) is known:
                 self._size += known.size - known.counted
                 known.counted = known.size
@@ -178,7 +177,8 @@ class _Partition:
         self.lock = threading.Lock()
         self.size = 1  # 1 for the partition itself, because many partitions have no segment
         self.counted = 1
-        """The part of ``size`` that the total already includes; guarded by the total's lock."""
+        """The part of ``size`` that the total of all partitions already includes. The total's lock guards this
+        field."""
         self.changed_offsets: set[int] = set()
         self._listed_at: float | None = None
         self._first_offset = 0
@@ -188,7 +188,8 @@ class _Partition:
         self._log = LogOnce(_logger)
 
     def answers_for(self, base_offset: int, not_before: float) -> bool:
-        """Return True if the listing is new enough, includes this offset, and the segment has not changed since."""
+        """Return True if the listing is new enough and includes this offset, and if the segment has not changed since
+        the listing."""
         fresh = self._listed_at is not None and self._listed_at > not_before
         return fresh and base_offset >= self._first_offset and base_offset not in self.changed_offsets
 
@@ -201,8 +202,8 @@ class _Partition:
             ):  # a segment without a manifest was never committed, or is being deleted
                 by_offset[objects.start_offset].append(objects)
         committed = {objects.segment_id.id: objects for group in by_offset.values() for objects in group}
-        # Keep what was read of manifests, which never change: each attempt has its own id. Read a manifest again only
-        # if it was unreadable, or if its segment has lost or regained an object.
+        # Keep the identities that were read from manifests: a manifest never changes, because each attempt has its own
+        # id. Read a manifest again only if it was unreadable, or if its segment has lost or regained an object.
         self._identities = {
             segment_id: identity
             for segment_id, identity in self._identities.items()

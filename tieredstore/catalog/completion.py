@@ -44,7 +44,7 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
 
 
 def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-    """Read the segment's leader-epoch index, with the partition's epochs up to its end, by two requests.
+    """Read the segment's leader-epoch index by two requests. It has the partition's epochs up to the segment's end.
 
     Return () if the index is empty. Raise IndexesCorruptError if it is damaged.
     """
@@ -73,8 +73,9 @@ def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, positio
 def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """Complete ``known`` with end offset, greatest timestamp and leader epochs.
 
-    The end offset is that of the last record, because the next segment is unknown. The call reads the indexes, and the
-    log from the last entry of the offset index on: a few KiB, or the whole log if the index is empty.
+    The completed end offset is the offset of the log's last record, because the next segment is unknown. The call reads
+    the indexes, and the log from the last entry of the offset index on: a few KiB, or the whole log if the index is
+    empty.
     """
     indexes = {kind: stream.read() for kind, stream in source.fetch_indexes(known, _NEEDED).items()}
     try:

@@ -77,7 +77,7 @@ class Lineage:
     ``spans`` are in the order of offsets and do not overlap, but may have gaps between them. ``superseded`` are parts
     of segments outside the log, ``covered`` are segments with offsets that all come from other segments. ``epochs`` are
     the leader epochs of the log, as far back as needed; the first may have begun earlier. ``problems`` are segments
-    that do not count.
+    that cannot be used.
     """
 
     partition: TopicIdPartition
@@ -199,7 +199,7 @@ def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSeg
 
 def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
     epochs = segment.segment_leader_epochs
-    # The last epoch of a segment always has a record in it; the first may have none.
+    # Rank segments by their last epoch: a segment always has a record of its last epoch, but perhaps none of its first.
     return epochs[-1][0] if epochs else NO_EPOCH, *_rank(segment.end_offset, segment)
 
 
@@ -207,7 +207,8 @@ def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogS
     """Return True if the leader-epoch index of the ruling segment (``ruler``) must be read, because a segment begins in
     an earlier epoch.
 
-    The ruling segment's metadata have only the epochs from its own start on.
+    The metadata of the ruling segment do not suffice, because they have only the leader epochs from the segment's start
+    on.
     """
     first = _epochs_of(ruler)[0][0]
     # Compare only epochs with records: if the first listed epoch has no record in a segment, the segment begins in a
@@ -224,7 +225,7 @@ def earliest_of_first_epoch(
     A broker that does not tier truncates its epoch checkpoint where retention truncates the log, so a later copy of the
     checkpoint lacks earlier leaders. But each epoch has one leader: a segment with a record of the first epoch in
     ``history`` belongs to the same log. The earliest such segment has the oldest checkpoint. ``asked`` are segments
-    whose indexes are already known.
+    whose indexes were already read.
     """
     epoch, start = history[0]
     named = [(segment, _epochs_of(segment)) for segment in segments]
@@ -249,12 +250,12 @@ def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: L
 def last_before(
     segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs
 ) -> tuple[RemoteLogSegmentMetadata, LeaderEpochs] | None:
-    """Return the last segment that begins before ``history`` does, with its epochs from before that; or None.
+    """Return the last segment that begins before ``history``, with the segment's epochs before ``history``; or None.
 
-    This is for logs in which no segment lies across the beginning of ``history``. Then a segment began exactly with the
-    new leader, or retention deleted the records in between before they were copied. Later leaders do not remove
-    committed records, so the records of the returned segment are still part of the log. The exception is an unclean
-    election, which no copy shows.
+    The caller needs this segment if no segment lies across the beginning of ``history``: either a segment began exactly
+    with the new leader, or retention deleted the records in between before they were copied. Later leaders do not
+    remove committed records, so the records of the returned segment are still part of the log. After an unclean
+    election this may be wrong, but no copied segment shows such an election.
     """
     epoch, start = history[0]
     named = [
@@ -331,8 +332,8 @@ def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
 def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
     """Return the offsets of each epoch.
 
-    The first epoch counts from offset 0: when retention deletes records, Kafka moves the start of the first epoch up,
-    so its real start is unknown.
+    Return the offsets of each epoch. The first epoch counts from offset 0: its real start is unknown, because Kafka
+    moves that start up when retention deletes records.
     """
     starts = [0, *(start for _, start in epochs[1:])][: len(epochs)]
     return {epoch: extent for (epoch, _), extent in zip(epochs, itertools.pairwise([*starts, _END]), strict=True)}
@@ -383,7 +384,7 @@ def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Ite
             _, stop, segment = pieces.pop()
             covering.append((stop, segment))
         stop, segment = max(covering, key=lambda piece: _rank(*piece))
-        # Yield the piece that reaches furthest. No other piece that covers this position ends later.
+        # Yield the piece of a segment that reaches furthest: no other piece that covers this position ends later.
         if stop > position:
             yield Span(segment, position, stop)
             position = stop

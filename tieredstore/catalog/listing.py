@@ -44,8 +44,8 @@ class Scope:
         """Return a text that sorts right before the keys of ``first_offset``, so that the store does not list earlier
         keys.
 
-        Only the keys of a single partition are sorted by offset. A JVM may write offsets in other than ASCII digits;
-        such keys sort after all others.
+        Return None if the scope has several partitions, because their keys are not sorted by offset. Keys with
+        non-ASCII digits, which some JVMs write, sort after all others.
         """
         if self.first_offset is None or self.topic is None or self.topic_id is None or self.partition is None:
             return None
@@ -128,7 +128,7 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
         if not ahead:
             continue
         common = _common(ahead[0], ahead[-1])
-        # A listing by this prefix has already read a page of other topics' keys: do not repeat it.
+        # Do not list by this common prefix again if an earlier listing by it read a whole page of other topics' keys.
         is_given_up = common in crowded
         passed = 0
         for info in () if is_given_up else store.list(common):
@@ -158,7 +158,7 @@ def _common(first: str, last: str) -> str:
 
 
 def _without_nested(prefixes: Iterable[str]) -> list[str]:
-    """Return the prefixes, sorted, without those that begin with another."""
+    """Return the prefixes, sorted, without prefixes that begin with another prefix of the list."""
     outer: list[str] = []
     for prefix in sorted(prefixes):
         if not outer or not prefix.startswith(outer[-1]):

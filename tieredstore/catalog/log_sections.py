@@ -2,7 +2,7 @@
 
 A decoder gets a section in buffers, and the end of the section proves that no batch was skipped. No checksum covers a
 batch's base offset, and a wrong digit there may look like the end of the requested range. So a reader that stops early
-walks over the rest, and the batch after the section must begin after it.
+still reads the section's remaining batch headers, and the next batch must begin after the section.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class LogSection:
     def check_first(self, base_offset: int) -> None:
         """Raise IndexesCorruptError if the first batch does not fit the section's start.
 
-        If the read began too late, it would miss records, and no later check would notice. Raise BatchCorruptError if
+        A read that begins too late would miss records, and no later check would notice that. Raise BatchCorruptError if
         the batch begins before the segment does.
         """
         if base_offset < self.segment.start_offset:
@@ -110,7 +110,7 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
     """Return the section with the span's first record of ``timestamp_ms`` or later, if there is one.
 
     A time index entry proves that a record with its timestamp is at or before its offset, and that no earlier record
-    has a later timestamp. At most two requests; raise IndexesCorruptError for a damaged index.
+    has a later timestamp. The search takes at most two requests. Raise IndexesCorruptError for a damaged index.
     """
     segment = span.segment
     times = time_index_of(source, segment)
@@ -132,7 +132,7 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
 def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
     """Return an offset such that, by the time index, all records before it are earlier than ``timestamp_ms``.
 
-    At most two requests; raise IndexesCorruptError for a damaged index.
+    The search takes at most two requests. Raise IndexesCorruptError for a damaged index.
     """
     times = time_index_of(source, segment)
     earlier = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
@@ -145,7 +145,7 @@ def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, times
 
 
 def position_before(source: SegmentSource, segment: RemoteLogSegmentMetadata, offset: int) -> int:
-    """Return the position of a batch that begins before all records from ``offset`` on."""
+    """Return the position of a batch at or before the record at ``offset``."""
     return 0 if offset <= segment.start_offset else offset_index_of(source, segment).position_for_offset(offset)
 
 
@@ -260,7 +260,7 @@ class SectionBytes:
         return reached
 
     def read(self, _: int, /) -> bytes:
-        """Return the next bytes for the walk; none at the end."""
+        """Return the next bytes of the log; empty at the end."""
         kept, self._kept = self._kept, b""
         return kept or bytes(next(self, b""))
 

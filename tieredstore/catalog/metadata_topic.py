@@ -76,7 +76,7 @@ class SegmentUpdate:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDelete:
-    """A deletion state of a partition whose topic was deleted."""
+    """The progress of deleting a partition whose topic was deleted."""
 
     partition: TopicIdPartition
     broker_id: int

@@ -49,7 +49,7 @@ def base_offsets(
 ) -> list[int]:
     """Return the base offsets of a partition's segments, ascending, for all ids of the topic.
 
-    Return at most ``most`` of them, and only those listed before ``until``, a time of ``time.monotonic``.
+    Return at most ``most`` offsets, and only offsets listed before ``until``, a time of ``time.monotonic``.
     """
     offsets: set[int] = set()
     for topic_id in partition_numbers(store, prefix, topic, until=until):

@@ -55,10 +55,10 @@ def load_catalog(
     manifest takes one request, with ``readers`` in parallel. With a catalog ``file``, only manifests that the file
     lacks are read, and the file is updated unless ``update_file`` is False.
 
-    Some cases take more requests: a few for a manifest without segment metadata, two for a partition with older leader
-    epochs than its newest segment, three for an overlapping segment. Only these requests need keys. Segments that
-    cannot be used are in the catalog's ``problems``. Raise StoreError if the store fails. If the store only refuses the
-    new catalog file, log that and go on.
+    Some segments take further requests: a few for a manifest without segment metadata, two for a partition with older
+    leader epochs than its newest segment, three for an overlapping segment. Only these further requests need private
+    keys. Segments that cannot be used are in the catalog's ``problems``. Raise StoreError if the store fails. If the
+    store only refuses the new catalog file, log that and go on.
     """
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
     origin = Origin(source.store.identity, source.layout.prefix)
@@ -80,9 +80,9 @@ def catalog_of_metadata_topic(
 ) -> Catalog:
     """Make the catalog that ``__remote_log_metadata`` describes, from the values of its records in order.
 
-    Records of several partitions of that topic may be mixed, if those of each partition are in order. The call lists
-    nothing. A partition with older leader epochs than its newest segment costs two requests, and each overlapping
-    segment three. Raise CorruptDataError for a record that Kafka did not write.
+    Records of several partitions of the metadata topic may be mixed, if the records of each partition are in order. The
+    call lists nothing. A partition with older leader epochs than its newest segment costs two requests, and each
+    overlapping segment three. Raise CorruptDataError for a record that Kafka did not write.
     """
     states = SegmentStates()
     for value in values:

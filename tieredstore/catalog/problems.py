@@ -63,8 +63,8 @@ def unreadable_between(
 
     A segment right before or after the window is included too, unless the caller named that end of the window as an
     offset (``starts_there``, ``stops_there``). If that end was looked up (as the log's beginning or end, or by a time),
-    the segment's records would have been in the window. A segment that lost objects is included only at the log's end.
-    Elsewhere retention may be deleting it, or the read reports a gap.
+    the segment's records would have been in the window. A segment that lost objects is included only at the log's end:
+    elsewhere, retention may be deleting the segment, or the read reports its offsets as a gap.
     """
     for problem in problems:
         first = problem.start_offset
@@ -75,7 +75,8 @@ def unreadable_between(
             continue
         is_within = first < stop and start < end
         is_before = not starts_there and end == start
-        # True if the segment begins after the window, and no readable offset lies between them.
+        # This is true if the segment begins after the window, and no readable offset lies between the window and the
+        # segment.
         is_behind = not stops_there and first >= stop and not any(stop < high and low < first for low, high in readable)
         if is_within or is_before or is_behind:
             yield problem

@@ -26,17 +26,18 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.remote.manifest_object import manifest_text, parse_manifest
 
 MAX_MANIFESTS_IN_FLIGHT: Final = MAX_MANIFEST_SIZE
-"""Maximum bytes of manifests that are read at once: the maximum size of one manifest. Real manifests have a few KB."""
+"""The maximum total size of manifests that are read at once. It equals the maximum size of one manifest; real manifests
+have a few KB."""
 
 _MAX_BATCH: Final = 1 << 20
 """Maximum bytes of manifests read in one batch."""
 
 _FIRST_BATCH: Final = 32
-"""The number of segments in the first batches, which are smaller than the store prefers."""
+"""The number of segments in each of the first batches, which are smaller so that every reader soon gets a batch."""
 
 _AHEAD: Final = 4
-"""The number of requests per reader that callers allow: one runs, the others are done or queued. For batches, one per
-reader is enough.
+"""The maximum number of requests per reader: one is running, the others are done or queued. If the store reads batches,
+one request per reader is enough.
 """
 
 _Result = TypeVar("_Result")
@@ -127,7 +128,7 @@ def _load(objects: SegmentObjects, read: _Manifest, rules: ManifestRules) -> Sto
 
 
 def _name_of(objects: SegmentObjects) -> str:
-    """Return the manifest's path without the prefix, which may be confidential in messages."""
+    """Return the manifest's path for messages, without the prefix, because the prefix may be confidential."""
     return f"{objects.main_path}.{Suffix.MANIFEST.value}"
 
 

@@ -1,7 +1,6 @@
 """Finds offsets by time as Kafka does: by the time index, then the offset index, then the batches.
 
-Of a log, only the part is read that the time index leaves open: from the batch of one entry up to the next entry, which
-proves that the record comes before it.
+Only a small part of a log is read: the time index has two entries between which the record must be.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ def offset_for_time(
     As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts.
 
     A segment that may have the record takes two requests for manifest and indexes, and one or more for the few batches
-    that the indexes leave open. Segments whose greatest timestamp is earlier are skipped. If no record is found, or if
-    it is the first one after a skipped segment, two requests check that segment's time index.
+    that may have the record by the indexes. Segments whose greatest timestamp is earlier are skipped. If no record is
+    found, or if it is the first one after a skipped segment, two requests check that segment's time index.
 
     Without ``tieredstore[arrow]``, batches are not decoded and CRCs not checked; raise ConfigError if the batch headers
     are not enough.
@@ -104,7 +103,7 @@ def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
     Raise ConfigError without ``tieredstore[arrow]``, EncryptionError without the key, BatchCorruptError for a damaged
     batch.
     """
-    # Stop at the first record: the decoder returns records as soon as it has any.
+    # Decode only up to the first record: with this setting, the decoder returns records as soon as it has any.
     decoder = _decoder(_CHECKED, "reading the times of first records", target_bytes=1)
     try:
         with (

@@ -1,9 +1,9 @@
 """Traces the lineages (the valid segments of each log) of many partitions: decides what to read besides manifests, and
 reads it.
 
-Before a segment displaces another one, its manifest is compared with its contents. A manifest has no checksum: one
-wrong digit could extend a segment over the following ones, or put it into a leader epoch that it never had. Then other
-segments would wrongly count as covered, or the segment itself as superseded.
+Before a segment replaces another segment in the log, its manifest is compared with its contents. A manifest has no
+checksum: one wrong digit could extend a segment over the following ones, or put it into a leader epoch that it never
+had. Then other segments, or the segment itself, would wrongly be ignored.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ segments do not either.
 
 @dataclass(frozen=True, slots=True)
 class TracedPartition:
-    """Segments of one partition, the ruling segment, and its leader-epoch index if it was needed.
+    """Segments of one partition, and the ruling segment with its leader-epoch index, if the index was needed.
 
     ``proven`` are the segments whose end and epochs were compared with their contents, and corrected.
     """
@@ -120,7 +120,7 @@ def trace_partitions(
 
 
 def catalog_of(traced: Traced, problems: Iterable[Problem]) -> Catalog:
-    """Make the catalog of these partitions; ``problems`` are those found before."""
+    """Make the catalog of the traced partitions. ``problems`` are problems that were found before the tracing."""
     segments = {partition.ruler.topic_id_partition: partition.segments for partition in traced.partitions}
     return Catalog.of(dict(sorted(segments.items())), (*problems, *traced.problems))
 
@@ -156,7 +156,7 @@ class _Tracing:
                 SegmentNotFoundError,
             ) as error:
                 lineage, doubtful = _explain(ruler, error), [ruler]
-            # The loop ends, because each segment is compared with its contents at most once.
+            # This loop ends, because each segment's manifest is compared with the segment's contents at most once.
             if not self._prove(doubtful):
                 segments = PartitionSegments.of(self._segments.values(), lineage)
                 known = history if isinstance(lineage, Lineage) else None
@@ -243,7 +243,7 @@ def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> Tiered
 
 
 def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield the segments that claim to reach into a following one; ignore copies of equal offsets."""
+    """Yield the segments that overlap a following segment by their manifests; ignore copies with equal offsets."""
     ordered = sorted(segments, key=attrgetter("start_offset"))
     if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
         return  # the usual case
@@ -270,11 +270,12 @@ def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> R
 
 
 def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: BatchHeader) -> LeaderEpochs:
-    """Return the epochs of the leader-epoch index, or the manifest's if the log supports those."""
+    """Return the segment's epochs by its index; by its manifest if the index is unusable or contradicts the last
+    batch."""
     said = segment.segment_leader_epochs
     try:
         history = read_history(source, segment)
-    # Trust the manifest: without a readable index nothing contradicts it.
+    # Trust the manifest, because an unreadable index cannot contradict it.
     except CorruptDataError:
         return said
     indexed = segment_leader_epochs(history, segment.start_offset, segment.end_offset)

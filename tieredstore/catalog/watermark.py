@@ -51,9 +51,9 @@ _UuidText: TypeAlias = Annotated[str, AfterValidator(lambda text: str(Uuid.parse
 class Hole:
     """Offsets (both ends inclusive) that were not uploaded, with reason, time, and broker.
 
-    ``quarantine`` is the key prefix under which their remaining bytes were saved; None if no bytes remained.
-    ``leader_epochs`` are the epochs of the records, as far back as known (see :func:`epochs_within`); empty without
-    records.
+    ``quarantine`` is the key prefix under which the uploader saved the remaining bytes of these offsets; None if no
+    bytes remained. ``leader_epochs`` are the epochs of the records, as far back as known (see :func:`epochs_within`);
+    empty without records.
     """
 
     first_offset: _Offset
@@ -212,7 +212,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The watermark's JSON object. Its strict types and bounds make pydantic refuse anything else."""
+    """The watermark's JSON object. With strict types and bounds, pydantic refuses invalid documents."""
 
     topic: str
     topic_id: _UuidText
@@ -293,8 +293,7 @@ class StoredMoves:
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
-        # A folder's listing has no etags, so the times and sizes are compared. A watermark that was moved back again is
-        # longer than before.
+        # A folder's listing has no etags, so compare times and sizes: each move back makes a watermark longer.
         is_told = info.etag is not None or info.modified_ms is not None
         return is_told and where in self._known and self._known[where][0] == info
 
@@ -342,7 +341,7 @@ def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
 
 
 def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
-    """Return the epochs in force from ``first`` to ``last``, as far back as they are known.
+    """Return the leader epochs of the offsets ``first`` to ``last``, as far back as the epochs are known.
 
     If none of these epochs is known any more, return the first known epoch, although it begins later: a replica with
     that epoch has the same records before it.
