@@ -47,7 +47,7 @@ _MOST_LISTINGS: Final = 3
 class _Folder:
     """A folder's partition, and its modification time at the last check.
 
-    While ``is_settled``, the folder is listed again only if its modification time changes.
+    While ``is_settled`` is true, the uploader lists the folder again only if its modification time changes.
     """
 
     where: TopicIdPartition | None = None
@@ -115,7 +115,7 @@ class Disk:
     def sweep(self, *, only_touched: bool = False) -> None:
         """Check all folders and list the changed ones. With ``only_touched``, check only folders that had events.
 
-        If a log directory cannot be listed, its partitions stay.
+        If a log directory cannot be listed, its partitions stay known to the uploader.
         """
         with self._lock:
             touched, self._touched = self._touched, set()
@@ -163,7 +163,7 @@ class Disk:
             try:
                 mtime_ns = path.stat().st_mtime_ns
             except OSError:
-                # A folder that was deleted or moved is left to the next complete sweep.
+                # Do nothing for a folder that was deleted or moved: the next complete sweep handles it.
                 self.touch(path)
             else:
                 self._look(path, folder, mtime_ns)
@@ -226,7 +226,7 @@ class Disk:
         return log_dir / name if self._is_wanted(topic) else None
 
     def _look(self, path: Path, folder: _Folder, mtime_ns: int) -> None:
-        """Identify the folder's partition. List the folder unless the partition lies in another one."""
+        """Identify the folder's partition. List the folder unless the partition's present folder is another folder."""
         looked_ns = time.time_ns()
         try:
             folder.where = self._identify(path)
@@ -259,8 +259,8 @@ class Disk:
         try:
             topic_id = parse_partition_metadata((folder / PARTITION_METADATA).read_bytes())
         except FileNotFoundError:
-            # Brokers before Kafka 2.8 write no topic id. Pinterest's raw layout needs none, so derive an id from the
-            # topic's name.
+            # Brokers before Kafka 2.8 write no topic id. Pinterest's raw layout needs no topic id, so derive an id from
+            # the topic's name.
             if self._made_id is None:
                 raise
             topic_id = self._made_id(topic)
@@ -288,7 +288,7 @@ class Disk:
             return
         epochs = parse_leader_epochs(checkpoint)
         # If the checkpoint's first epoch is new to us, do not restore earlier epochs. A broker that was down continues
-        # its log at the leader's first offset, and an epoch may have begun long before that offset. Readers can
+        # its log at the leader's first offset, but that offset's epoch may have begun long before it. Readers can
         # complete a truncated history from other brokers' uploads, but a wrong history would hide these uploads.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
         partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
@@ -306,7 +306,7 @@ _EVENTS: Final = ("FileCreatedEvent", "FileMovedEvent", "FileDeletedEvent")
 
 
 class _Handler:
-    """Receives a folder's events from watchdog, which calls ``dispatch``. The next listing finds the file."""
+    """Receives a folder's file system events: watchdog calls ``dispatch``. The next listing finds the changed file."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -318,8 +318,8 @@ class _Handler:
 class FolderWatch:
     """Calls ``on_change`` with the folder in which a file was created, deleted or renamed. Appends cause no call.
 
-    If events are lost or unsupported (a full table of watches, a network disk), changes are noticed later. The first
-    failure to watch is logged.
+    If file system events are lost or unsupported (a full table of watches, a network disk), the uploader notices
+    changes later. The first failure to watch is logged.
     """
 
     def __init__(self, on_change: Callable[[Path], None]) -> None:
@@ -343,7 +343,7 @@ class FolderWatch:
             self._give_up(str(error))
 
     def watch(self, folders: Iterable[Path]) -> bool:
-        """Watch exactly these folders. Return True if one is new: its earlier events were missed."""
+        """Watch exactly these folders. Return True if a folder is new, because its earlier events were missed."""
         if self._is_broken:
             return False
         wanted = set(folders)

@@ -34,10 +34,10 @@ _MOST_FAILED: Final = 10_000
 
 @dataclass(slots=True)
 class Filler:
-    """Fills holes; called by one thread at a time.
+    """Fills holes (offsets missing in the store). Only one thread at a time may call it.
 
-    ``failed`` has segments that this broker cannot upload, for example because they are damaged. The filler does not
-    read these segments again.
+    ``failed`` has segments that this broker cannot upload, for example because they are damaged. These segments are not
+    read again.
     """
 
     uploads: Uploads
@@ -48,8 +48,8 @@ class Filler:
     def fill(self, target: Target, partitions: Iterable[Partition]) -> Collection[TopicIdPartition]:
         """Upload this broker's segments for the holes in the store. Return the partitions that still have holes.
 
-        If there are no holes, this costs one listing, plus a check of each partition that has left the broker. The next
-        call retries failures. Raise StoreError if the listing fails.
+        Without holes, a call costs one listing, plus a check of each partition that has left the broker. The next call
+        retries failed uploads. Raise StoreError if the listing fails.
         """
         with nothing_under_way():
             holey = set(target.watermarks.with_holes())
@@ -80,7 +80,7 @@ class _Filling:
         watermark = stored.value
         if watermark is None:
             # Without an upload watermark, keep no segments for holes (offsets that the leader could not upload): the
-            # leader's uploader has not begun, so it has recorded no holes.
+            # leader's uploader has not begun to upload, so it has recorded no holes.
             self._unmark()
             return False
         gaps, is_leaving = list(watermark.holes), self.partition.role is Role.LEAVING
@@ -150,10 +150,10 @@ class _Filling:
                 yield described
 
     def _candidates(self, gaps: Sequence[Hole]) -> list[Segment]:
-        """Return the segments that the broker has deleted and pins (open files or links) keep, and all closed segments
-        in its folder.
+        """Return deleted segments that open files or links keep, and all closed segments in the folder.
 
-        The folder must be listed, because the uploader forgets uploaded segments.
+        The partition's folder must be listed, because the uploader forgets segments after their upload, and a hole may
+        need one of these segments.
         """
         partition, folder = self.partition, self.partition.folder
         extents = [(gap.first_offset, gap.last_offset) for gap in gaps]
@@ -167,7 +167,7 @@ class _Filling:
     def _high_watermark(self) -> int | None:
         """Return the high watermark in the broker's checkpoint, or None if there is no checkpoint or no folder.
 
-        Without a high watermark, only leader epochs decide.
+        Without a high watermark, only leader epochs decide which segments may fill a hole.
         """
         folder = self.partition.folder
         highs = None if folder is None else high_watermarks(folder.parent)

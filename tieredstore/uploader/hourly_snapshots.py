@@ -1,4 +1,4 @@
-"""The cluster's hourly snapshot, which all uploaders of the cluster try to write and one writes.
+"""The cluster's hourly snapshot: all uploaders of the cluster try to write it, and one succeeds.
 
 Separate from ``uploader``, because it has a separate client for the brokers, and its failures never stop an upload.
 """

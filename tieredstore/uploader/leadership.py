@@ -43,15 +43,14 @@ class Leadership(ABC):
         """
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  who asks for all has no use for it
-        """Note the local partitions, the only partitions that ``led`` must know. Called after each check of the
-        folders.
-        """
+        """Record the local partitions, after each check of the folders: ``led`` must know only these."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
         """Return the topics' present ids in the cluster; None if there is no source to ask.
 
-        The value is None for a topic that does not exist, and a zero id for a topic without an id. Omit topics of
-        unknown state. Called when a partition's folder is gone. Raise a TieredStoreError if nothing is known now.
+        The id is None for a topic that does not exist, and zero for a topic without an id. Omit a topic if it is
+        unknown whether it exists. The uploader calls this when a partition's folder is gone. Raise a TieredStoreError
+        if nothing is known about any topic now.
         """
         del topics
         return None
@@ -96,7 +95,7 @@ class LeadershipView:
         self._answered_s: float | None = None
 
     def refresh(self) -> None:
-        """Read the partitions' leaders again. If that raises an error, keep the last answer and pass the error on."""
+        """Read the partitions' leaders again. On an error, keep the last answer and raise the error."""
         led = self.source.led()
         with self._lock:
             self._led, self._answered_s = led, self._monotonic()
@@ -118,7 +117,7 @@ class LeadershipView:
         return led is None or where in led
 
     def count(self) -> int | None:
-        """Return the number of led partitions; None if this broker leads all local partitions."""
+        """Return the number of partitions that this broker leads; None if it leads all local partitions."""
         led = self._led
         return None if led is None else len(led)
 
@@ -146,7 +145,7 @@ _ANSWER_S: Final = 10.0
 _AT_ONCE: Final = 1000
 _NOBODY: Final = -1
 _AGAIN_S: Final = 60.0
-"""Each state is read again after this interval, even if its watch reports no change."""
+"""A partition's state in ZooKeeper is read again after this interval, even if its watch reports no change."""
 
 
 class ZooKeeperLeadership(Leadership):
@@ -256,7 +255,7 @@ class ZooKeeperLeadership(Leadership):
             self._read_all_s = time.monotonic()
 
     def _read(self, client: Any, partitions: Iterable[TopicPartition]) -> None:
-        """Send all requests first, then wait for the answers."""
+        """Read the partitions' states: send all requests first, then wait for the answers."""
         asked = [(where, client.get_async(_state_path(where), watch=self._watcher(where))) for where in partitions]
         end = time.monotonic() + _ANSWER_S
         for where, answer in asked:

@@ -1,6 +1,6 @@
 """Hard links to the files of closed segments, which keep them after the broker deletes them, even without an uploader.
 
-Each segment has one folder. It is filled under a temporary name beside its final place and then renamed::
+Each segment has one folder of links, which is filled under a temporary name beside its final place and then renamed::
 
     <hold.dir>/<topic>-<topic id>/<partition>/<base offset>-<next offset>/
         <base offset>.log .index .timeindex [.txnindex]   <next offset>.snapshot
@@ -78,7 +78,7 @@ class Link:
 
     @property
     def is_replicated(self) -> bool:
-        """True if the whole segment was replicated: no clean election can have truncated it."""
+        """True if the whole segment was replicated, so that no clean election can have truncated it."""
         return (self.folder / _REPLICATED).exists()
 
     def mark_replicated(self) -> None:
@@ -109,7 +109,7 @@ class Links:
     """The folders for hard links: one on each file system that has log directories. Thread-safe."""
 
     def __init__(self, folders: Iterable[str], log_dirs: Sequence[Path]) -> None:
-        """Lock the folders. Without any folder, no links are made.
+        """Lock the folders. Without any folder, the uploader makes no links.
 
         Raise ConfigError for a folder that is absent, inside a log directory, or in use by another uploader.
         """
@@ -218,8 +218,8 @@ def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:
         try:
             for file in segment.files:
                 # The broker may rename the file at any moment, so link by the descriptor. Python follows the symbolic
-                # link in /proc only if a folder's descriptor is given too. That descriptor has no other effect, because
-                # the path is absolute.
+                # link in /proc only if the call also passes a folder's descriptor. That descriptor has no other effect,
+                # because the path is absolute.
                 os.link(
                     _DESCRIPTORS / str(file.descriptor),
                     part / file.path.name.removesuffix(DELETED),

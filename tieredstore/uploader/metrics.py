@@ -74,7 +74,7 @@ _MOST_TOPICS: Final = 100
 class Counts:
     """Totals of one uploader, with one field for each metric in ``COUNTERS``.
 
-    Threads update them without a lock, because a rare lost count does no harm.
+    Threads update these totals without a lock, because a rare lost count does no harm.
     """
 
     segments: int = 0
@@ -118,8 +118,9 @@ class Counts:
 
 
 class CountsCollector(Collector):
-    """Exports the totals, the present ``gauges``, and those of ``LAG`` by topic. Registered with Prometheus until it is
-    closed.
+    """Exports the totals, the present ``gauges``, and the gauges in ``LAG`` by topic.
+
+    The collector is registered with Prometheus until it is closed.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ def levels_of(uploader: Uploader, now_s: float) -> Mapping[str, float]:
 def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, float]]:
     """Return the values of ``LAG`` by topic, for the first 100 topics by name that ``uploader.metrics.topics`` selects.
 
-    All other topics are summed as ``(other)``. Return nothing if the setting is empty.
+    The topics that are not among the selected 100 are summed as ``(other)``. Return nothing if the setting is empty.
     """
     patterns = uploader.own.metrics_topics
     if not patterns:

@@ -23,7 +23,7 @@ _MAYBE_CUT: Final = (
 
 
 class Role(enum.Enum):
-    """The uploader's task for a partition. Changed by the leadership's answers, and by the disk if the folder is gone.
+    """The uploader's task for a partition. It changes when leadership changes, or when the partition's folder is gone.
 
     ========  =================================================================================
     role      next
@@ -97,17 +97,17 @@ class Progress:
         self.value, self.stored = stored.value, stored
 
     def advance(self, value: Watermark, now_s: float) -> None:
-        """Note that the store has everything before ``value``. The watermark object is still to be written."""
+        """Record that the store has everything before ``value``. The watermark object must still be written."""
         self.value = value
         self.fall_behind(now_s)
 
     def fall_behind(self, now_s: float) -> None:
-        """Note that the watermark object is behind ``value`` since ``now_s``."""
+        """Record that the watermark object in the store has been behind ``value`` since ``now_s``."""
         if self.unsaved_since_s is None:
             self.unsaved_since_s = now_s
 
     def forget(self) -> None:
-        """Forget the progress and the object, except for ``attempt``."""
+        """Forget the progress and the watermark object, but keep ``attempt``, a write of unknown outcome."""
         self.value, self.stored, self.unsaved_since_s = None, None, None
 
     def save(self, stored: StoredWatermark) -> None:
@@ -115,14 +115,15 @@ class Progress:
         self.value, self.stored, self.unsaved_since_s, self.attempt = stored.value, stored, None, None
 
     def doubt(self, wanted: Watermark) -> None:
-        """Note that a write of ``wanted`` to the watermark object has an unknown outcome."""
+        """Record that it is unknown if the write of ``wanted`` to the watermark object succeeded."""
         if self.stored is not None:
             self.attempt = StoredWatermark(self.value, self.stored.etag, self.stored.written), wanted
         self.forget()
 
     def distrust(self) -> None:
-        """Forget the watermark object: others may have changed it, or the store may be another one. The next step
-        reads it and looks for uploaded segments.
+        """Forget the watermark object: another uploader may have changed it, or the store was exchanged.
+
+        The next step reads the object and looks for uploaded segments.
         """
         shipped = self.value if self.unsaved_since_s is not None else None
         wanted = self.attempt[1] if self.attempt is not None else shipped
@@ -134,7 +135,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Turn:
-    """A partition's state in the schedule. While ``is_busy``, a worker is making a step of it.
+    """A partition's state in the schedule. While ``is_busy`` is true, a worker is uploading from the partition.
 
     No step begins before ``not_before_s``, which is set after a failure, or while the partition waits for the condition
     in ``waits_for``. ``failures`` counts consecutive failures; ``error`` is the last error.
@@ -192,13 +193,13 @@ class Partition:
             return any(segment.is_pinned for segment in self.segments.values())
 
     def has(self, segment: Segment) -> bool:
-        """Return True if the segment is still part of the log: no listing since has shown that it was truncated."""
+        """Return True if the segment is still part of the log, that is, no listing has shown that it was truncated."""
         return self.segments.get(segment.base_offset) is segment
 
     # Changes seen on disk
 
     def lie_in(self, folder: Path | None) -> None:
-        """Move to another folder, or to none. Forget segments without open files or links: their files are gone."""
+        """Move to another folder, or to none. Forget segments whose files no pin keeps: they are gone."""
         with self.lock:
             self.folder = folder
             for segment in self.pending():
@@ -208,8 +209,9 @@ class Partition:
                     segment.place = replace(segment.place, is_deleted=True)
 
     def take(self, listed: Sequence[FoundSegment], epochs: LeaderEpochs, now_s: float) -> None:
-        """Apply a listing of the folder. ``epochs`` are the log's leader epochs, with those that retention
-        truncated.
+        """Apply a listing of the folder.
+
+        ``epochs`` are the log's leader epochs, including epochs that retention truncated.
         """
         live = [place.base_offset for place in listed if not place.is_deleted]
         if not live:
@@ -341,11 +343,11 @@ class Partition:
             self.role, self.progress.must_reload = Role.LED, True
 
     def change_store(self) -> None:
-        """Read the progress at the next step, without a pause, because the store may be another one."""
+        """Make the next step read the progress, without a pause, because the store may be a different store."""
         self.progress.must_reload, self.turn.not_before_s = True, 0.0
 
     def follow(self) -> None:
-        """Begin to keep segments, by open files or links, that the leader's uploader has not uploaded."""
+        """Begin to keep the segments that the leader's uploader has not uploaded, by open files or links."""
         with self.lock:
             if self.role is not Role.FOLLOWED:
                 self.role, self.shipped = Role.FOLLOWED, None
@@ -387,7 +389,8 @@ class Partition:
     def lag(self) -> list[Segment] | None:
         """Return the segments that end after ``shipped``, in offset order.
 
-        Return None if there are segments but ``shipped`` is unknown, as after a restart: the store may have them all.
+        Return None if there are segments but ``shipped`` is unknown, as after a restart: all segments may be in the
+        store already.
         """
         with self.lock:
             if self.segments and self.shipped is None:

@@ -29,11 +29,11 @@ from tieredstore.uploader.target import Target
 _logger: Final = logging.getLogger(__name__)
 
 INCOMPLETE_S: Final = 30.0
-"""A file may be missing for this time after the segment was closed: the broker writes some files a moment later."""
+"""A closed segment's file may be missing at most this long: the broker writes some files a moment later."""
 
 FILES_OF_A_SEGMENT: Final = 5
 _OTHER_FILES: Final = 1024
-"""Descriptors reserved for the rest of the process."""
+"""File descriptors that pins must leave for the rest of the process."""
 
 _TOO_MANY: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -53,7 +53,7 @@ class Held:
 
 
 class Pins:
-    """Keeps segments by open files or hard links (pins), and releases them. Called by one thread at a time."""
+    """Keeps segments by open files or hard links (pins), and releases them. Only one thread at a time may call it."""
 
     def __init__(self, max_files: int, min_free_percent: int, links: Links) -> None:
         """Set the limits. Hard links, if there is a folder for them, are not limited by ``max_files``."""
@@ -189,7 +189,7 @@ def _turn(entry: _Entry) -> tuple[bool, bool, float, int]:
 
 
 def _is_wanted(partition: Partition, segment: Segment) -> bool:
-    """Return True if the segment should be kept by a pin (open files or hard links), by its partition and role."""
+    """Return True if a pin (open files or hard links) should keep the segment, by the partition's role and progress."""
     if partition.role is Role.FOLLOWED:
         # While the store's progress is unknown, pin only segments being deleted: most others are uploaded already.
         return partition.shipped is not None or segment.place.is_deleted
@@ -197,7 +197,7 @@ def _is_wanted(partition: Partition, segment: Segment) -> bool:
 
 
 def _raise_limit(max_files: int) -> int:
-    """Raise the process's limit of open files as far as possible; return how many pins may use."""
+    """Raise the process's limit of open files as far as possible; return the number of files that pins may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max_files + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -239,10 +239,9 @@ class FollowedPartitions:
         self._asked: dict[Partition, _Asked] = {}
 
     def release(self, target: Target, partitions: Iterable[Partition]) -> None:
-        """Read the upload watermark of each partition with closed segments, once a minute at first, and less often
-        while it does not move.
+        """Read the upload watermarks of partitions with closed segments; less often while they do not move.
 
-        Raise StoreError if the store fails; then nothing is unpinned.
+        Raise StoreError if the store fails; then all segments stay pinned.
         """
         followed = [partition for partition in partitions if partition.role is Role.FOLLOWED]
         self._asked = {partition: self._asked.get(partition) or _Asked() for partition in followed}
@@ -260,7 +259,7 @@ class FollowedPartitions:
         try:
             watermark = target.watermarks.peek(partition.where)
         except (CorruptDataError, ConfigError) as error:
-            # The leader's uploader repairs a damaged upload watermark, or reports the remedy.
+            # Only log a damaged upload watermark: the leader's uploader repairs it, or reports how to repair it.
             _logger.info("%s", error)
             watermark, passed = None, before or 0
         else:

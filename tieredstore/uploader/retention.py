@@ -71,7 +71,8 @@ class RemoteRetention:
     def apply(self, target: Target, partitions: Iterable[TopicIdPartition], counts: Counts) -> Iterator[Expired]:
         """Delete expired segments; yield the result of each partition that had any. A dry run only reports them.
 
-        Costs one listing of each partition, and the manifests of its old segments. Errors of the store pass through.
+        Each call lists each partition once, and reads the manifests of its old segments. Errors of the store pass
+        through.
         """
         for where in partitions if self.is_on else ():
             steps = list(self._steps(target, where))
@@ -129,9 +130,9 @@ class RemoteRetention:
 
 
 def first_within(listed: Iterable[SegmentObjects], size: int) -> int | None:
-    """Return the start offset of the newest segments that together have ``size`` bytes or more; None if all have less.
+    """Return the start offset of the newest segments that have ``size`` bytes in total; None if all have less.
 
-    Only stored bytes of logs count. All segments with that start offset are included.
+    Only the stored bytes of logs count towards ``size``. All segments with the returned start offset are included.
     """
     left = max(1, size)
     for objects in sorted(listed, key=lambda objects: objects.start_offset, reverse=True):

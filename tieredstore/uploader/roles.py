@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _DELETED_S: Final = 60.0
-"""Count a topic as deleted after it has been unknown this long: a broker that has just started knows no topic."""
+"""A topic unknown to the broker for this long is deleted: a broker that has just started knows no topic."""
 
 _NO_ID: Final = Uuid(bytes(16))
 
@@ -110,7 +110,7 @@ class Roles:
             partition.ignore()
 
     def _topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """Return the topics' ids in the cluster. Without a cluster to ask, use those in the log directories."""
+        """Return the topics' ids in the cluster. Without a cluster to ask, return the ids in the log directories."""
         if not topics:
             return {}
         try:

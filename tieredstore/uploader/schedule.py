@@ -19,7 +19,7 @@ from tieredstore.uploader.partition import Partition
 _logger: Final = logging.getLogger(__name__)
 
 WAIT_S: Final = 0.25
-"""Pause of a partition while its next segment may not be uploaded yet."""
+"""Pause before a partition is checked again whose next segment must not be uploaded yet."""
 
 _FIRST_DELAY_S: Final = 1.0
 _LONGEST_DELAY_S: Final = 60.0
@@ -28,8 +28,8 @@ _LONGEST_DELAY_S: Final = 60.0
 class Schedule:
     """The queue of partitions with something to upload. Thread-safe. ``may_ship`` decides if a partition enters it.
 
-    :meth:`ring` makes the queue check all partitions again. Between two such calls, ready partitions are in one heap
-    and delayed partitions in another, so thousands of partitions without work cost nothing.
+    :meth:`ring` makes the queue check all partitions again. Between two calls of ``ring``, ready partitions are in one
+    heap and delayed partitions in another, so thousands of partitions without work cost nothing.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class Schedule:
             return True
 
     def finish(self, partition: Partition, *, waits: bool) -> None:
-        """Note a successful step. With ``waits``, the partition's next step comes after a short pause."""
+        """Record a successful upload step. With ``waits``, the partition's next step comes after a short pause."""
         with self._something:
             partition.turn.failures, partition.turn.error = 0, None
             partition.turn.not_before_s = self._monotonic() + (WAIT_S if waits else 0.0)
             self._give_back(partition)
 
     def fail(self, partition: Partition, error: Exception) -> None:
-        """Note a failed step. The next one comes after about 1 s, and the pause doubles up to a minute."""
+        """Record a failed upload step. Wait about 1 s before the next; double this pause up to a minute."""
         with self._something:
             partition.turn.failures += 1
             delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(partition.turn.failures - 1, 16))
@@ -139,7 +139,8 @@ class Schedule:
             self._line_up(heapq.heappop(self._later)[2], now_s)
         while self._ready:
             partition = heapq.heappop(self._ready)[2]
-            # Check again if the partition has work, because much may have changed since it was queued.
+            # Check again that the partition has work, because its segments or role may have changed since it was
+            # queued.
             if self._is_ready(partition, now_s):
                 return partition
         return None
@@ -157,14 +158,14 @@ class Schedule:
         return is_free and self._may_ship(partition)
 
     def _until_next(self, timeout_s: float) -> float:
-        """Return how long to wait: until the next delayed partition is due, which no event announces."""
+        """Return how long to wait until the next delayed partition is ready, because no event announces that."""
         if not self._later:
             return timeout_s
         return min(timeout_s, max(0.0, self._later[0][0] - self._monotonic()))
 
 
 def _urgency(partition: Partition) -> tuple[int, float]:
-    """Return the rank, lowest first, and the time of the first segment within the rank."""
+    """Return the partition's rank in the queue, lowest first, and its first segment's time as a tiebreaker."""
     first = partition.first
     if first is None:
         return 2, 0.0

@@ -1,7 +1,7 @@
 """A closed segment on the broker's disk that is still to upload, and its pins (open files or hard links).
 
-Its state follows from three facts: the broker's folder has a file of that name, the name ends in ``.deleted``, and the
-segment is pinned.
+The segment's state follows from three facts: if the broker's folder has its file, if the file's name ends in
+``.deleted``, and if the segment is pinned.
 
 ========== ======= ======== ====== =============================================================================
 state      named   deleted  pinned next
@@ -82,7 +82,7 @@ class Segment:
     def is_gone(self) -> bool:
         """True if the broker deleted the files before they were pinned.
 
-        Two listings must agree, because a listing may miss a file that is being renamed.
+        Two listings must agree that the files are gone, because one listing may miss a file that is being renamed.
         """
         return not self.is_pinned and self.absences > 1
 
@@ -105,7 +105,7 @@ class Segment:
 
     @property
     def is_only_ours(self) -> bool:
-        """True if the broker has removed its own name of the log, so that unpinning frees disk space."""
+        """True if the broker has deleted the log file, so that closing files and links frees disk space."""
         held, link = self.held, self.link
         with contextlib.suppress(OSError):
             if link is not None:
@@ -166,7 +166,10 @@ class Segment:
         return open_segment(self.place if self.link is None else self.link.place(self.place))
 
     def hold(self) -> OpenSegment:
-        """Open the files as a pin. Raise OSError or TieredStoreError if that fails."""
+        """Open the segment's files, so that they stay readable after the broker deletes them.
+
+        Raise OSError or TieredStoreError if the files cannot be opened.
+        """
         self.held = held = self.open()
         self.incomplete_since_s = None
         return held
@@ -182,7 +185,7 @@ class Segment:
         self.lose(reason)
 
     def has_come(self) -> bool:
-        """Return True if a missing file has arrived, so that the segment is not lost after all."""
+        """Return True if a missing file now exists, so that the segment is not lost after all."""
         if self.incomplete_since_s is None:
             return False
         with contextlib.suppress(TieredStoreError, OSError):
@@ -200,7 +203,7 @@ class Segment:
     def mark_replicated(self) -> None:
         """Record that the segment is below the high watermark, so that no clean election truncates it.
 
-        Its hard link, if there is one, records it too.
+        The segment's hard link, if there is one, records this too.
         """
         self.is_replicated = True
         if self.link is not None:
@@ -221,7 +224,7 @@ class Segment:
 
 
 def is_stub(place: FoundSegment) -> bool:
-    """Return True for an empty deleted log, which a move to another disk starts with. It is not part of the log."""
+    """Return True for an empty deleted file left by a partition's move to another disk: it is not in the log."""
     if not place.is_deleted:
         return False
     log = place.path("log")

@@ -90,9 +90,7 @@ class _Threads:
                 return
 
     def asking(self, name: str, *, is_silent: bool) -> Callable[[Stop], None]:
-        """Return a loop that asks leaders for upload watermarks: of partitions that answered last, or of silent
-        ones.
-        """
+        """Return a loop that asks leaders about silent partitions if ``is_silent``, else about the others."""
         ask = partial(self._uploader.ask_leaders, is_silent=is_silent)
         return lambda stop: self.again(name, stop, ask, _SETTLED_S)
 
@@ -187,7 +185,7 @@ class _Threads:
         self._uploader.schedule.wake()
 
     def ship(self, number: int, stop: Stop) -> None:
-        """Make steps of one partition after another, while this worker is admitted."""
+        """Upload from one partition after another, while the limit of workers admits this worker."""
         schedule = self._uploader.schedule
         while not stop.is_asked:
             if not self._worker_limit.admits(number):

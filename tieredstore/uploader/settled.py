@@ -32,7 +32,7 @@ _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How far a partition is settled: its high watermark and last stable offset, both exclusive.
+    """How far a partition's records are final: its high watermark and last stable offset, both exclusive.
 
     ``leader_epoch`` is the epoch of the leader that answered, None if unknown.
     """
@@ -71,7 +71,7 @@ class Settling(Protocol):
     """A source of the partitions' high watermarks and last stable offsets."""
 
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
-        """Return the present answers. Raise TieredStoreError if no partition has one."""
+        """Ask for the high watermarks and last stable offsets. Raise TieredStoreError if no partition has an answer."""
         ...
 
 
@@ -152,7 +152,7 @@ def _list(folder: Path) -> list[Path]:
 
 
 class Answers:
-    """The last answer about each partition, and its time."""
+    """The last high watermark and last stable offset of each partition, and the time of that answer."""
 
     def __init__(self, max_age_s: float = 60.0, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._max_age_s = max_age_s
@@ -168,12 +168,12 @@ class Answers:
         self._heard.update(answers)
 
     def is_silent(self, name: TopicPartition) -> bool:
-        """Return True if the partition gave no answer the last time, or was never asked."""
+        """Return True if the last request brought no answer about the partition, or there was no request yet."""
         return name not in self._heard
 
     @property
     def are_any(self) -> bool:
-        """True if any partition answered the last time."""
+        """True if the last request brought an answer for any partition."""
         return bool(self._heard)
 
     def are_new(self, name: TopicPartition) -> bool:
@@ -182,7 +182,7 @@ class Answers:
         return answer is not None and self._monotonic() - answer[0] <= _NEW_S
 
     def of(self, name: TopicPartition) -> Settled | None:
-        """Return the last answer, or None if it is too old: its leader epoch may be out of date."""
+        """Return the last answer about the partition; None if its leader epoch may be out of date."""
         answer = self._answers.get(name)
         return answer[1] if answer is not None and self._monotonic() - answer[0] <= self._max_age_s else None
 

@@ -75,9 +75,7 @@ MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
 
 
 class DeposedError(StoreUnavailableError):
-    """The leader of a later epoch has moved the upload watermark, so this broker uploads nothing until it leads
-    again.
-    """
+    """A later leader has moved the upload watermark, so this broker must not upload until it leads again."""
 
 
 def _now_ms() -> int:
@@ -106,7 +104,8 @@ class Uploads:
         try:
             self._send(target, described, segment_id)
         finally:
-            # Even after a failed upload the manifest may be written, if only the response was lost. So note a change.
+            # After a failed upload, the manifest may still exist if only the response was lost. So tell the cache that
+            # the partition has changed.
             target.committed.changed(identity)
         return segment_id, True
 
@@ -133,7 +132,7 @@ class Uploads:
 
 @dataclass(slots=True)
 class Shipper:
-    """Makes steps: one at a time for each partition, any number of partitions in parallel."""
+    """Uploads segments: one step at a time for each partition, any number of partitions in parallel."""
 
     uploads: Uploads
     counts: Counts
@@ -145,7 +144,8 @@ class Shipper:
     def step(self, target: Target, partition: Partition, standing: Standing) -> Step:
         """Upload the next segment, if one is ready. The caller has marked the partition busy.
 
-        Errors of the store are raised; errors of the segment become a hole.
+        Errors of the store are raised. A segment that cannot be uploaded because of its own error is recorded as a
+        hole.
         """
         return _Work(self, target, partition, standing).step()
 
@@ -240,7 +240,8 @@ class _Work:
                 # No other process has changed the watermark object, so this process's own progress is right.
                 loaded, is_remade = known, True
             elif loaded.value == wanted:
-                # Our write succeeded and only its response was lost, so the attempt is over.
+                # The earlier write of the watermark succeeded and only its response was lost, so it is no longer in
+                # doubt.
                 progress.attempt = None
         value = loaded.value
         if value is not None:
@@ -249,8 +250,8 @@ class _Work:
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
             if value.next_offset < (partition.shipped or 0):
-                # Another uploader has moved the upload watermark back. So find the segments again that were dropped as
-                # uploaded.
+                # Another uploader has moved the upload watermark back. So list the folder again, to find segments that
+                # were dropped as uploaded.
                 partition.shipped = value.next_offset
                 self.shipper.relist(partition)
         else:
@@ -359,8 +360,8 @@ class _Work:
 
     def _ship(self, segment: Segment) -> Step:
         partition, held = self.partition, None
-        # Take the epoch before reading. If a later epoch appears during the read, the next step checks where that epoch
-        # began.
+        # Note the epoch before reading the segment. If a later epoch appears during the read, the next step checks
+        # where that epoch began.
         epoch = partition.epochs[-1][0] if partition.epochs else None
         try:
             held = self._open(segment)
@@ -406,8 +407,8 @@ class _Work:
             epoch = described.segment_leader_epochs[-1][0]
         value = value.behind(shipped, described.end_offset + 1, epoch, uploads.broker_id, uploads.now_ms())
         partition.progress.advance(value, self.shipper.monotonic())
-        # Save once a second during consecutive uploads. The object may lag, because each upload first looks into the
-        # store; it must never lead.
+        # Save once a second during consecutive uploads. The watermark object may lag behind the uploads, because each
+        # upload first looks into the store; it must never be ahead of them.
         if partition.ends_by(value.next_offset):
             # Save the upload watermark before the local files are dropped. If the process is killed in between, the
             # next process finds the files and saves it.
