@@ -1,7 +1,7 @@
 """Checks arguments, because callers may not use a type checker. The error for a wrong type is one sentence with the
 argument's name.
 
-No message shows the value, which may be a password.
+The errors do not show the argument's value, because it may be a password.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Partitions: TypeAlias = "int | Sequence[int] | None"
 """One partition, several (a ``range`` too), or None for all."""
 
 TopicIdLike: TypeAlias = "Uuid | str | None"
-"""Kafka's topic id. It selects a topic if several topics had the same name, one after the other."""
+"""Kafka's topic id. It selects one of several topics that had the same name, one after the other."""
 
 _A_MANAGER: Final = "a RemoteStorageManager that is open"
 
@@ -80,7 +80,7 @@ def topic_id_of(given: TopicIdLike, name: str = "topic_id") -> Uuid | None:
 
 
 def topic_ids_of(given: Mapping[str, TopicIdLike] | None, name: str = "topic_ids") -> dict[str, Uuid]:
-    """Return the ids of topics by name; raise ConfigError for an invalid one, and for anything but a mapping."""
+    """Return the ids of topics by name; raise ConfigError for an invalid id, and for anything but a mapping."""
     check_map(name, given, 'a map from topics to their ids, as {"orders": "AAAAAAAAQACAAAAAAAAAAA"}')
     ids = ((topic, topic_id_of(one, f"the entry {topic} of {name}")) for topic, one in (given or {}).items())
     return {topic: topic_id for topic, topic_id in ids if topic_id is not None}
@@ -95,7 +95,7 @@ def check_count(name: str, count: object) -> None:
 
 
 def several_of(name: str, given: Any, kind: type, wanted: str) -> tuple[Any, ...]:
-    """Return the values as a tuple. Raise ConfigError if one has another type.
+    """Return the values as a tuple. Raise ConfigError if any value has a type other than ``kind``.
 
     Also raise ConfigError for a single text, because Python would take it as a sequence of letters.
     """
@@ -113,7 +113,7 @@ def _are_several(given: object) -> bool:
 
 
 def partition_set(given: Partitions) -> tuple[int, ...] | None:
-    """Return the partitions in ascending order, each once; raise ConfigError for invalid ones."""
+    """Return the partitions in ascending order, each once; raise ConfigError for an invalid partition number."""
     if given is None:
         return None
     _check_kind(given)

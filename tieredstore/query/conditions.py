@@ -135,7 +135,7 @@ class Condition:
 def _fragments(schema: Any, guarantees: Sequence[Any], expression: Any) -> set[str]:
     """Return which of some files Arrow would read, if each file has one of ``guarantees``.
 
-    The files' names are numbers. None of them exists or is opened.
+    The files are only names for Arrow: the names are numbers, and no file is opened or exists.
     """
     names = [str(number) for number in range(len(guarantees))]
     files = ds.FileSystemDataset.from_paths(

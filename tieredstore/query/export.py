@@ -1,6 +1,6 @@
 """Exports a topic into files for other programs. Each file covers a range of a partition's offsets.
 
-A file is complete or absent. A later export continues after the existing files.
+Each file of an export is either complete or absent. A later export continues after the existing files.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ def export_files(
 ) -> Generator[Exported]:
     """Write the files, several in parallel, with the plan's columns and types. Yield each file when it is complete.
 
-    Raise errors of reading, and OSError of the folder. Complete files stay. The caller must be within
-    ``export_folder``.
+    Raise errors of reading, and OSError of the folder. After an error, files that are complete stay. The caller must
+    have entered ``export_folder``.
     """
     with ThreadPool(at_once, "tieredstore-export") as pool:
-        # The caller closes this generator, so that the end of an export does not wait for running reads.
+        # The caller of this generator closes it, so that an export that ends early does not wait for running reads.
         yield from in_parallel(pool, partial(_export, reader, snapshot, plan), files, at_once=at_once, ordered=False)
 
 
@@ -120,7 +120,7 @@ def _file(folder: Path, log: PartitionLog, window: OffsetWindow, ending: str) ->
 
 
 def _cover(folder: Path, log: PartitionLog, ending: str) -> list[OffsetWindow]:
-    """Return the ranges of offsets that existing files cover, ascending."""
+    """Return the ranges of offsets that existing files cover, in ascending order."""
     name = re.compile(rf"{re.escape(f'{log.topic}-{log.partition}')}-(\d{{20}})-(\d{{20}})\.{re.escape(ending)}")
     names = (name.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted((int(match[1]), int(match[2]) + 1) for match in names if match is not None)

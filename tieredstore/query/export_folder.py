@@ -34,7 +34,7 @@ _WAY_OUT: Final = "export into another folder, or delete them"
 
 @contextmanager
 def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan, ending: str) -> Generator[None]:
-    """Hold the folder for one export of a topic in one format, and remove incomplete files of killed exports.
+    """Lock the folder for one export of a topic in one format, and remove incomplete files of killed exports.
 
     Offsets in existing files are not exported again, so all files must come from the same topic, types and isolation.
     ``_tieredstore/export/`` records these before the first file is written.

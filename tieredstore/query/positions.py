@@ -34,7 +34,8 @@ def _now() -> datetime:
 
 
 def place_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> int | AtTime | None:
-    """Parse the position given as ``name``; raise ConfigError for an invalid one. A text without a zone is UTC."""
+    """Parse the position given as the argument ``name``; raise ConfigError if it is invalid. A time without a zone is
+    UTC."""
     match given:
         case None | AtTime():
             return given
@@ -63,8 +64,8 @@ def time_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> AtTime | No
 
 
 def has_own_zone(text: str) -> bool:
-    """Return True if a text means the same offset or time for every reader. Relative times and times without a zone do
-    not.
+    """Return True if a text means the same offset or time everywhere; False for relative times and times without a
+    zone.
     """
     word = text.strip()
     if _OFFSET.fullmatch(word) or _MILLISECONDS.fullmatch(word):

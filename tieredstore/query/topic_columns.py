@@ -20,7 +20,7 @@ _TOPIC: Final = pa.dictionary(pa.int32(), pa.string())
 _PARTITION: Final = pa.dictionary(pa.int32(), pa.int32())
 _BINARY: Final = Binary()
 _SPARE: Final = 4
-"""Arrays are made longer than needed by one part in this many, because the next batch may be larger."""
+"""New arrays are longer than needed by a quarter (one part in this many), because the next batch may be larger."""
 
 TOPIC_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch",
@@ -115,8 +115,8 @@ class TopicColumns:
                 return records.column(_DECODED.get(name, name))
 
     def _constant(self, number: int, dictionary: Any, count: int) -> Any:
-        # Reuse the array, because most following batches are of the same partition and no larger: making it each time
-        # took 2% of a read. The assignment is atomic, so other threads may use the array.
+        # Reuse the array for the next batches, which usually belong to the same partition and are no larger: a new
+        # array for each batch took 2% of a read. The assignment is atomic, so other threads may use the array.
         kept, indices = self._indices
         if kept != number or len(indices) < count:
             indices = pa.repeat(pa.scalar(number, pa.int32()), count + count // _SPARE)

@@ -51,7 +51,7 @@ class ReadPlan:
 
 
 class StreamedScan(Protocol):
-    """The source of a read: a sequence of streams. Several of them are read in parallel."""
+    """The source of a read: a sequence of streams. Several streams are read in parallel."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -69,7 +69,7 @@ class StreamedScan(Protocol):
 
 
 class TopicRead(ArrowStream):
-    """The records of a topic. No record batch is empty. Not thread-safe. Exhaust it, or close it.
+    """The records of a topic. No record batch is empty. Not thread-safe. The caller reads it to its end, or closes it.
 
     A read that is garbage collected ends within about a second. After an early close, the read raises
     AlreadyClosedError, so that it never seems complete. After a failure, it raises the same error again.
@@ -81,7 +81,7 @@ class TopicRead(ArrowStream):
     """
 
     def __init__(self, topic: str, plan: ReadPlan, scan: StreamedScan, *, owned: Closing | None = None) -> None:
-        """Begin the read. Closing it closes ``owned`` too."""
+        """Begin the read. :meth:`close` also closes ``owned``."""
         self.topic = topic
         self.schema: Any = scan.schema
         self.error: TieredStoreError | None = None

@@ -103,7 +103,8 @@ class TopicScan:
         where = split.partition.topic, split.partition.partition
         if self.left_out is not None and isinstance(split, RecordSplit):
             self.left_out.meet(where[1], (entry for section in split.sections for entry in section.aborted))
-        # Decode ahead only if there are fewer readers than processors. Otherwise no processor is free for this.
+        # Decode ahead only if there are fewer readers than processors. With as many readers as processors, no processor
+        # is free to decode ahead.
         decode_ahead = self.settings.decode_ahead and self.readers < len(os.sched_getaffinity(0))
         settings = replace(self.settings, columns=self.reading.decoded, decode_ahead=decode_ahead)
         wanted = self._filter(split)
@@ -147,13 +148,13 @@ def begin_read(
 ) -> TopicRead:
     """Read the topic by ``plan``. With ``owns_reader``, closing the read closes the reader.
 
-    ``left_out`` collects the windows and their aborted transactions. If the query's policy is to fail, raise
-    DataLossError for requested offsets that do not exist, unless the plan's filter excludes them.
+    ``left_out`` receives the windows that are read, and their aborted transactions. If the query's policy is to fail,
+    raise DataLossError for requested offsets that do not exist, unless the plan's filter excludes them.
     """
     topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)
     condition = None if plan.filter is None else Condition(plan.filter, topic_schema(types=plan.types))
-    # Decode columns that only the filter uses, but do not return them.
+    # Decode also the columns that only the filter uses; the read does not return these columns.
     columns = tuple(dict.fromkeys((*plan.columns, *(() if condition is None else condition.columns))))
     numbers = sorted(number for _, number in snapshot.logs)
     starts, stops = _places(topic, plan.start, Earliest()), _places(topic, plan.stop, Latest())
@@ -172,7 +173,7 @@ def begin_read(
     ends = {where: stop if stop < windows[where][1] else place_of(stops, where) for where, (_, stop) in wanted.items()}
     lookup.check_readable(wanted, starts, ends)
     if reader.query.fails_on_loss:
-        # If losses are only reported, the planning of each part reports them. Check all of them here only if a loss
+        # If data loss only causes a warning, each part of the read logs it later. Check for data loss here only if it
         # must fail the read.
         Losses(reader.query).accept_missing(
             loss
@@ -190,8 +191,8 @@ def _places(topic: str, given: GivenPlaces, default: Place) -> Places:
 
 
 def _spans(log: PartitionLog, start: int, stop: int) -> Iterator[PartitionSpan]:
-    """Yield the window as segments and the ranges between and after them. These ranges are included because the filter
-    may select lost offsets.
+    """Yield the window as spans: the segments, and the ranges between and after segments. The ranges between segments
+    are included because the filter may select lost offsets.
     """
     at = start
     for span in () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam)):
@@ -253,8 +254,8 @@ def read_topic(
     """Read a topic as it is now, bucket and broker as one log.
 
     ``partitions`` are the partition numbers to read, by default all. ``start`` and ``stop`` (exclusive) are an offset,
-    an ``AtTime``, or None for the first record or the end. Each applies to all partitions, or is a mapping from
-    partition numbers. ``filter`` is a pyarrow expression over any columns. Records that its conditions on
+    an ``AtTime``, or None for the first record or the end. Each of the two applies to all partitions, or is a mapping
+    from partition numbers. ``filter`` is a pyarrow expression over any columns. Records that its conditions on
     ``partition``, ``offset`` and ``timestamp`` exclude are not fetched. ``key`` and ``value`` are the types of keys and
     values.
 

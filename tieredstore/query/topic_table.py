@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 FIRST_TIMESTAMP: Final = "first_timestamp"
-"""The name of the column of segments that is read from the segments' logs."""
+"""The only column of the table of segments that is read from the segments' logs."""
 
 _FIRST_CHUNKS: Final = 8
 """The number of first chunks that are read in parallel. A chunk has 4 MiB by default, and takes twice its size in
@@ -273,13 +273,14 @@ class Scan(Protocol):
 
 
 class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which its stubs say nothing here
-    """A topic in the form of a pyarrow dataset, for query engines. They scan it with some columns and a filter.
+    """A topic in the form of a pyarrow dataset, which query engines scan with some columns and a filter.
 
-    Of a dataset's methods it has ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and ``count_rows``.
+    This class supports only ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and ``count_rows``.
     """
 
     def __init__(self, table: ScannedTable) -> None:
-        # pyarrow's constructor always raises, so do not call it. The methods below do not need its attributes.
+        # pyarrow's constructor always raises, so do not call it. The methods below do not need the attributes that the
+        # constructor would set.
         self._table = table
 
     @property
@@ -314,7 +315,7 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
 
 
 class SegmentDataset(TopicDataset):
-    """The segments of a topic as rows. The column of first times is read only in scans that request it."""
+    """The segments of a topic as rows. The column ``first_timestamp`` is read only in scans that request it."""
 
     def __init__(
         self, table: TopicTable, rows: pa.Table, read_first_times: Callable[[Sequence[str]], list[int | None]]
@@ -334,8 +335,8 @@ class SegmentDataset(TopicDataset):
         """Return a scanner with these columns, of the segments for which the filter holds."""
         rows, in_filter = self._rows, FIRST_TIMESTAMP in str(filter)
         if in_filter or columns is None or FIRST_TIMESTAMP in columns:
-            # First leave out the segments that the filter excludes by other columns, because each first time takes a
-            # chunk.
+            # First drop the segments that the filter excludes by other columns, because the first timestamp of each
+            # segment costs the read of a chunk.
             rows = rows if in_filter or filter is None else rows.filter(filter)
             with self._topic.keep_error():
                 times = self._read_first_times(rows.column("segment_id").to_pylist())

@@ -102,7 +102,7 @@ def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
     """Write one object per row.
 
     Times and durations are ISO 8601. Bytes are text, or ``0x…`` if they are not UTF-8. NaN and infinities are text. A
-    map is an object if its keys are text or whole numbers. JSON values are embedded.
+    map is an object if its keys are text or whole numbers. JSON values are written as JSON, not as text.
     """
     untyped: Any = reader
     names: list[str] = untyped.schema.names
@@ -277,7 +277,7 @@ def json_line(row: Mapping[str, Any]) -> str:
     try:
         line = json.dumps(row, default=_plain, allow_nan=False)
     except ValueError:
-        # JSON has only finite numbers. Write the others as Spark does, as texts ("NaN", "Infinity").
+        # JSON has only finite numbers. Write NaN and infinities as texts ("NaN", "Infinity"), as Spark does.
         plain: Any = json.loads(json.dumps(row, default=_plain), parse_constant=str)
         line = json.dumps(plain)
     return line + "\n"
