@@ -25,8 +25,8 @@ WITHOUT_EFFECT: Final = (
 """Names, or prefixes ending in ``*``, of properties that are accepted without effect."""
 
 REFUSED: Final = ("storage.aws.credentials.provider.class",)
-"""Refused properties. If they were ignored, another identity would be used silently, or other properties would mean
-something else.
+"""Refused properties. If this package ignored them, it would silently use other credentials, or other properties would
+have another meaning.
 """
 
 

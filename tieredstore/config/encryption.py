@@ -81,10 +81,10 @@ class EncryptionProperties(SettingsGroup):
 
 
 class KeyPairSettings(SettingsGroup):
-    """The sources of one key pair. The property names begin with ``encryption.key.pairs.<id>.``.
+    """The files and settings of one key pair. The property names begin with ``encryption.key.pairs.<id>.``.
 
-    For the private key, exactly one of file, variable and descriptor is set. The group contains only their names, never
-    a key.
+    The private key comes from exactly one of file, variable and descriptor. The group contains the name of that source,
+    never a key.
     """
 
     id: str
@@ -169,7 +169,8 @@ class KeyPairSettings(SettingsGroup):
 
 
 class EncryptionSettings(SettingsGroup):
-    """The key ring. The pair ``key_pair_id`` wraps new data keys. With ``required``, plain segments are refused."""
+    """The settings of all key pairs. The pair ``key_pair_id`` wraps new data keys. With ``required``, unencrypted
+    segments are refused."""
 
     key_pair_id: str
     key_pairs: tuple[KeyPairSettings, ...]
@@ -177,7 +178,7 @@ class EncryptionSettings(SettingsGroup):
 
 
 def pair_id(name: str) -> str | None:
-    """Return the id in a property like ``encryption.key.pairs.<id>.public.key.file``; None for any other."""
+    """Return the key pair's id in a property like ``encryption.key.pairs.<id>.public.key.file``; None for any other."""
     match = _OF_PAIR.fullmatch(name)
     return match[1] if match else None
 
@@ -187,8 +188,8 @@ def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
     ring = reader.read(EncryptionProperties)
     if ring is None or not ring.enabled or ring.key_pair_id is None:
         return None
-    # Report a key with an id that is not in the list. The id was probably forgotten there; otherwise this would only
-    # show when a read of the pair's segments fails.
+    # Report a key with an id that is not in the list. The user probably forgot the id in the list. Without this error,
+    # the mistake would only show when a read of the pair's segments fails.
     for name in reader.values:
         if (key_id := pair_id(name)) is not None and key_id not in ring.ids:
             reader.note(name, f"belongs to a key pair that {PAIRS} does not list")

@@ -94,8 +94,8 @@ class EndpointRule(SettingsGroup):
 class EndpointSettings(SettingsGroup):
     """Places of topics. ``rules`` are tried in order; a topic without a rule is in the settings' own store.
 
-    ``texts`` are all properties of the settings' own store; they are the basis for the properties of the other stores.
-    Relative paths in them start from ``base_dir``.
+    ``texts`` are all properties of the settings' own store, which rules for other stores override. Relative paths in
+    ``texts`` start from ``base_dir``.
     """
 
     rule_names: Annotated[tuple[str, ...], words("names, separated by commas", _rule_name)] = Field(
@@ -153,7 +153,7 @@ class EndpointSettings(SettingsGroup):
 
 
 def read_endpoint(reader: SettingsReader) -> EndpointSettings | None:
-    """Return the settings of places; None if the reader has noted problems."""
+    """Return the settings ``endpoint.*``; None if the reader has recorded problems."""
     settings = reader.read(EndpointSettings)
     if settings is None:
         return None

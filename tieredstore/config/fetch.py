@@ -157,8 +157,9 @@ class FetchSettings(SettingsGroup):
 
 
 def read_fetch(reader: SettingsReader) -> FetchSettings | None:
-    """Return the settings of ``fetch.*``; None if the reader has noted problems."""
-    # Without a class there is no chunk cache. Like the plugin, ignore the cache's other properties then.
+    """Return the settings of ``fetch.*``; None if the reader has recorded problems."""
+    # Without a class there is no chunk cache. The plugin then ignores the cache's other properties, and so does this
+    # package.
     cached = _CHUNK_CACHE_CLASS in reader.values
     caches = {
         "manifest_cache": reader.read(ManifestCacheSettings),

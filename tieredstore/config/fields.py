@@ -1,4 +1,4 @@
-"""Groups of settings: pydantic models with a field for each property. A field knows which texts it accepts."""
+"""Groups of settings: pydantic models with a field for each property. Each field defines which texts it accepts."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _log: Final = LogOnce(_logger)
 def load_settings(path: Path | str) -> Settings:
     """Return the settings of a ``.properties`` file, which may be a broker's ``server.properties``.
 
-    Relative paths in it start from the file's folder. Raise ConfigError that names file and property.
+    Relative paths in the file start from the file's folder. Raise ConfigError that names file and property.
     """
     # Make the folder absolute, because the working directory may change while the settings are in use.
     return settings_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))

@@ -33,7 +33,7 @@ _OF_ALL_STORES: Final[tuple[type[SettingsGroup], ...]] = (
 _NAMES_OF_ALL_STORES: Final = frozenset(name for group in _OF_ALL_STORES for name in property_names(group))
 
 BESIDE: Final = ("uploader.", "endpoint.")
-"""The beginnings of names that are read both with and without the prefix (``rsm.config.``)."""
+"""The beginnings of property names that are read both with and without the prefix ``rsm.config.``."""
 
 
 def core_groups() -> tuple[type[SettingsGroup], ...]:
@@ -83,10 +83,10 @@ _MAX_COMPARED: Final = MAX_SHOWN  # Show no suggestion for further names: findin
 def check_is_ours(reader: SettingsReader) -> None:
     """Raise ConfigError if no property belongs to this package, for example because the file is a client's.
 
-    One sentence is then more helpful than one error for each unknown name. ``metrics.*`` do not count as this
-    package's, because a broker has such properties too.
+    For such a file, one sentence is more helpful than one error for each unknown name. ``metrics.*`` do not count as
+    this package's, because a broker has such properties too.
     """
-    # Check these names first, because the list of known names imports all optional parts.
+    # Check ``storage.*`` first, because the list of known names imports all optional parts.
     if not reader.values or any(name.startswith("storage.") for name in reader.values):
         return
     if all(name.startswith("metrics.") for name in known_names().intersection(reader.values)):

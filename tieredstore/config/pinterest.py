@@ -26,7 +26,8 @@ _PLACES: Final = (
     f"{_ENDPOINT}s3.bucket", "storage.backend.class", "storage.root", "storage.s3.bucket.name", "endpoint.rules",
     "endpoint.provider.class"
 )  # fmt: skip
-"""Properties that name the place of segments. In Pinterest's settings, a Java class may do this instead."""
+"""Properties that name the place of segments. Pinterest's settings may name a Java class instead, which decides the
+place."""
 _ZOOKEEPER: Final = "ZookeeperLeadershipWatcher"
 
 
@@ -135,11 +136,11 @@ TABLE: Final = (
 
 
 def translate(properties: Properties, source: str) -> Properties:
-    """Return ``properties`` with Pinterest's names translated to this package's. If both names of a property are set,
-    this package's counts.
+    """Return ``properties`` with Pinterest's names translated to this package's. If a property is set under both names,
+    the value under this package's name counts.
 
-    If there are none of Pinterest's names, return the same mapping. Raise ConfigError for refused properties, and for
-    names that Pinterest's uploader does not know either.
+    If no property has one of Pinterest's names, return the same mapping. Raise ConfigError for refused properties, and
+    for names that neither this package nor Pinterest's uploader knows.
     """
     foreign = [name for name in properties if name.startswith((_UPLOADER, _ENDPOINT))]
     if not foreign:

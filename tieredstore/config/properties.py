@@ -32,7 +32,7 @@ _BLANKS: Final = " \t\f"
 def read_properties(path: Path | str) -> dict[str, str]:
     """Parse a file in Java's full syntax; return its properties in file order, with the last value of a repeated name.
 
-    The bytes are ISO-8859-1 with ``\\uXXXX`` escapes, as the broker reads them. Raise ConfigError if the file cannot be
+    The file is ISO-8859-1 with ``\\uXXXX`` escapes, as the broker reads them. Raise ConfigError if the file cannot be
     read, is over 1 MiB, or has a malformed escape.
     """
     import javaproperties  # noqa: PLC0415  it imports an HTTP client, and a store that is named by URL has no file
@@ -81,8 +81,8 @@ def texts_of(given: GivenProperties, source: str) -> dict[str, str]:
 
 
 def _check_name(name: object, source: str) -> str:
-    # Check the types, because callers without a type checker may pass anything. Text may contain half of a surrogate
-    # pair.
+    # Check names and values, because callers without a type checker may pass anything, and a text may contain half of a
+    # surrogate pair.
     if not isinstance(name, str):
         raise ConfigError(f"{source}: a property's name must be a str, not {type(name).__name__}")
     if _SURROGATE.search(name):
@@ -170,7 +170,8 @@ def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
     prefix = DEFAULT_PREFIX if declared is None else plain(declared)
     if not prefix:
         raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty; the broker's default is {DEFAULT_PREFIX}")
-    # If the prefix is in use, drop names without it: they are the broker's own, hundreds of them.
+    # If any name has the prefix, drop the names without it: these are the broker's own properties, of which a file has
+    # hundreds.
     ours = {k.removeprefix(prefix): v for k, v in mapping.items() if k.startswith(prefix) and k != PREFIX_PROPERTY}
     if ours:
         return OwnProperties(source, prefix, ours, tuple(k for k in mapping if not k.startswith(prefix)))

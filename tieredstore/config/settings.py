@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
-# The default number of threads that load a catalog. This is a copy: the catalog's module is in a higher layer, and
-# cannot be imported here.
+# The default number of threads that load a catalog. This is a copy of a constant of ``catalog``, which is in a higher
+# layer and cannot be imported here.
 _CATALOG_READERS: Final = 16
 
 
@@ -29,9 +29,9 @@ class Settings(SettingsGroup):
     """All settings, typed and checked; frozen and picklable.
 
     Only the store that ``storage_backend`` names has settings here: in ``cloud``, and in ``s3``, ``gcs`` or ``azure``.
-    Those of other stores are None. ``proxy`` applies to these three. A user's own store class gets every ``storage.*``
-    property in ``storage_options``, as pairs of name (without ``storage.``) and text. Paths need not exist. Secrets are
-    pydantic's ``SecretStr``.
+    The settings of other stores are None. ``proxy`` applies to ``s3``, ``gcs`` and ``azure``. A user's own store class
+    gets every ``storage.*`` property in ``storage_options``, as pairs of name (without ``storage.``) and text. Paths
+    need not exist. Secrets are pydantic's ``SecretStr``.
 
     Example::
 
@@ -143,7 +143,8 @@ class Settings(SettingsGroup):
         return next((each for each in self.sections if isinstance(each, group)), None) or group()
 
     def with_section(self, group: SettingsGroup) -> Settings:
-        """Return the same settings with this group of an optional part, which replaces an earlier one."""
+        """Return these settings with ``group``, the settings of an optional part, in place of an earlier group of the
+        same class."""
         others = (each for each in self.sections if not isinstance(each, type(group)))
         return self.model_copy(update={"sections": (*others, group)})
 

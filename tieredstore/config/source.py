@@ -84,10 +84,10 @@ class SettingsReader:
         return self.own.prefix + name
 
     def result(self, group: GroupT | None) -> GroupT:
-        """Return ``group`` if no problem was noted; else raise ConfigError with all, one per line, in source order."""
+        """Return ``group`` if no problem was noted; else raise ConfigError with all problems, one per line."""
         if group is not None and not self.problems:
             return group
-        # List problems in the order of the file; properties that are absent from it come last.
+        # List problems in the order of the file. Problems of properties that are absent from the file come last.
         order = {name: position for position, name in enumerate(self.values)}
         in_order = sorted(self.problems, key=lambda problem: order.get(problem.name, len(order)))
         if len(in_order) == 1:

@@ -44,7 +44,7 @@ def _not_empty(text: str) -> None:
 
 
 class UploaderSettings(SettingsGroup):
-    """Settings of the uploader: its source, and what it uploads and how.
+    """Settings of the uploader: where it reads, what it uploads, and how.
 
     ``kafka`` holds properties of the Kafka client, as pairs of name and text.
     """

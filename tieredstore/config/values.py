@@ -139,7 +139,7 @@ def choice(*allowed: str) -> Kind:
     """Return the kind of one of the ``allowed`` words. Case matters."""
 
     def parse(text: str) -> str:
-        # Compare these words exactly, as the plugin does, so that a file means the same in both programs.
+        # Compare the words exactly, because the plugin does: a settings file must mean the same in both programs.
         if text not in allowed:
             raise ValueError
         return text
@@ -175,7 +175,7 @@ def _split(text: str) -> tuple[str, ...]:
     """Split at commas as ``ConfigDef`` does: an empty text is an empty list, but an empty word is kept."""
     if not text.strip(_JAVA_BLANK):
         return ()
-    # Drop repetitions, and keep the order of the text.
+    # Drop repeated words, but keep the order of the words.
     return tuple(dict.fromkeys(word.strip(_JAVA_BLANK) for word in text.split(",")))
 
 
