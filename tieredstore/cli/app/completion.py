@@ -32,16 +32,17 @@ if TYPE_CHECKING:
 Names: TypeAlias = tuple[str, ...]
 
 _WAIT_S: Final = 0.8
-"""How long the shell waits for a first answer."""
+"""The time in seconds that the shell waits for a first answer."""
 
 _LOOK_S: Final = 10
-"""How long the child process may go on reading, so that the next attempt has an answer."""
+"""The time in seconds that the child process may go on reading the bucket, so that the next attempt has an answer."""
 
 _FRESH_S: Final = 60.0
-"""An older answer is offered at once, while a child reads again for the next attempt."""
+"""The age in seconds up to which a stored answer is current. While an older answer is offered, a child reads the bucket
+again."""
 
 _OLD_S: Final = 86_400.0
-"""An answer older than this is offered only if no read ends in time."""
+"""The age in seconds after which a stored answer is offered only if reading the bucket takes too long."""
 
 _MAX_NAMES: Final = 1000
 _MAX_FILES: Final = 200
@@ -62,7 +63,7 @@ def complete_partition(ctx: Any, incomplete: str) -> list[str]:
 
 
 def complete_offset(ctx: Any, incomplete: str) -> list[str]:
-    """Offer the base offsets of the partition's segments; of the first partition if none is given."""
+    """Offer the base offsets of the partition's segments. If no partition is given, use the first one."""
     topic, partition = _topic(ctx), _text(ctx, "partition", "partitions") or "0"
     return _offer(ctx, incomplete, topic, int(partition)) if topic and partition.isdecimal() else []
 
@@ -70,13 +71,12 @@ def complete_offset(ctx: Any, incomplete: str) -> list[str]:
 def _topic(ctx: Any) -> str | None:
     """Return the last topic typed."""
     topics = _texts(ctx, "topic", "topics")
-    # Take the last argument for the topic: the parser does not split arguments after an option that still lacks its
-    # value.
+    # Use the last argument as the topic, because the parser does not split arguments after an option without a value.
     return next(reversed(topics or [str(each) for each in ctx.args]), None)
 
 
 def _text(ctx: Any, *names: str) -> str | None:
-    """Return the value of the first of these parameters that is given; None if it has several values."""
+    """Return the value of the first parameter in ``names`` that the user gave; None if it has several values."""
     given = _texts(ctx, *names)
     return given[0] if len(given) == 1 else None
 
@@ -130,12 +130,13 @@ def _look_up(place: Bucket, topic: str | None, partition: int | None) -> Iterabl
 
 
 def legal_names(names: Iterable[str]) -> Names:
-    """Drop names that Kafka does not allow: a bucket may contain any name, and a shell could run a command in it."""
+    """Drop names that Kafka does not allow: a bucket may contain any name, and a shell could run a command in the
+    name."""
     return tuple(name for name in names if _LEGAL.fullmatch(name))[: 10 * _MAX_NAMES]
 
 
 def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
-    """Let a child read, and wait until it is done or ``wait_s`` is over."""
+    """Call ``look`` in a child process. Wait until the child is done, but no longer than ``wait_s``."""
     looked, done = os.pipe()
     with warnings.catch_warnings():
         # Newer Pythons warn about a fork in a process with threads. Here the threads only wait and hold no lock, so
@@ -147,7 +148,8 @@ def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
             _leave_terminal()
             look()
         finally:
-            # End without cleanup: the child's errors are dropped, and it must not run the parent's exit handlers.
+            # End without cleanup: nobody needs the child's errors, and the child must not run the parent's exit
+            # handlers.
             os._exit(0)
     os.close(done)
     try:
@@ -166,7 +168,7 @@ def _leave_terminal() -> None:
     signal.set_wakeup_fd(-1)
     signal.alarm(_LOOK_S)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    # Replace stdin, stdout and stderr: the shell waits until every process that could write to its pipe has closed it.
+    # Replace stdin, stdout and stderr, because the shell waits until every process has closed the shell's pipe.
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
 
@@ -199,7 +201,8 @@ def read_answer(path: Path) -> tuple[Names, float] | None:
 
 
 def write_answer(path: Path, names: Names) -> None:
-    """Store an answer readable by this user only, atomically; delete the oldest if there are too many."""
+    """Store an answer atomically, readable by this user only. If there are too many stored answers, delete the
+    oldest."""
     import tempfile
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,4 @@
-"""The start of the program. From here on signals end the process without a traceback, even during the imports that
-follow.
-"""
+"""The start of the program. It lets signals end the process without a traceback, even during the later imports."""
 
 from __future__ import annotations
 

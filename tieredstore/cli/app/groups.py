@@ -1,6 +1,6 @@
 """Options as fields of a class: a command takes such a group as one parameter.
 
-:func:`expand` turns that into a signature that the parser understands::
+:func:`expand` turns a function with groups as parameters into a function that the parser understands::
 
     def du(topics: Topics, store: Store, work: Work, output: Output) -> None:
         with store.open() as bucket:

@@ -1,7 +1,7 @@
 """The command ``tieredstore``: parser, help pages, exit codes and one-sentence errors.
 
-Help shows what to type and what it does, without Python's type names, and never cuts a word. ``entry`` imports this
-module after it has arranged that signals end the process quietly.
+Help pages show no Python type names, and never cut a word. ``entry`` imports this module after it has arranged that
+signals end the process quietly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Command(TyperCommand):
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options. An argument shows its name; a switch shows no value."""
+        """Write the help on arguments and options, with the names of arguments, and without values for switches."""
         _write_parameters(self, ctx, formatter)
 
 
@@ -66,7 +66,7 @@ class Group(TyperGroup):
         return (args[0] if command else None), command, args[1:]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options of all commands, then the commands."""
+        """Write the options that all commands have, then the list of commands."""
         _write_parameters(self, ctx, formatter)
         self.format_commands(ctx, formatter)
 
@@ -79,7 +79,7 @@ class Group(TyperGroup):
 
 
 class AllCommands(Group):
-    """The commands of the table: listed by their summaries, and imported when they are called."""
+    """All commands of the program. Help lists them by their summaries; a command is imported when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -90,7 +90,7 @@ class AllCommands(Group):
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  the parser's signature
-        """Return a command's entry, in the form that lists show."""
+        """Return a command's name and summary, in the form that lists of commands need."""
         entry = entry_of(cmd_name)
         return entry and TyperCommand(cmd_name, help=entry.summary)
 
@@ -148,7 +148,7 @@ def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
 
 @contextlib.contextmanager
 def _of_context(context: Any) -> Generator[None]:
-    """Add the command to usage errors that the block raises, because the parser does not always name it."""
+    """Add the command to usage errors that the block raises, because the parser does not always name the command."""
     try:
         yield
     except UsageProblem as problem:
@@ -269,8 +269,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (asked := list(sys.argv[1:] if arguments is None else arguments)) in VERSION:
         return show_version(asked)
     try:
-        # In standalone mode, the parser would report wrong usage in its own words. The result is the exit code of
-        # typer.Exit.
+        # Do not use standalone mode, in which the parser would report wrong usage in its own words. The result is the
+        # exit code of typer.Exit.
         code = int(cast("int | None", program()(args=arguments, prog_name="tieredstore", standalone_mode=False)) or 0)
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)

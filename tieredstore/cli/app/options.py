@@ -175,7 +175,7 @@ class Cluster(Group):
         for text in self.kafka_property or ():
             name, equals, value = text.partition("=")
             if not equals or not name.strip():
-                # Do not show the text: it may be a password whose name was forgotten.
+                # Do not show the text: it may be a password, if the user forgot the property's name.
                 raise ConfigError("a property of the Kafka client (-X) must be NAME=VALUE, as client.id=tieredstore")
             client[name.strip()] = value
         if self.bootstrap_server is not None:
@@ -243,7 +243,7 @@ class OneTopic(Group):
 
 @dataclass(frozen=True, slots=True)
 class Address(Group):
-    """A segment, named by topic, partition, and base offset or segment id."""
+    """Arguments that name a segment: topic, partition, and base offset or segment id."""
 
     PANEL: ClassVar[str] = "Segment"
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)]
@@ -415,7 +415,7 @@ _AsJson: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Rows(Group):
-    """The destination, format and number of records or rows."""
+    """Options for the destination, format and number of records or rows."""
 
     PANEL: ClassVar[str] = "Output"
     output: ToFile = None
@@ -444,7 +444,7 @@ class Output(Group):
 
 @dataclass(frozen=True, slots=True)
 class Json(Group):
-    """The form of a report without a table."""
+    """Options for the form of a report without a table."""
 
     PANEL: ClassVar[str] = "Output"
     as_json: _AsJson = False
@@ -464,7 +464,7 @@ class Work(Group):
 class Apply(Group):
     """Option ``--yes`` of commands that delete or rewrite: without it they only show their plan.
 
-    There is no prompt, even on a terminal: the same line has the same effect in a shell, in a script and in cron.
+    Commands never prompt, even on a terminal, so that a command line has the same effect in a shell, a script and cron.
     """
 
     PANEL: ClassVar[str] = "Work"
@@ -513,18 +513,18 @@ Prices: TypeAlias = Annotated[
 ]
 
 Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that is due now, then exit.")]
-"""For services."""
+"""The option ``--once`` of services."""
 
 BACKUP: Final = typer.Option(
     "--backup", metavar="FILE", help="Settings of a pipeline or Secor with the topics raw; to restore, also of batches."
 )
-"""Option of commands that read records from elsewhere than segments."""
+"""The option ``--backup`` of commands that can read records from other sources than segments."""
 
 JsonLogs: TypeAlias = Annotated[
     bool,
     typer.Option("--json-logs", rich_help_panel="Output", help="Write log lines as JSON, for a log collector."),
 ]
-"""For services."""
+"""The option ``--json-logs`` of services."""
 
 
 def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
@@ -542,7 +542,7 @@ def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
 def parse_option(option: str, text: str | None) -> int | AtTime | None:
     """Parse the position that an option gives; raise ConfigError, which names the option, for an invalid one.
 
-    Name the time in UTC on stderr if the text is a relative time or one without a zone.
+    If the text is a relative time or has no time zone, print the time in UTC on stderr.
     """
     if text is None:
         return None

@@ -45,7 +45,7 @@ class Words:
     also: Mapping[str, str] = field(default_factory=dict[str, str])
     """Words for the outcome codes of further changes, which are counted separately from ``done``."""
     exit_codes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The exit code for items with these codes; ``show`` must have reported them."""
+    """The exit code by outcome code. ``show`` must have reported the items with these outcome codes."""
     has_sizes: bool = True
     none: str | None = None
     """The sentence to print if there were no items."""
@@ -54,7 +54,7 @@ class Words:
     only_adds: bool = False
     """True if the command acts at once unless ``dry_run`` is given."""
     row: Row[Any] = OUTCOME
-    """An item's fields for scripts. A tool whose outcomes have further fields adds them after the common ones."""
+    """An item's fields for scripts. A tool with further fields adds these fields after the common fields."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Teller:
         return f"{done} ({human_bytes(self.size)}{unknown})" if self.changed and self.words.has_sizes else done
 
     def count_up(self, words: Mapping[str, str]) -> str:
-        """Return the numbers of items with each of these codes, in words; empty if there are none."""
+        """Return the number of items with each outcome code in ``words``, as text; empty if there are no such items."""
         return "; ".join(f"{self.counts[code]} {text}" for code, text in words.items() if self.counts[code])
 
     def stopped(self) -> str:
@@ -109,7 +109,7 @@ class Teller:
         return f"stopped; {self.sentence()}; {f'left alone: {left}; ' if left else ''}{self.words.again}"
 
     def sum_up(self, totals: Totals, stays: list[JsonValue]) -> None:
-        """Print the summary. A person sees the sums, what was left, and how to apply a plan."""
+        """Print the summary. The summary for people has the sums, the items that were kept, and how to apply a plan."""
         if self.as_json:
             sums = {name: value for name, value in asdict(totals).items() if name != "failures"}
             codes: dict[str, JsonValue] = dict(sorted(self.counts.items()))
@@ -133,14 +133,14 @@ def carry_out(
     store: ObjectStore | None = None,
     more: Mapping[str, JsonValue] | None = None,
 ) -> None:
-    """Show a plan or apply it, and sum it up, with ``more`` fields for scripts. Report if ``store`` retains deleted
-    data.
+    """Show a plan or apply it, and print a summary, with ``more`` fields for scripts. Report if ``store`` retains
+    deleted data.
     """
     tell_all(plan.apply if yes else plan.show, Teller(words, as_json, is_plan=not yes, more=dict(more or {})), store)
 
 
 def tell_all(act: Callable[[OnOutcome], Totals], teller: Teller, store: ObjectStore | None = None) -> None:
-    """Report each item of ``act``, count them while it works, and sum them up; see :func:`finish`."""
+    """Report each item while ``act`` processes it, count the items, and print a summary; see :func:`finish`."""
     doing = "checking" if teller.is_plan else teller.words.doing
     with tell_if_stopped(teller.stopped), counting(doing, teller.words.noun) as advance:
 

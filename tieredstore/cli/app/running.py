@@ -1,7 +1,7 @@
 """The process of one command: its streams, signals and exit. This module imports little, and no command.
 
-``entry`` imports this module after it has arranged that signals end the process quietly. ``--version`` runs without the
-parser.
+``entry`` imports this module after it has arranged that signals end the process quietly. The parser is not imported
+here, because ``--version`` does not need it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run(command: Callable[[], int]) -> NoReturn:
 
         def output_failed(error: StandardOutputFailedError) -> None:
             _complain_of(error)
-            # Nobody reads the output any more, so do not wait for work in progress, which may wait for a store.
+            # Nobody reads the output any more, so do not wait for running threads, which may wait for a store.
             interruption.end_soon(error.exit_code)
 
         output, complaints = take_streams(output_failed)

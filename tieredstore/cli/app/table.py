@@ -1,15 +1,15 @@
 """The table of commands: those of the core, and those of optional parts, found by the entry point
 ``tieredstore.commands``.
 
-An entry contains a command's name and summary, so that help and completion do not import the command's module. An
-optional part's entry point names its own table::
+An entry of the table contains a command's name and summary, so that help and completion do not import the command's
+module. An optional part's entry point names its own table::
 
     [project.entry-points."tieredstore.commands"]
     uploader = "tieredstore.uploader.cli:COMMANDS"
 
 An entry with a name like ``cat --group`` is not a command, but implements that option.
 
-Entry points are read only if the core has no command with the requested name.
+The entry points of optional parts are read only if the core has no command with the requested name.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ Loaded: TypeAlias = "Callable[..., object] | typer.Typer"
 Effect: TypeAlias = Literal["reads", "adds", "rewrites"]
 """The effect of a command on stored data.
 
-``reads`` changes nothing, except a group's position. ``adds`` acts at once and deletes nothing, except by a service's
-settings. ``rewrites`` shows a plan that ``--yes`` applies.
+A command that ``reads`` changes nothing, except a consumer group's position. A command that ``adds`` acts at once and
+deletes nothing, unless a service's settings require it. A command that ``rewrites`` shows a plan, and applies it with
+``--yes``.
 """
 
 _GROUP: Final = "tieredstore.commands"
@@ -47,7 +48,8 @@ class Entry:
     summary: str
     effect: Effect | Mapping[str, Effect] = field(hash=False)
     load: Callable[[], Loaded]
-    """Imports the command's module. Packages of an extra are imported when the command runs."""
+    """A function that imports the command's module. The packages of an extra are imported only when the command
+    runs."""
 
     @property
     def effects(self) -> dict[str, Effect]:
@@ -83,7 +85,7 @@ def _attached() -> tuple[Entry, ...]:
     """Read the tables of the installed optional parts."""
     from importlib.metadata import (
         entry_points,
-    )  # imported here, because it takes a tenth of a second
+    )  # imported only here, because this import takes a tenth of a second
 
     return tuple(read_tables(entry_points(group=_GROUP)))
 

@@ -142,7 +142,7 @@ def _name_row(by: By, rows: Sequence[Usage]) -> Row[Usage]:
 
 
 def _sums_row(*, is_priced: bool) -> Row[Usage]:
-    """Declare the sums. Only ``--wide`` shows most of the counts; the amounts of bytes are always shown."""
+    """Declare the sums. Most of the counts are only shown with ``--wide``; the amounts of bytes are always shown."""
     more = WIDE if is_priced else 0
     sums: Row[Usage] = Row(
         field("stored_size", lambda row: row.stored_size, number("STORED", rank=int(is_priced)), human_bytes),
@@ -194,7 +194,7 @@ def _rank(row: Usage, sort: Sort) -> float:
 
 
 def _order(row: Usage) -> tuple[str, str, int, str]:
-    """Sort key of rows by name and day."""
+    """Return the sort key for rows, by name and day."""
     return (row.topic or "", str(row.topic_id or ""), row.partition or 0, str(row.day or ""))
 
 

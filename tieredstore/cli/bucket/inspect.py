@@ -81,7 +81,7 @@ def inspect(
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """One segment, for a person and for scripts."""
+    """The output about one segment, for people and for scripts."""
 
     segment: StoredSegment
     bucket: Bucket
@@ -163,7 +163,7 @@ class SegmentView:
         yield "offsets", f"{self.segment.objects.start_offset} to {metadata.end_offset}"
         yield "leader epochs", epochs or "unknown"
         yield "last timestamp", _time(metadata.max_timestamp_ms)
-        # -1: no broker copied it, or its log directory did not name the broker.
+        # The broker id is -1 if no broker copied the segment, or if the log directory did not name the broker.
         broker = "not by a broker" if metadata.broker_id < 0 else f"by broker {metadata.broker_id}"
         yield "copied", f"{_time(metadata.event_timestamp_ms)}, {broker}"
         yield "aborted transactions", {None: "unknown", True: "none", False: "some"}[metadata.txn_idx_empty]
@@ -223,7 +223,7 @@ def _print_rows(row: Row[T], items: Iterable[T]) -> None:
 
 
 _Chunk: TypeAlias = tuple[int, ByteRange, ByteRange]
-"""Number, range in the log, and range as stored."""
+"""A chunk's number, its range in the log, and its range in the stored object."""
 
 _SEGMENT: Final[Row[SegmentObjects]] = Row(
     attributes("topic", "topic_id", "partition").of(lambda objects: objects.segment_id.topic_id_partition),

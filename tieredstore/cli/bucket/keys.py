@@ -307,7 +307,7 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
 
 
 def _until(bucket: Bucket, old_keys: Sequence[str]) -> str:
-    """Return until when readers need the old pairs, by the same rule as ``keys list ID``."""
+    """Return a phrase that tells how long readers need the old key pairs, by the same rule as ``keys list ID``."""
     opened, cached_ms = bucket.opened(), bucket.settings.fetch.manifest_cache.retention_ms
     names = ", ".join(map(repr, old_keys))
     if cached_ms < 0:

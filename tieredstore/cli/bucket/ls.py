@@ -155,7 +155,7 @@ def _check(*, until_fits: bool, first_times_fit: bool) -> None:
 
 
 def _first_time(segment: Segment) -> datetime | TieredStoreError | None:
-    """Return the time of the segment's first record, or the error because of which the time is unknown."""
+    """Return the time of the segment's first record, or the error that prevented reading it."""
     if segment.metadata is None or segment.missing:
         return None
     try:
@@ -183,7 +183,7 @@ class _Seen:
     first_times: dict[Uuid, datetime | None] | None = None
     """The times of the segments' first records, by segment id; None without ``--first-times``."""
     unknown: list[TieredStoreError] = field(default_factory=list[TieredStoreError])
-    """The errors because of which first times are unknown, one for each such segment."""
+    """The errors that prevented reading first times, one for each segment without a known first time."""
 
     def add(self, segment: Segment) -> _Listed:
         """Add a segment and return it with the hole before it; report an unreadable one on stderr."""
@@ -283,7 +283,7 @@ _Named: TypeAlias = tuple[Topic, Partition]
 def _partition_row(id_rank: int, *, has_broker: bool, is_whole: bool, has_until: bool) -> Row[_Named]:
     """Declare the fields of a partition; ``id_rank`` is the rank of the topic's id.
 
-    COMPLETE UP TO is shown for whole partitions, not for windows.
+    The column COMPLETE UP TO is shown for whole partitions, not for windows.
     """
     parts: list[Row[_Named]] = [
         Row(
@@ -334,7 +334,8 @@ def _sums_row(first_rank: int, last_rank: int, stored_rank: int) -> Row[Partitio
 
 _SUMS: Final = _sums_row(first_rank=2, last_rank=1, stored_rank=0)
 _SUMS_BESIDE_BROKER: Final = _sums_row(first_rank=5, last_rank=4, stored_rank=3)
-"""The sums in a table with the brokers' offsets: these offsets matter more, so the sums are dropped earlier."""
+"""The columns of sums in a table with the brokers' offsets. A narrow terminal drops the sums first, because the offsets
+matter more."""
 
 
 def _broker_offsets_row(complete_up_to: Column | None) -> Row[Partition]:
@@ -375,7 +376,7 @@ def _show_spans(stored: Sequence[Extent]) -> str:
 
 
 def _around_holes(held: str) -> str:
-    """Shorten ``0 … 199, 1 hole`` to its range."""
+    """Shorten a text such as ``0 … 199, 1 hole`` to its range."""
     first, *others = held.split(", ")
     if not others or "…" not in others[-1]:
         return held
@@ -457,8 +458,7 @@ def _show_segments(seen: _Seen, listed: Iterable[_Listed], output: Output) -> No
     rows.append(
         ["total", "", "", "", human_bytes(seen.size), human_bytes(stored), human_ratio(seen.size, stored), *blank]
     )
-    # Columns with the same value in every line of one topic or partition are omitted, so "total" goes into the first
-    # remaining column.
+    # Write "total" into the first column that is shown: a column that has the same value in every line is omitted.
     at = [place for place, each in enumerate(row.columns) if each.rank != _NEVER]
     cells = [[line[place] for place in at] for line in rows]
     cells[-1][0] = "total"

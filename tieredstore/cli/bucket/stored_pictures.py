@@ -1,4 +1,4 @@
-"""The pictures of ``ls``: stored bytes by time, and offsets. Separate from ``ls``, because few calls of it draw."""
+"""The pictures of ``ls``: stored bytes by time, and offsets. Separate from ``ls``, because few calls of ``ls`` draw."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]
     stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     timeless = 0
     for topic, time_ms, size in segments:
-        # Leave out invalid times, which come from producers that count in other units. In the picture, they would
-        # squeeze all other times into one spot.
+        # Leave out invalid times, which come from producers that count in other units: all valid times would shrink to
+        # one spot in the picture.
         if time_ms is None or iso_utc(time_ms) is None:
             timeless += 1
         else:
@@ -103,12 +103,13 @@ _TALLEST: Final = 30.0
 
 
 def draw_offsets(picture: Picture, partitions: Mapping[tuple[str, Uuid, int], Partition], *, broker: bool) -> None:
-    """Draw a bar for each partition in the bucket, and one for it on the broker if ``broker`` is True."""
+    """Draw a bar for each partition's offsets in the bucket and, if ``broker`` is True, a bar for its offsets on the
+    broker."""
     if not partitions:
         complain(f"{picture.path} was not drawn: there are no segments")
         return
     axes = picture.axes(height=min(1.9 + 0.45 * len(partitions), _TALLEST))
-    # Draw the bucket's bar above the broker's; alone it takes the whole height.
+    # Draw the bucket's bar above the broker's bar. Without a broker, the bucket's bar takes the whole height.
     thick = _THICK if broker else 2 * _THICK
     for row, known in enumerate(partitions.values()):
         _draw(axes, known.stored, (row - _THICK, thick), _BUCKET)

@@ -70,7 +70,7 @@ def upload(
 
 @dataclass(slots=True)
 class _Teller(Teller):
-    """Reports failures on stderr, and other outcomes on stdout unless the progress bar is enough.
+    """Reports failed segments on stderr, and the other segments on stdout if no progress bar is shown.
 
     An error that repeats for consecutive segments of a partition is reported once, with the count at the end.
     """
@@ -115,12 +115,12 @@ class _Teller(Teller):
             complain(f"{'failed':<10} {where}: the same ({len(repeated)} more segments)")
 
     def stopped(self) -> str:
-        """Return the progress without sizes: after a signal there is no time to compute them."""
+        """Return the progress without sizes, because there is no time to compute sizes after a signal."""
         skipped = f", {self.counts['there']} skipped" if self.counts["there"] else ""
         return f"stopped; {self.counts['copied']} of {self.expected} copied{skipped}; {self.words.again}"
 
     def sentence(self) -> str:
-        """Return the numbers by result, and the speed."""
+        """Return a sentence with the numbers of segments by result, and the speed."""
         if not self.counts.keys() - _NOT_CLOSED:
             left = ", ".join(f"{self.counts[code]} {_LEFT[code]}" for code in _LEFT if self.counts[code])
             return f"nothing to upload in {self.directory}: no closed segment{f' ({left})' if left else ''}"

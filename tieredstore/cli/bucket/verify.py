@@ -113,7 +113,7 @@ def percent(text: str) -> float:
 
 
 class Report:
-    """Reports findings as they come, and sums them up."""
+    """Reports each finding as soon as it is known, and prints the sums at the end."""
 
     def __init__(self, level: Level, window: Mapping[str, JsonValue], *, as_json: bool) -> None:
         self.seen = Verification(level)

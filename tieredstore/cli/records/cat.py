@@ -174,7 +174,8 @@ def read_options(records: Records, *, by_id: str = "--topic-id") -> QueryOptions
 def matching(pattern: str, types: ColumnTypes) -> Any:
     """Return the filter of records whose key or value contains a match of an RE2 expression.
 
-    Raises ConfigError for an invalid expression, and for keys and values with fields. The raw bytes are matched.
+    Raises ConfigError for an invalid expression, and for keys and values with fields. The expression is matched against
+    the raw bytes.
     """
     import pyarrow as pa
     import pyarrow.compute
@@ -203,7 +204,7 @@ def _text_of(column: str, types: ColumnTypes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Sink:
-    """The destination of a topic's records, and their form: lines of a format, or the target's file format."""
+    """The destination of a topic's records, and their form: lines in kcat's syntax, or the target's file format."""
 
     topic: str
     target: Target
@@ -233,8 +234,8 @@ class _Sink:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns to read. Without ``--columns``, partition and offset are always among them, because progress is
-        computed from them.
+        """The columns to read. Without ``--columns``, these include partition and offset, because progress is computed
+        from partition and offset.
         """
         if self.chosen is not None:
             return self.chosen

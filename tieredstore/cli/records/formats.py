@@ -59,8 +59,8 @@ class Asked:
 class Rows(Generic[T]):
     """Rows of a file, generated while they are printed, so that an error comes after the rows before it.
 
-    The output for people has ``heading`` and a table or, without a table, the ``lines`` of each row. ``sums`` are
-    called at the end, for the summary; the sums of several files are added up.
+    The output for people has ``heading`` and a table or, without a table, the ``lines`` of each row. The functions
+    ``sums`` are called at the end, for the summary, which adds up the sums of several files.
     """
 
     row: Row[T]
@@ -88,10 +88,10 @@ class Format:
     noun: str
     views: frozenset[View]
     knows: Callable[[Asked], bool]
-    """Returns True for files of the format, by name, settings or first bytes."""
+    """A function that returns True for files of the format. It decides by the file's name, settings or first bytes."""
     show: Callable[[Asked], AbstractContextManager[Shown]]
-    """Opens the file, and returns its rows or records. The file stays open within the context."""
+    """A function that opens the file and returns its rows or records. The file stays open within the context."""
     topics: Callable[[Path, Sequence[str]], AbstractContextManager[TopicBackup] | None] | None = None
-    """Opens the topics of a settings file that have their records in such files, so that they can be restored. Returns
-    None for settings of another kind.
+    """A function that opens the topics whose records are in files of this format, so that they can be restored. The
+    topics are named in a settings file; the function returns None for settings of another kind.
     """

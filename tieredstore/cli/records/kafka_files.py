@@ -1,6 +1,6 @@
 """The formats of files in a broker's log directory, for ``show``. This module uses no store.
 
-This module is separate from ``show``, which uses all formats, of the core and of optional parts, only through tables.
+This module is separate from ``show``, which knows all formats only as entries of tables.
 """
 
 from __future__ import annotations

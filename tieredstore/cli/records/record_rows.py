@@ -25,7 +25,7 @@ TABLE: Final[Sequence[Column]] = (
 
 
 def rows_of(records: pa.RecordBatch, columns: Sequence[str] = SHOWN) -> Iterator[dict[str, Any]]:
-    """Yield each record as a mapping of these columns."""
+    """Yield each record as a mapping from the names in ``columns`` to values."""
     untyped: Any = records
     values: list[Sequence[Any]] = [_values(untyped.column(name)) for name in columns]
     # Without columns, still yield one row per record.

@@ -126,7 +126,7 @@ def bytes_in_terminal(data: bytes) -> bytes:
 
 
 def print_rows(reader: BatchRows) -> None:
-    """Print a table to stdout; it may have millions of rows."""
+    """Print a table to stdout. The table may have millions of rows."""
     from pyarrow import types
 
     untyped: Any = reader

@@ -78,8 +78,8 @@ def _read_statement() -> str | None:
 
 
 def _answer(tables: QueryTables, statement: str, most: int) -> None:
-    """Print the first rows of a statement's result. The rest is not read: DuckDB drops the result when its reader is
-    closed.
+    """Print the first rows of a statement's result. The other rows are never read: DuckDB drops the result when its
+    reader is closed.
     """
     rows = tables.run_any(statement)
     if rows is None:

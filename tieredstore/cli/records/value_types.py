@@ -1,6 +1,6 @@
 """Types of keys and values from ``--key`` and ``--value``, for all topics or for single ones.
 
-This module is separate from the options, because they do not need pyarrow.
+This module is separate from ``options``, because the options do not need pyarrow.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _infer_kind(rules: TopicTypes, option: str, as_text: _Kind, subject: str) ->
 def sample_of(bucket: Bucket, how: QueryOptions, topic_ids: Mapping[str, str] | None = None) -> Sample:
     """Return a function that reads the latest keys or values of a topic. For a topic of batches it returns no values.
 
-    ``how`` has the options of the command's own read; ``topic_ids`` choose between topics of one name.
+    ``how`` has the options with which the command itself reads. ``topic_ids`` choose between topics of the same name.
     """
 
     def sample(topic: str, side: Literal["key", "value"]) -> Sequence[bytes]:

@@ -67,8 +67,8 @@ class _Speed(ProgressColumn):
 
 
 class _Above:
-    """A stream of the terminal whose lines appear above the bar. Their width does not matter: the terminal wraps them,
-    so that copying or searching them finds whole lines.
+    """A stream of the terminal whose lines appear above the bar. The terminal wraps long lines, so that users can copy
+    and search whole lines.
     """
 
     def __init__(self, console: Console, stream: TextIO) -> None:
@@ -141,6 +141,6 @@ def _lines_above(console: Console) -> Generator[None]:
 
 
 def _show_cursor(console: Console) -> None:
-    """A bar hides the cursor, and shows it again only at its end."""
+    """Show the cursor even if a signal ends the process, because a bar hides the cursor until the bar's end."""
     console.file.write(_SHOW_CURSOR)
     console.file.flush()

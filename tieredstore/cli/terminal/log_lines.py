@@ -34,7 +34,7 @@ class _Stderr(logging.Handler):
 
 
 def log_lines(*, as_json: bool) -> None:
-    """Write the log as lines for a log collector, instead of sentences for a person. For services."""
+    """Write the log of a service as lines for a log collector, instead of sentences for a person."""
     logger = logging.getLogger("tieredstore")
     handler = _Stderr()
     handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

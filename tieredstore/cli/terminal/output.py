@@ -39,7 +39,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def complain(sentence: str) -> None:
-    """Print a sentence to stderr, under the program's name; it may span several lines."""
+    """Print a sentence to stderr after the program's name. The sentence may span several lines."""
     sys.stderr.write("\n".join(map(plain, f"tieredstore: {sentence}".split("\n"))) + "\n")
     sys.stderr.flush()
 

@@ -18,8 +18,8 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
     """Open the destination: stdout for None and ``-``, otherwise a file that appears whole at the end or not at all.
 
     The bytes go to a draft (unfinished file) in the same folder. At the end the draft is synced and renamed. A device
-    or a pipe is written directly. Drafts that a killed command left are removed. Raise ConfigError for a symbolic link
-    to a file: another user of the folder may have created the link to choose what is overwritten.
+    or a pipe is written directly. Drafts that an earlier, killed command left behind are removed. Raise ConfigError for
+    a symbolic link to a file: another user of the folder may have created the link to choose what is overwritten.
     """
     if path is None or str(path) == "-":
         yield sys.stdout.buffer

@@ -21,7 +21,7 @@ _LINE_EVERY_S: Final = 10.0
 def counting(what: str, noun: str) -> Generator[Callable[[], None], None, None]:
     """Yield a function to call for each item done. The total is unknown.
 
-    On a terminal this shows a counter, elsewhere a line every ten seconds.
+    On a terminal, the progress is a counter; elsewhere, it is a line every ten seconds.
     """
     if sys.stderr.isatty():
         with _bars().counter(what, noun) as advance_on_terminal:

@@ -1,6 +1,6 @@
 """Rows that a command lists. Each field is declared once: its JSON name, its column in a table, and its cell.
 
-A row is a table of fields over a value of the library::
+A row declares the fields that are shown of one of the library's values::
 
     HOLD: Final[Row[LegalHold]] = Row(
         field("name", lambda hold: hold.name, text("HOLD")),
@@ -115,7 +115,8 @@ class Row(Generic[T]):
         return [each.cell(item) for each in self._fields if each.column is not None]
 
     def of(self, part: Callable[[PartT], T]) -> Row[PartT]:
-        """Return a row of the same fields for values that contain this row's value; ``part`` takes it from them."""
+        """Return a row of the same fields for larger values. ``part`` returns the part of a larger value that has these
+        fields."""
         return Row(*(_of_part(each, part) for each in self._fields))
 
     def in_json(self, *shown: str) -> Row[T]:
@@ -134,7 +135,7 @@ class Row(Generic[T]):
     ) -> None:
         """Print the items: as lines of JSON followed by the summary, or as a table followed by the cells of a total.
 
-        Without items, no table header is printed, but ``empty`` on stderr, if given.
+        If there are no items, print no table header, but print ``empty`` on stderr, if given.
         """
         if as_json:
             for item in items:

@@ -23,7 +23,7 @@ class OutputFailedError(TieredStoreError):
 
 
 class StandardOutputFailedError(OutputFailedError):
-    """stdout cannot be written. The stream has already called its ``on_failure``."""
+    """A write to stdout failed. The stream has already called its ``on_failure``."""
 
 
 class ReaderGoneError(StandardOutputFailedError):
@@ -59,7 +59,7 @@ class _Stream(io.RawIOBase):
 class StandardOutput(_Stream):
     """The bytes of stdout. Its errors are StandardOutputFailedError; after the first error nothing more is written.
 
-    These errors are not OSErrors, because a caller might take an OSError for an error of its file or store.
+    The errors of stdout are not OSErrors, because a caller might take an OSError for an error of its file or store.
     """
 
     def __init__(self, descriptor: int | None, on_failure: Callable[[StandardOutputFailedError], None]) -> None:
@@ -73,7 +73,7 @@ class StandardOutput(_Stream):
         return 0 if self._failure is None else self._failure.exit_code
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write as much of ``data`` as is accepted at once."""
+        """Write as many bytes of ``data`` as the stream accepts at once."""
         with memoryview(data) as view:
             if self._failure is not None:
                 return view.nbytes  # the command is ending, and the error is already known
@@ -96,7 +96,7 @@ class StandardOutput(_Stream):
 
 
 class StandardError(_Stream):
-    """The bytes of stderr. If they cannot be written, they are lost, and only the exit code shows it."""
+    """The bytes of stderr. If a write to stderr fails, its text is lost, and only the exit code shows the failure."""
 
     def __init__(self, descriptor: int | None) -> None:
         super().__init__(descriptor)
@@ -114,7 +114,7 @@ class StandardError(_Stream):
 
 
 def take_streams(on_failure: Callable[[StandardOutputFailedError], None]) -> tuple[StandardOutput, StandardError]:
-    """Replace Python's own streams: those raise OSError, and are None if they were closed when the process began."""
+    """Replace Python's own streams, which raise OSError, and are None if they were closed when the process began."""
     output = StandardOutput(None if sys.stdout is None else _STDOUT, on_failure)
     complaints = StandardError(None if sys.stderr is None else _STDERR)
     _occupy_free_descriptors()
@@ -151,8 +151,8 @@ def _write(descriptor: int, view: memoryview) -> int:
         try:
             return os.write(descriptor, view)
         except BlockingIOError:
-            # The process at the other end of the pipe has made it non-blocking, which applies to this process too. Wait
-            # until it is writable.
+            # Wait until the pipe is writable: the process at its other end may have made it non-blocking, also for this
+            # process.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

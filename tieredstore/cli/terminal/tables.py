@@ -1,7 +1,7 @@
 """Tables that fit: on a terminal each row is one line, in a pipe nothing is cut. The functions return lines and print
 nothing.
 
-A function for each kind of content makes the columns::
+There is a function for each kind of column::
 
     columns = [text("TOPIC"), number("SIZE", rank=1), moment("LAST RECORD"), word("TOPIC ID", rank=WIDE)]
 
@@ -82,8 +82,8 @@ def table_lines(
 ) -> Iterator[str]:
     """Yield the lines of a table, without line ends: header, rule, rows. ``total`` is a last row after another rule.
 
-    ``width`` is the terminal's; None for a pipe. With ``sample``, the first ``sample`` rows determine the widths of
-    columns, and the other rows are read one by one. Without it, all rows are read first.
+    ``width`` is the number of cells in a line of the terminal, None for a pipe. With ``sample``, the first ``sample``
+    rows determine the widths of columns, and the other rows are read one by one. Without it, all rows are read first.
     """
     every = [_column(column) for column in columns]
     ahead = iter(rows)
