@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """Factories of a consumer's connections, and limits that are not settings. Tests pass other values."""
+    """Factories of a consumer's connections, and limits that are not settings. Tests replace them."""
 
     manager: Callable[..., RemoteStorageManager] = RemoteStorageManager
     cluster: Callable[..., LiveCluster] = LiveCluster
@@ -103,8 +103,8 @@ class Parts:
         with contextlib.ExitStack() as ending:
             if self.cluster is not None:
                 ending.callback(self.cluster.close)
-            # The stack runs these in reverse order: the manager is closed first, so pending requests to the store fail
-            # and the threads end soon.
+            # The stack runs these callbacks in reverse order: it closes the manager first, so pending requests to the
+            # store fail and the threads end soon.
             ending.callback(lambda: self.core.lookups.join(end))
             ending.callback(lambda: self.core.streams.join(end))
             ending.callback(self.manager.close)
@@ -149,7 +149,7 @@ def _statistics(partition: Partition) -> dict[str, Any]:
 
 
 def _lag(partition: Partition) -> int:
-    """Count the offsets between the position and the last known end."""
+    """Count the offsets between a partition's position and the last known end of its log."""
     live, lineage, position = partition.log.live, partition.log.lineage, partition.position
     end = max(0 if live is None else live[1], 0 if lineage is None else lineage.end_offset)
     return max(0, end - position) if position is not None and position >= 0 else 0

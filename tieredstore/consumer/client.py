@@ -89,7 +89,7 @@ class MemberClient:
         _base.resume(self._own(), [KafkaPartition(*where) for where in wheres])
 
     def seek(self, where: TopicPartition, offset: int, epoch: int | None = None) -> None:
-        """Continue at an offset; raise KafkaException if the client does not fetch the partition.
+        """Continue a partition at an offset; raise KafkaException if the client does not fetch this partition.
 
         ``epoch`` is the leader epoch of the record before ``offset``. The broker then first checks that its log still
         has that record.
@@ -104,7 +104,7 @@ class MemberClient:
         return places
 
     def commit(self, places: Iterable[KafkaPartition], *, asynchronous: bool = True) -> Any:
-        """Commit the offsets of these places, with their leader epochs and metadata."""
+        """Commit the offsets of these partitions, with their leader epochs and metadata."""
         return _base.commit(self._own(), offsets=list(places), asynchronous=asynchronous)
 
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
@@ -132,10 +132,10 @@ def place_at(where: TopicPartition, at: Position, metadata: str | None = None) -
 
 
 def position_of(place: KafkaPartition | Received) -> Position:
-    """Convert a place or message of confluent-kafka to a position.
+    """Convert a partition or message of confluent-kafka to a position.
 
-    A position has the leader epoch of the record before it. A message has only its own epoch, which is the same or
-    later, so that is used for a message. confluent-kafka represents an unknown epoch by -1 or None.
+    A position needs the leader epoch of the record before it. A message has only its own epoch, which is the same or
+    later, so use this epoch for a message. confluent-kafka represents an unknown epoch by -1 or None.
     """
     epoch: int | None
     if isinstance(place, KafkaPartition):

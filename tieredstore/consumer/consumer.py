@@ -28,13 +28,13 @@ _SLICE_S: Final = 0.01
 """The longest wait between two calls of the client while results from the bucket are expected."""
 
 _LONGEST_SLICE_S: Final = 0.5
-"""The longest single wait: Python handles signals only between two waits."""
+"""The longest single wait in seconds: Python handles signals only between two waits."""
 
 
 class Consumer(confluent_kafka.Consumer):
     """A group member that reads the bucket and the broker as one log.
 
-    It has all methods of ``confluent_kafka.Consumer``, with their arguments, results and errors.
+    The class has all methods of ``confluent_kafka.Consumer``, with their arguments, results and errors.
     ``docs/how-to/consumer.md`` lists the differences and the properties under ``tiered.storage.``. Use a consumer from
     one thread. Only ``commit`` with offsets, ``committed`` and ``list_topics`` may be called from other threads. Close
     the consumer when done.
@@ -52,7 +52,7 @@ class Consumer(confluent_kafka.Consumer):
     def __init__(self, config: dict[str, Any] | None = None, /, *, store: StoreLike = None, **kwargs: Any) -> None:
         """Set up a consumer; ``store`` is the bucket, in any form that :func:`tieredstore.open` takes.
 
-        Raise ConfigError for invalid properties. The first call connects.
+        Raise ConfigError for invalid properties. The consumer connects only at the first call of a method.
         """
         given = {**(config or {}), **kwargs}
         logger = given.pop("logger", None)
@@ -93,8 +93,8 @@ class Consumer(confluent_kafka.Consumer):
     ) -> PartitionBatch | None:
         """Return records of one partition, in columns; None if there are none within ``timeout`` seconds.
 
-        Raise the same errors as :meth:`poll`. Where :meth:`poll` would return a message with an error, raise
-        KafkaException.
+        ``poll_arrow`` raises the same errors as :meth:`poll`, and KafkaException where :meth:`poll` returns a message
+        with an error.
         """
         parts = self._expect_open()
         end = _end(timeout)
@@ -179,14 +179,15 @@ class Consumer(confluent_kafka.Consumer):
     def _wait(self, parts: Parts, end: float | None) -> float | None:
         """Return how long the client may wait for messages; None if the timeout has passed.
 
-        While results from the bucket are expected, wait here for them, and return 0.
+        While the bucket's results are expected, this method itself waits for them, and returns 0.
         """
         left = _LONGEST_SLICE_S if end is None else end - time.monotonic()
         if left <= 0:
             return None
         if parts.core.is_busy:
             parts.news.wait(min(left, _SLICE_S))
-            # Clear the event before the caller checks for results: a result that comes later sets it again.
+            # Clear the event before the caller checks for results: a result that arrives after the check then sets the
+            # event again.
             parts.news.clear()
             return 0.0
         return min(left, _LONGEST_SLICE_S, max(0.001, parts.core.due_in))
@@ -295,7 +296,7 @@ class Consumer(confluent_kafka.Consumer):
     def commit(self, *positional: Any, **named: Any) -> Any:
         """Commit the offset after ``message``, the given ``offsets``, or all returned records.
 
-        Wait for the answer only if ``asynchronous`` is False.
+        ``commit`` waits for the coordinator's answer only if ``asynchronous`` is False.
         """
         given = dict(zip(("message", "offsets", "asynchronous"), positional, strict=False)) | named
         message: Any = given.get("message")
@@ -348,8 +349,7 @@ class Consumer(confluent_kafka.Consumer):
         return self._parts.offsets.watermarks(check_place(partition), seconds, cached=cached)
 
     def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
-        """Return the first offset at or after a time, -1 if there is none. The ``offset`` of each given partition is
-        the time in ms."""
+        """Return each partition's first offset at or after a time in ms, passed as its ``offset``; -1 if none."""
         seconds = -1.0 if timeout is None else timeout
         if self._parts is None:
             places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)
@@ -378,8 +378,8 @@ class Consumer(confluent_kafka.Consumer):
         parts = self._parts
         try:
             if parts is not None:
-                # This commit is for a manual assignment. For a group, the client's close revokes the partitions, which
-                # commits.
+                # Commit here only for a manual assignment. In a group, closing the client revokes the partitions, and
+                # the revocation commits.
                 parts.commits.commit_auto()
                 parts.begin_closing()
             self._is_closed = True

@@ -1,9 +1,8 @@
-"""The state machine of each assigned partition: look-ups (where does it continue?), reads from the bucket, fetches from
-the broker.
+"""The state machine of each assigned partition: look-ups of where to continue, reads of the bucket or the broker.
 
-``partition.py`` has the table of its phases. Only the polling thread changes a partition. The threads that read or look
-up only store their results. The next call of the consumer applies a result, or drops it if the partition's phase has
-changed.
+``partition.py`` has the table of a partition's phases. Only the polling thread changes a partition. The threads that
+read or look up only store their results. The next call of the consumer applies a result, or drops it if the partition's
+phase has changed.
 """
 
 from __future__ import annotations
@@ -110,11 +109,13 @@ class Core:
     def move(self, partition: Partition, start: Position | Start) -> None:
         """Continue a partition at ``start``. Clear its error and its retries."""
         if isinstance(partition.phase, Failed):
-            # Forget the topic's id: if the topic was created again, that has been reported, so accept the new topic.
+            # Forget the topic's id, to accept a topic that was created again: the consumer has already reported the
+            # loss.
             partition.log = replace(partition.log, topic_id=None)
         self._leave(partition)
         partition.at, partition.retry, partition.eof_at = start, Retry(), -1
-        # A start such as ``latest`` means the end as of now, so look it up even if the partition is paused.
+        # A start such as ``latest`` means the present end of the log, so look the end up even if the partition is
+        # paused.
         if not partition.paused or partition.position is None:
             self._look(partition)
 
@@ -204,9 +205,7 @@ class Core:
         return None
 
     def lose_by_client(self, partition: Partition, *, was_cut: bool, reason: str) -> None:
-        """Handle a partition that the client cannot continue: retention deleted the offset, or the log was
-        truncated.
-        """
+        """Handle a partition whose position the client cannot fetch: it was deleted by retention or truncated."""
         self.live.locate()
         self._leave(partition)
         if partition.paused:
@@ -220,8 +219,8 @@ class Core:
             )
             if not self.policy.accepts(partition, sentence):
                 return
-            # Continue at that offset, and prefer the broker from there: the bucket may have the old records, which the
-            # broker has replaced.
+            # Continue at the offset of the truncation, and prefer the broker from there: the bucket may have old
+            # records, which the broker has replaced.
             partition.at, partition.left_at = at, at.offset
         # Look up at once the first time, and after a pause if the client fails again.
         partition.retry.tries += 1
@@ -232,8 +231,7 @@ class Core:
 
     @contextlib.contextmanager
     def _try_again(self, partition: Partition) -> Generator[None]:
-        """If the client or a user's callback raises an error in the block, schedule another look-up and raise the
-        error."""
+        """Schedule another look-up if the ``with`` block raises an error of the client or a user's callback."""
         try:
             yield
         except BaseException:
@@ -243,9 +241,9 @@ class Core:
             raise
 
     def _take(self, partition: Partition, answer: Found | Unanswered) -> None:
-        """Apply the answer to a partition that is being looked up."""
+        """Apply a look-up's answer to the partition that waits for it."""
         if partition.paused:
-            # A paused partition needs only its start offset: it is looked up again when it is resumed.
+            # A paused partition needs only its start offset: a resume looks the partition up again.
             if partition.position is None and isinstance(answer, Found) and not isinstance(answer.placement, Recreated):
                 partition.at = answer.at or partition.at
             partition.phase = Parked()
@@ -296,8 +294,8 @@ class Core:
                 if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
             case EndsEarlier(end):
-                # From this offset on, prefer the broker: the bucket still has later records, which would be returned
-                # again after each loss.
+                # From the end of the broker's log on, prefer the broker: the bucket still has later records, which it
+                # would return again after each loss.
                 partition.left_at = end
                 ends = f"the broker's log of {partition} ends at offset {end}, but it was read up to offset {position}"
                 if self.policy.accepts(partition, ends):
@@ -332,7 +330,8 @@ class Core:
             case Cut():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
-                # If the settings prefer the broker, this answer means that the broker no longer has the position.
+                # If the settings prefer the broker, an answer in the bucket means that the broker no longer has the
+                # position.
                 return self._settings.mode is Mode.KAFKA_PREFERRED or lags(found.at.offset, stop, found.lineage)
             case _:
                 return False

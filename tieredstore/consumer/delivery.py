@@ -56,8 +56,8 @@ class _OpenBatch:
 class Delivery:
     """Hands the core's records to the consumer's calls. Used by the polling thread only.
 
-    Taking records advances the position of their partition. :meth:`put_back` reverts that for messages that a call
-    could not return.
+    :meth:`take` advances the partitions' positions. :meth:`put_back` moves them back for messages that a call could not
+    return.
     """
 
     def __init__(self, core: Core, measures: Measures, held_bytes: int) -> None:
@@ -72,7 +72,7 @@ class Delivery:
 
     @property
     def has_open(self) -> bool:
-        """True if rows of a batch, or messages of the client, wait here to be returned."""
+        """True if rows of a batch, or messages of the Kafka client, wait for a call that returns them."""
         return bool(self._turns) or bool(self._held)
 
     def room(self, count: int) -> int:
@@ -166,7 +166,7 @@ class Delivery:
         self._held = deque(partition for partition in self._held if partition.where not in wheres)
 
     def _count_live(self, messages: Sequence[Received]) -> None:
-        # Measure the values alone: the keys would double the cost per message.
+        # Measure only the sizes of the values: measuring the keys too would double the cost per message.
         self._measures.records["broker"] += len(messages)
         size = sum(map(len, messages))
         self._measures.byte_counts["broker"] += size
@@ -262,8 +262,7 @@ class Delivery:
             self._opened.pop(partition.where, None)
 
     def _has_to_wait(self, message: Received) -> bool:
-        """If earlier messages of the same partition are held, hold this message too, to keep the order, and return
-        True."""
+        """If earlier messages of the partition wait to be returned, queue this message behind them and return True."""
         partition = self._core.partitions.get((message.topic(), message.partition()))
         if partition is None or not partition.held or message.error() is not None:
             return False
@@ -298,7 +297,7 @@ class Delivery:
         if live.link is Link.UNCHECKED:
             return False  # drop the message: the seek that checks for truncation fetches it again
         if live.link is Link.SILENT:
-            # Messages of the previous assignment may still arrive: drop them.
+            # Drop messages of the previous assignment, which may still arrive.
             if partition.where in self._core.live.leaving or message.offset() < live.assigned_at:
                 return False
             self._core.live.hear(partition, live)

@@ -80,7 +80,7 @@ class Group:
         """Add to the assignment."""
         starts = _starts_of(places)
         core = self._parts.core
-        # A rebalance waits for this call of the client, so make it now, without partitions. The core assigns the
+        # A rebalance waits for this call of the client, so call it now, without partitions. The core assigns the
         # partitions later.
         self._client.incremental_assign([])
         again = [where for where, _ in starts if where in core.partitions]
@@ -266,13 +266,12 @@ class Commits:
         self._auto_store = settings.auto_store
         self._due_at = time.monotonic() + (self._auto_s or 0.0)
         self._confirmed: dict[TopicPartition, int] = {}
-        """The last offset of each partition that the coordinator has confirmed, also in earlier assignments."""
+        """Each partition's last committed offset that the coordinator has confirmed, also in earlier assignments."""
         self.in_call: Sequence[Received] = ()
-        """Messages that the running call has collected. They are not returned yet, so they must not be committed."""
+        """Messages that the running call has collected but not returned yet, so they must not be committed."""
 
     def places(self) -> dict[TopicPartition, KafkaPartition]:
-        """Return the place to commit for each partition: the one after its returned records, or the one given to
-        ``store_offsets``."""
+        """Return the offset to commit for each partition: after its returned records, or from ``store_offsets``."""
         known = self._core.partitions.values()
         if not self._auto_store:
             return {one.where: one.commit.stored for one in known if one.commit.stored is not None}
@@ -294,7 +293,7 @@ class Commits:
         return None if topic_id is None else f"{_METADATA}{topic_id}"
 
     def place_behind(self, message: Received) -> KafkaPartition:
-        """Return the place after a message, for a commit."""
+        """Return the partition with the offset after a message, for a commit."""
         where, at = (message.topic(), message.partition()), position_of(message)
         return place_at(where, Position(at.offset + 1, at.epoch), self.metadata(where))
 
@@ -315,7 +314,7 @@ class Commits:
         return [*places, *(KafkaPartition(*where) for where in self._core.partitions if where not in new)]
 
     def note_committed(self, places: Iterable[KafkaPartition]) -> None:
-        """Note the offsets that the coordinator has confirmed."""
+        """Record the committed offsets that the group coordinator has confirmed."""
         for place in places:
             if place.error is None:
                 self._confirmed[place.topic, place.partition] = place.offset
@@ -342,8 +341,8 @@ class Commits:
         if not new:
             return
         try:
-            # Waiting is not needed: the client sends its requests in order, so this one goes out before a request to
-            # leave the group.
+            # Do not wait: the client sends its requests in order, so this commit goes out before a request to leave the
+            # group.
             self._client.commit(new)
         except KafkaException as error:
             _logger.warning("cannot commit offsets: %s", error)

@@ -1,4 +1,4 @@
-"""The assignment of the Kafka client: it has exactly the partitions that are read from the broker."""
+"""The assignment of the Kafka client: exactly the partitions that the consumer reads from the broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LiveSide:
-    """Keeps the client's assignment equal to the live partitions. Used by the polling thread only.
+    """Assigns exactly the partitions read from the broker to the Kafka client. Used by the polling thread only.
 
     An eager group has no incremental assignment, so each change assigns all live partitions again with their offsets,
     at most once a second.
@@ -45,7 +45,7 @@ class LiveSide:
         self.leaving: set[TopicPartition] = set()
         """Partitions that the client still fetches, but whose messages must be dropped."""
         self.unheard: set[TopicPartition] = set()
-        """Live partitions without a message since their assignment."""
+        """Live partitions (read from the broker) without a message since their assignment."""
         self._paused: set[TopicPartition] = set()
         """Partitions that are paused in the client, which keeps a pause across assignments."""
         self._is_due = False
@@ -93,12 +93,12 @@ class LiveSide:
             self._client.incremental_unassign([KafkaPartition(*where)])
 
     def forget(self, wheres: Iterable[TopicPartition]) -> None:
-        """Note that the Kafka client no longer fetches these partitions."""
+        """Record that the Kafka client no longer fetches these partitions."""
         self.unheard.difference_update(wheres)
         self.leaving.difference_update(wheres)
 
     def forget_all(self) -> None:
-        """Note that the Kafka client has no assigned partitions."""
+        """Record that the Kafka client has no assigned partitions any more."""
         self.unheard.clear()
         self.leaving.clear()
         self._is_due = False
@@ -109,7 +109,7 @@ class LiveSide:
         return max(0.0, self._assigned_at + self._reassign_s - self._clock()) if self._is_due else None
 
     def flush(self) -> None:
-        """Make the full assignment if it is due."""
+        """Assign all live partitions again if an assignment is needed and the minimum interval has passed."""
         if not self._is_due or self.due_in:
             return
         self.locate()
@@ -152,7 +152,7 @@ class LiveSide:
         self.check()
 
     def hear(self, partition: Partition, live: Live) -> None:
-        """Note that the client has returned a message of a partition."""
+        """Record that the client has returned a message of a partition."""
         live.link, partition.retry.tries = Link.HEARD, 0
         self.unheard.discard(partition.where)
 
@@ -168,15 +168,13 @@ class LiveSide:
                 partition.at = position_of(place)
 
     def begin_silent(self, partition: Partition, live: Live) -> None:
-        """Note that the client starts at the position of a partition, and has returned no message from there yet."""
+        """Record that the client starts at the partition's position, and has returned no message from there yet."""
         live.assigned_at = -1 if partition.position is None else partition.position
         live.link, live.hole_at = Link.SILENT, -1
         self.unheard.add(partition.where)
 
     def note_drained(self) -> None:
-        """Note that the client's queue is empty. While it has messages, partitions wait for the caller and are not
-        stalled.
-        """
+        """Record that the client's queue is empty. While the queue has messages, no partition counts as stalled."""
         self._drained_at = self._clock()
 
     def is_stalled(self, partition: Partition, live: Live, end: int | None) -> bool:
@@ -208,7 +206,7 @@ class LiveSide:
 
 
 def _place(partition: Partition) -> KafkaPartition:
-    """Return the place where the client starts, with the leader epoch of the record before it."""
+    """Return the offset where the client starts, with the leader epoch of the record before that offset."""
     at = partition.at
     assert isinstance(at, Position)
     return place_at(partition.where, at if at.offset else Position(0))

@@ -1,7 +1,8 @@
 """Look-ups in the background of a consumer: where a partition starts, and where it continues.
 
-One thread asks the broker and another the bucket, so that a store that does not answer delays only look-ups that need
-it. The broker is asked first: if it deletes records after its answer, the later listing of the bucket has them.
+One thread asks the broker and another thread the bucket, so that an unresponsive store delays only look-ups that need
+the store. A look-up asks the broker first: if the broker deletes records after its answer, the later listing of the
+bucket has them.
 """
 
 from __future__ import annotations
@@ -64,11 +65,9 @@ class BrokerSpan:
     epoch: int | None
     """The leader's epoch."""
     latest: int
-    """The offset where ``latest`` starts. For ``read_committed`` this is the last stable offset, if the look-up has
-    requested it.
-    """
+    """The offset where ``latest`` starts: for ``read_committed`` the last stable offset, if requested."""
     answered_at: float
-    """The time of the broker's answer. An earlier listing may lack records that the broker has deleted by then."""
+    """The time of the broker's answer. An older listing may lack records that the broker had deleted by then."""
 
 
 @dataclass(eq=False, slots=True)
@@ -95,7 +94,7 @@ class Look:
     topic_id: Uuid | None = None
     """The id of the topic that exists now."""
     broker: BrokerSpan | None = None
-    """None if the broker lacks the partition, or is not asked."""
+    """The broker's offsets; None if the broker lacks the partition, or the look-up does not ask the broker."""
     was_reset: int | None = None
     """The offset that caused a reset, because neither log has it."""
 
@@ -155,7 +154,7 @@ class Lookups:
         committed: AskCommits,
         news: threading.Event,
     ) -> None:
-        """Set up. The caller closes ``source`` and ``cluster``; ``cluster`` is None without a broker."""
+        """Create the look-ups. The caller closes ``source`` and ``cluster``; ``cluster`` is None without a broker."""
         self._bucket = BucketInquiry(settings, source, cluster)
         self._broker = BrokerInquiry(settings, cluster, committed, self._bucket.logs)
         self._news = news
@@ -202,7 +201,7 @@ class Lookups:
             yield self._answers.popleft()
 
     def close(self) -> None:
-        """Ask the threads to end. They end when the broker and the store have answered."""
+        """Ask the threads to end. Each thread ends after its current request to the broker or the store."""
         with self._changed:
             self._is_closed = True
             while self._calls:
@@ -378,7 +377,7 @@ class BucketInquiry:
         """Topics that were already listed again for the current look-ups."""
 
     def load(self, looks: Sequence[Look]) -> None:
-        """List the topics of these look-ups. Load leader epochs and watermarks for all of them together."""
+        """List the topics of these look-ups, and load leader epochs and watermarks for all topics together."""
         topics = {look.where[0] for look in looks}
         ids = {look.where[0]: look.topic_id for look in looks if look.topic_id is not None}
         self._reloaded.clear()
@@ -463,8 +462,8 @@ class BucketInquiry:
         if self._may_begin_earlier(look, position):
             self._reload(look)
             position = self._offset(look)
-        # An empty log has no start yet: list again, because the read starts at the first record, whatever
-        # ``auto.offset.reset`` says.
+        # An empty log has no start yet. List the bucket again, because the read must start at the log's first record,
+        # whatever ``auto.offset.reset`` says.
         if position is None and self._refresh_is_due(look.where):
             self._refresh(look)
             position = self._offset(look)
@@ -488,7 +487,7 @@ class BucketInquiry:
         return look.broker.span[0] if lineage is None else min(look.broker.span[0], lineage.earliest_offset)
 
     def _may_begin_earlier(self, look: Look, position: int | None) -> bool:
-        """Return True if, since the listing, records may have been uploaded that the broker has deleted by now."""
+        """Return True if the broker may have deleted records that were uploaded only after the listing."""
         broker = look.broker
         if broker is None or look.start != "earliest" or not position == broker.span[0] > 0:
             return False
@@ -501,8 +500,8 @@ class BucketInquiry:
             return Cut(at)
         stored = None if lineage is None else lineage.epoch_at(position)
         if lineage is not None and stored is not None and look.epoch is not None and stored < look.epoch:
-            # The bucket's records from here on have an older leader epoch than the log being read, so ignore them. The
-            # new leader's records are not uploaded yet.
+            # From this position on, the bucket's records have an older leader epoch than the log being read, so ignore
+            # them. The new leader's records are not uploaded yet.
             lineage = lineage.until(position)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
@@ -510,8 +509,7 @@ class BucketInquiry:
         return place(mode, position, look.live, lineage, decided)
 
     def _find_cut(self, look: Look, position: int, lineage: Lineage | None) -> int | None:
-        """Return the offset from which the log was truncated after it was read up to ``position``; None if it was not
-        truncated."""
+        """Return where the log was truncated after the consumer had read up to ``position``; else None."""
         if look.epoch is None and not look.is_commit:
             return None
         log = PartitionLog(

@@ -31,7 +31,7 @@ class LossPolicy:
         self._measures = measures
         self._first_pause_s = first_pause_s
         self._to_raise: dict[str, Exception] = {}
-        # Log a sentence once: every look-up of a partition that waits at a loss finds the same loss again.
+        # Log each loss once: every look-up of a partition that waits at a loss finds the same loss again.
         self._log = LogOnce(_logger)
 
     def take_error(self) -> Exception | None:
@@ -39,8 +39,9 @@ class LossPolicy:
         return self._to_raise.pop(next(iter(self._to_raise))) if self._to_raise else None
 
     def note_failure(self, partition: Partition, error: Exception) -> float:
-        """Note an error; return the seconds until the retry. The next call raises a permanent error; it raises a
-        transient error only if that has lasted for ``timeout.ms``.
+        """Record an error; return the seconds until the retry.
+
+        The next call raises a permanent error. It raises a transient error only if that has lasted for ``timeout.ms``.
         """
         now, retry = time.monotonic(), partition.retry
         retry.tries += 1
@@ -108,7 +109,7 @@ class LossPolicy:
         )  # fmt: skip
 
     def note_side(self, partition: Partition, side: str) -> None:
-        """Note if a partition is now read from the bucket or the broker (its side); count and log a change."""
+        """Record if a partition is now read from the bucket or the broker (``side``); count and log a change."""
         before, partition.tally.side = partition.tally.side, side
         if before not in (None, side):
             partition.tally.changes += 1
@@ -117,7 +118,7 @@ class LossPolicy:
 
 
 def _as_unavailable(error: Exception, is_passing: bool) -> Exception:
-    # A new error object each time, because the original belongs to another thread, which has caught it.
+    # Create a new error object each time, because another thread has caught the original error.
     if is_passing and isinstance(error, StoreUnavailableError):
         unavailable = type(error)(str(error))
         unavailable.__cause__ = error

@@ -1,4 +1,4 @@
-"""A user's queries about offsets: the ends of a log, and the offset of a time. Each ends within the call's timeout.
+"""A user's queries for a log's first and end offset, and for the offset of a time. Each query ends within its timeout.
 
 Apart from the consumer, because these offsets combine the bucket's log with the broker's.
 """
@@ -84,7 +84,7 @@ class OffsetQueries:
         return given
 
     def _look_up_known(self, where: TopicPartition, place: KafkaPartition) -> tuple[int, int]:
-        """Return the last known first offset and end, without a request."""
+        """Return the partition's last known first offset and end, without a request."""
         partition = self._core.partitions.get(where)
         lineage = None if partition is None else partition.log.lineage
         if self._is_remote:

@@ -177,7 +177,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Retry:
-    """The number of failures since the last success, and the time of the first one."""
+    """The number of failures since the last success, and the time of the first failure."""
 
     tries: int = 0
     since: float | None = None
@@ -198,7 +198,7 @@ class Partition:
 
     where: TopicPartition
     at: Position | Start
-    """The next offset; until that is known, where to start."""
+    """The next offset to return; while it is unknown, where to start."""
     phase: Phase = field(default_factory=Parked)
     paused: bool = False
     log: SeenLog = field(default_factory=SeenLog)
@@ -207,7 +207,7 @@ class Partition:
     commit: Commit = field(default_factory=Commit)
     retry: Retry = field(default_factory=Retry)
     eof_at: int = -1
-    """The offset at which the end was last reported."""
+    """The offset at which the end of the partition was last reported."""
     revived: tuple[int, int] | None = None
     """The position, and the broker's end, at which the partition was last found stalled and assigned again."""
     tally: Tally = field(default_factory=Tally)

@@ -20,20 +20,19 @@ LiveSpan: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class OnBroker:
-    """The broker has the offset, or its log ends there."""
+    """The broker has the offset, or the broker's log ends at the offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class InBucket:
-    """The bucket has the records up to ``stop``, and none of them is in an open transaction. At ``stop``, another
-    look-up follows."""
+    """The bucket has the records up to ``stop``, without open transactions. Then another look-up follows."""
 
     stop: int
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The next record is not available yet: not written, not uploaded, or in an open transaction."""
+    """The next record is not available yet: it is not written, not uploaded, or in an open transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +121,9 @@ def lags(position: int, end: int, lineage: Lineage) -> bool:
 
 
 def _stop(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage, decided: int) -> int:
-    """Return where to stop reading the bucket. If the broker is preferred, this is the end of the first segment that
-    reaches into the broker's log.
+    """Return where to stop reading the bucket.
+
+    If the broker is preferred, stop at the end of the first segment that reaches into the broker's log.
     """
     if mode is not Mode.KAFKA_PREFERRED or live is None:
         return decided
@@ -148,8 +148,7 @@ def _place_without_broker(position: int, live: LiveSpan | None, lineage: Lineage
 
 
 def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Placement:
-    """Decide for an offset that the broker does not have. The bucket does not have it either, or only in an open
-    transaction."""
+    """Place an offset that the broker lacks, and that the bucket lacks or has only in an open transaction."""
     start, end = live
     earliest = start if lineage is None else min(start, lineage.earliest_offset)
     last = end if lineage is None else max(end, lineage.end_offset)
@@ -160,7 +159,8 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
     assert lineage is not None  # without the bucket's log, all offsets in range are the broker's
     later = _next_start(position, lineage)
     if later is None and position < lineage.end_offset:
-        # The broker has deleted the beginning of the open transaction: wait until the segment with its end is uploaded.
+        # The broker has deleted the beginning of the open transaction: wait for the upload of the segment with the
+        # transaction's end.
         return Waits()
     return Lost(start if later is None else min(start, later))
 

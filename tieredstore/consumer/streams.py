@@ -32,7 +32,7 @@ UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError)
 _MIB: Final = 1024 * 1024
 _BATCH_BYTES: Final = 4 * _MIB
 _TURN_BYTES: Final = 16 * _MIB
-"""How many bytes of one partition a thread reads before it goes on to a partition that waits for a thread."""
+"""The bytes of one partition that a thread may read before it goes on to a partition that waits for a thread."""
 
 
 class Turn(enum.Enum):
@@ -53,7 +53,8 @@ class Turn(enum.Enum):
 class StoredStream:
     """A read of one partition's log in the bucket, from offset ``position`` up to ``stop`` (exclusive).
 
-    Records wait for the caller in ``batches``. The other fields no longer change once ``turn`` is ENDED or FAILED.
+    Records wait for the caller in ``batches``. The stream's other fields no longer change once ``turn`` is ENDED or
+    FAILED.
     """
 
     lineage: Lineage
@@ -192,7 +193,7 @@ class StoredStreams:
         reading.close()
 
     def _keep(self, stream: StoredStream, batch: pa.RecordBatch | None, read_bytes: int) -> bool:
-        """Store a batch for the caller, or note the end if it is None; return True if the thread may read on."""
+        """Queue a batch for the caller, or mark the end if ``batch`` is None; return True if the thread may read on."""
         with self._changed:
             if stream.turn is Turn.DROPPED or self._is_closed:
                 return False
@@ -215,7 +216,7 @@ class StoredStreams:
             keeps = is_open and len(self._streams) <= self._threads_wanted
             if keeps:
                 stream.reading = reading
-        # The stream's next turn may be on another thread, so close the read first.
+        # Close the read, because the stream's next turn may be on a different thread.
         if not keeps:
             reading.close()
         with self._changed:
@@ -243,8 +244,8 @@ class StoredStreams:
             stream.lost += report.lost
             stream.skipped += map(_skipped_span, report.skipped)
             if report.undecided is not None:
-                # The read has met an open transaction: the stream ends at its first offset, and the next look-up
-                # decides how to continue.
+                # The read has met an open transaction. The stream ends at the transaction's first offset, and the next
+                # look-up decides how to continue.
                 stream.stop = max(stream.position, report.undecided.first_offset)
             stream.position = stream.stop
 

@@ -137,7 +137,7 @@ class ConsumedTopic:
         self._consumer.subscribe([self._topic], on_assign=self._on_assign)
 
     def _on_assign(self, consumer: Any, places: list[Any]) -> None:
-        """Start at the group's commits. Partitions without a commit start at the requested place."""
+        """Start assigned partitions at the group's commits, and partitions without a commit at the requested offset."""
         self._is_assigned = True
         if self._start is None:
             return  # auto.offset.reset places partitions without a commit
@@ -146,7 +146,8 @@ class ConsumedTopic:
         placed = self._place_all([place.partition for place in known if place.offset < 0])
         offsets = {place.partition: place.offset for place in placed}
         for place in places:
-            # confluent-kafka then assigns this same list, in every group protocol, so its elements are changed here.
+            # confluent-kafka assigns this list after the callback, in every group protocol, so change its elements
+            # here.
             place.offset = offsets.get(place.partition, place.offset)
 
     def _place_all(self, partitions: Sequence[int]) -> list[Any]:
