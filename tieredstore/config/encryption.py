@@ -184,7 +184,7 @@ def pair_id(name: str) -> str | None:
 
 
 def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
-    """Return the key ring's settings; None without encryption, or if the reader has noted problems."""
+    """Return the key ring's settings; None without encryption, or if the reader has recorded problems."""
     ring = reader.read(EncryptionProperties)
     if ring is None or not ring.enabled or ring.key_pair_id is None:
         return None

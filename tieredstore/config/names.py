@@ -97,7 +97,7 @@ def check_is_ours(reader: SettingsReader) -> None:
 
 
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
-    """Note a problem for every unknown name, except under the prefixes ``open_beginnings``."""
+    """Record a problem for every unknown name, except under the prefixes ``open_beginnings``."""
     # Prefixes under which any name is accepted.
     right = (*FAMILIES, *open_beginnings)
     unknown = [

@@ -76,7 +76,7 @@ class SettingsReader:
         return SettingProblem(under + name, f"{written} is {kind.show(self.values[under + name])}; {why}")
 
     def note(self, name: str, why: str) -> None:
-        """Note a problem with a property; ``why`` continues the sentence after its name."""
+        """Record a problem with a property; ``why`` continues the sentence after the property's name."""
         self.problems.append(SettingProblem(name, f"{self.written(name)} {why}"))
 
     def written(self, name: str) -> str:
@@ -84,7 +84,7 @@ class SettingsReader:
         return self.own.prefix + name
 
     def result(self, group: GroupT | None) -> GroupT:
-        """Return ``group`` if no problem was noted; else raise ConfigError with all problems, one per line."""
+        """Return ``group`` if no problem was recorded; else raise ConfigError with all problems, one per line."""
         if group is not None and not self.problems:
             return group
         # List problems in the order of the file. Problems of properties that are absent from the file come last.

@@ -62,7 +62,8 @@ class KeyNeed:
 
 
 def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
-    """Note in the bucket that a rotation replaces this pair now. Readers need it until their caches expire."""
+    """Record in the bucket that a rotation replaces this key pair now. Readers need the pair until their caches
+    expire."""
     store.put(_rotated_key(prefix, key_id), b"")
 
 

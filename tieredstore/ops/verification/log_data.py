@@ -198,8 +198,8 @@ class BatchChecks:
     def take_run(self, log: LogWalk, position: int, last_offset: int) -> tuple[int, int]:
         """Check the loaded batches from ``position`` on, up to the first that needs a closer look.
 
-        ``last_offset`` is that of the batch before. Return the position after the last checked batch, and its last
-        offset.
+        ``last_offset`` is the last offset of the previous batch. Return the position after the last checked batch, and
+        its last offset.
         """
         before, run = self._pending, self._run
         pending = None

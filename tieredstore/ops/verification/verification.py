@@ -219,7 +219,8 @@ class OpenTransactions:
         )
 
     def _goes_on(self, extent: Extent, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Return True if this segment begins where the previous segment ends."""
+        """Return True if no gap is before this segment, and no newer leader epoch begins before the end of the log so
+        far."""
         reach = self._extent.end
         newer = [start for epoch, start in extent.epochs if epoch > _last_epoch(self._extent)]
         return metadata.start_offset <= reach + 1 and all(start > reach for start in newer)
