@@ -44,13 +44,13 @@ class AwsKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Use the ARN's region; for an id or an alias, use the region of the SDK's own settings."""
+        """Use the region in the key's ARN; for an id or an alias, use the region in the SDK's own settings."""
         region = _REGION.match(key)
         # The caller retries, so turn off the SDK's retries.
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"total_max_attempts": 1}
         )
-        # With another type than Any, the type checker would load the union of all of Amazon's clients.
+        # Declare the session as Any: otherwise the type checker loads the types of all AWS clients.
         session: Any = boto3.session.Session()
         try:
             client: KMSClient = session.client(

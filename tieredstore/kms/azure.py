@@ -37,8 +37,7 @@ _ALGORITHM: Final = KeyWrapAlgorithm.rsa_oaep_256
 
 
 class AzureKeySource(KeySource):
-    """An RSA key, by its URL ``https://VAULT/keys/NAME``. If the URL ends with a version, that version seals new
-    secrets.
+    """An RSA key, by its URL ``https://VAULT/keys/NAME``. A version at the URL's end seals new secrets.
 
     Each secret records the version that sealed it, because the vault's key may be rotated.
     """
@@ -52,7 +51,7 @@ class AzureKeySource(KeySource):
         self._url, self._version = url[1], url[2]
         self._credential = credential
         # The caller retries, so turn off the SDK's retries. A redirection would send the token to another server, so
-        # turn that off too.
+        # turn redirections off too.
         self._options = {
             "connection_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S, "retry_total": 0,
             "permit_redirects": False, **options,
@@ -76,8 +75,8 @@ class AzureKeySource(KeySource):
             raise _translate(error, self._url) from error
         version = str(result.key_id).removeprefix(f"{self._url}/")
         if not _VERSION.fullmatch(version):
-            # Without the permission to get the key, the SDK does not know the key's version. So the error names the
-            # permission.
+            # Without the permission to get the key, the SDK does not know the key's version. So the error message names
+            # this permission.
             raise KeyServiceDeniedError(
                 f"Azure Key Vault does not say by which version of {self._url} it has sealed: allow keys/get, or put "
                 "the version at the URL's end"

@@ -1,4 +1,4 @@
-"""The interface of key management services; users can implement it for their own."""
+"""The interface of key management services; users can implement it for their own service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 class KeySource(ABC):
     """A key that never leaves a key management service, and that seals short secrets.
 
-    Each method makes one request without retries, because the caller retries. It raises KeyServiceDeniedError,
+    Each method makes one request without retries, because the caller retries. Each raises KeyServiceDeniedError,
     KeyServiceUnavailableError for a transient fault, KeyRingError for a secret that another key sealed, or
     KeyServiceError for any other fault.
     """

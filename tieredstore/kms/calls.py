@@ -30,8 +30,8 @@ def ask_service(what: str, request: Callable[[], _Result], policy: RetryPolicy |
 
 
 def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
-    # The SDKs do not limit the time of an answer that arrives byte by byte. So the request runs on another thread, and
-    # is abandoned at the deadline.
+    # The SDKs do not limit the time of an answer that arrives byte by byte. So run the request on another thread, and
+    # abandon it at the deadline.
     pool = ThreadPool(1, "tieredstore-kms")
     try:
         future = pool.submit(request)

@@ -1,6 +1,6 @@
 """Google Cloud KMS, through its own client. Credentials come from the SDK's own chain.
 
-Uses REST, because the threads of gRPC do not survive the forks of Spark's workers.
+This module uses REST instead of gRPC, because gRPC's threads do not survive the forks of Spark's workers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GcpKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Make the key from its settings. An endpoint without TLS, such as an emulator, gets no credentials."""
+        """Make the key from its settings. Send no credentials to an endpoint without TLS, such as an emulator."""
         if not _NAME.fullmatch(key):
             raise ConfigError(
                 f"{excerpt(key)!r} is not the name of a key of Google Cloud KMS: expected is "
@@ -78,7 +78,8 @@ class GcpKeySource(KeySource):
             raise KeyServiceDeniedError(
                 f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}"
             ) from error
-        # These objects of the SDK are not public (seen in google-cloud-kms 3 and google-auth 2).
+        # The attributes ``_session`` and ``_auth_request`` are not public (seen in google-cloud-kms 3 and google-auth
+        # 2).
         _staying(getattr(transport, "_session"))._auth_request = _request(login)  # noqa: B009
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 

@@ -1,9 +1,9 @@
-"""A sealed private key: a JSON text that replaces its PEM text.
+"""A sealed private key: a JSON text that is stored instead of the private key's PEM text.
 
 A new AES key encrypts the private key (PKCS#8, DER) by AES-256-GCM (NIST SP 800-38D), and the service encrypts the AES
-key. The names of service and key pair are authenticated, so that the text of another pair cannot replace this text.
-Only the settings give the addresses of the service and its key. If the text gave them, an attacker who replaces the
-text could redirect the credentials.
+key. The names of service and key pair are authenticated, so that the text of another pair cannot replace this text. The
+addresses of the service and its key come only from the settings. If they came from the text, an attacker who replaces
+the text could redirect the credentials.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _parse(text: bytes, name: str) -> dict[str, str]:
 
 
 def _context(service: str, pair: str) -> bytes:
-    # In a JSON list, different names always give different bytes. The number is the format's version.
+    # Use a JSON list, so that different names always give different bytes. The number is the format's version.
     return json.dumps([_FORMAT, 1, service, pair]).encode()
 
 

@@ -76,7 +76,7 @@ class VaultKeySource(KeySource):
         return cls(key, cast("_Transit", client.secrets.transit))
 
     def seal(self, secret: bytes) -> bytes:
-        """Seal by one ``encrypt`` request. Return Vault's text, which names the version of the key."""
+        """Seal the secret by one ``encrypt`` request. Return Vault's text, which names the version of the key."""
         plaintext = base64.b64encode(secret).decode()
         try:
             answer = self._transit.encrypt_data(self._key, plaintext, mount_point=self._mount)
@@ -95,7 +95,7 @@ class VaultKeySource(KeySource):
 
     def _translate(self, error: Exception) -> TieredStoreError:
         # A server or a proxy may repeat its input, which contains the token or a key in base64. So remove long words
-        # from its message.
+        # from the error message.
         key, why = f"{self._mount}/{self._key}", excerpt(_ECHO.sub("…", redacted(error)))
         if isinstance(error, _LATER):
             return KeyServiceUnavailableError(f"Vault cannot use {key} now: {why}")

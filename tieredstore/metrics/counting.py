@@ -1,4 +1,4 @@
-"""Counters of this process, and functions that count. Needs no library: ``exposition`` exports the counters."""
+"""Counters of this process, and functions that count. They need no library: ``exposition`` exports them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tieredstore.errors import (
 )
 
 SECONDS: Final = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
-"""Upper bounds of a histogram's buckets: requests take from 100 us (a local file) to minutes (a large object)."""
+"""Upper bounds of a histogram's buckets in seconds, from a local file's 100 us to minutes for a large object."""
 
 Labels: TypeAlias = tuple[str, ...]
 
@@ -49,7 +49,7 @@ class Distribution:
 
 
 class Counter:
-    """A total for each combination of labels. A counter without labels has its one total from the start."""
+    """A total for each combination of labels. Without labels, a counter exports its total from the start."""
 
     def __init__(self, name: str, meaning: str, labels: Labels = ()) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
@@ -192,9 +192,9 @@ FETCH: Final = Snapshots("tieredstore_fetch")
 """Requests and fetches of readers: each remote storage manager is a source of these metrics."""
 
 CHUNK_CACHE: Final = Snapshots("tieredstore_chunk_cache")
-"""Counts of chunk caches: each cache is a source of these metrics."""
+"""Counters of chunk caches: each cache is a source of these metrics."""
 
-# Subclasses come first, because a throttled store's error is also the error of an unavailable store.
+# Subclasses must come first: for example, the error of a throttled store is a subclass of that of an unavailable store.
 _KINDS: Final = (
     (StoreThrottledError, "throttled"),
     (StoreUnavailableError, "transient"),
@@ -221,13 +221,13 @@ class StoreCall:
 def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
     """Time the block as one call of a store, and count its error.
 
-    Closing a generator before its end is not an error.
+    Closing a generator before its end does not count as an error of the store.
     """
     call = StoreCall()
     start = perf_counter()
     try:
         yield call
-    # A reader that stops early has not failed, so count no error.
+    # Python raises GeneratorExit if a reader stops early. That is no failure, so count no error.
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -238,7 +238,7 @@ def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
 
 
 def count_error(store: str, operation: str, error: BaseException) -> None:
-    """Count the error of one object in a call for several objects."""
+    """Count an error that concerns one object of a store call for several objects."""
     _ERRORS.add(1, store, operation, kind_of(error))
 
 

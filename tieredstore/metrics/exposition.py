@@ -30,7 +30,7 @@ class CounterCollector(Collector):
         self._counter = counter
 
     def describe(self) -> Iterable[Metric]:
-        """Return the counter's name, so that a scrape can ask for it alone."""
+        """Return the counter's name, so that a scrape can request only this counter."""
         return [Metric(self._counter.name, self._counter.meaning, "counter")]
 
     def collect(self) -> Iterable[Metric]:
@@ -91,8 +91,8 @@ _servers: Final[set[WSGIServer]] = set()
 def serve_metrics(port: int, host: str = "127.0.0.1") -> Callable[[], None]:
     """Serve ``REGISTRY`` by HTTP for Prometheus; the returned function stops it.
 
-    By default only this machine can connect; set ``host`` to serve others. Raise OSError if the port is taken. A forked
-    child neither serves nor blocks the port.
+    By default only this machine can connect; set ``host`` to serve other machines. Raise OSError if the port is taken.
+    A forked child neither serves nor blocks the port.
     """
     server, thread = start_http_server(port, host, REGISTRY)
     _servers.add(server)
@@ -117,7 +117,7 @@ def _register_all() -> None:
 
 
 def _begin_again() -> None:
-    """Replace locks that other threads held during the fork, which those threads cannot release in the child."""
+    """Replace locks in a forked child, because the threads that held them during the fork do not exist there."""
     while _servers:
         _servers.pop().server_close()
     CollectorRegistry.__init__(REGISTRY)
