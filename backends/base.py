@@ -49,8 +49,8 @@ this text.
 class LifecycleRule:
     """One lifecycle rule of a bucket.
 
-    Empty ``prefixes`` mean all objects. A rule that ``is_limited`` has conditions besides the prefix. ``action`` is the
-    effect in the service's words. Rules with equal ``content`` are the same.
+    A rule with empty ``prefixes`` applies to all objects. A rule that ``is_limited`` has conditions besides the prefix.
+    ``action`` is the effect in the service's words. Rules with equal ``content`` are the same.
     """
 
     name: str
@@ -72,7 +72,8 @@ class LifecycleRule:
 class LifecycleState:
     """All lifecycle rules of a bucket at one moment.
 
-    ``text`` is the service's own document, empty without rules. A change must send ``version`` back.
+    ``text`` is the service's own document, empty without rules. A request that changes the rules must send ``version``
+    back.
     """
 
     rules: tuple[LifecycleRule, ...]
@@ -162,8 +163,9 @@ class ObjectStore(ABC):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write the whole object atomically. Until the new object is durable, readers see the old object, or none.
 
-        If ``body`` raises or the store fails, the key is unchanged and the attempt leaves nothing behind: parts are
-        aborted. An error of ``body`` passes through. If ``body`` is a generator, the call closes it in any case.
+        If ``body`` raises or the store fails, the key is unchanged and the attempt leaves nothing behind: the store
+        aborts a multipart upload. An error of ``body`` passes through. If ``body`` is a generator, the call closes it
+        in any case.
 
         With ``if_absent``, raise ``PreconditionFailedError`` if the key is taken; exactly one of several racing writers
         wins.
@@ -206,8 +208,8 @@ class ObjectStore(ABC):
     def small_batch(self) -> int:
         """Best number of keys for ``get_small_batch``.
 
-        This is 1 if each key needs a request, because the caller can send requests in parallel. It is higher if reading
-        an object takes less time than a thread switch.
+        The best number of keys for one ``get_small_batch`` is 1 if each key needs a request, because the caller can
+        send requests in parallel. The number is higher if reading an object takes less time than a thread switch.
         """
         return 1
 
@@ -299,12 +301,12 @@ class ObjectStore(ABC):
 
 
 class StoreAdmin:
-    """Administrative questions about a bucket, for tools. Each default answer is "unknown"."""
+    """Administrative questions about a bucket, asked by tools. Each default method answers "unknown"."""
 
     def now_ms(self) -> int | None:
         """Return the store's own time in ms since the epoch, by the clock that sets ``modified_ms`` and ``started_ms``.
 
-        This takes one request. Return None if the store has no clock: the age of its objects is then unknown.
+        The time takes one request. Return None if the store has no clock: the age of its objects is then unknown.
         """
         return None
 
@@ -322,7 +324,7 @@ class StoreAdmin:
     def kept_after_delete(self) -> Sequence[str]:
         """Return one sentence for each way the bucket keeps deleted objects: versions, soft delete, object locks.
 
-        A failed request gives a sentence too. The result is empty if the bucket keeps no deleted objects.
+        A failed request adds a sentence too. If the bucket keeps no deleted objects, return an empty sequence.
         """
         return ["the store cannot say if it keeps deleted objects"]
 

@@ -33,7 +33,8 @@ class _Object:
 
 
 class _Space:
-    """The objects under one store name. Versions only grow, so an etag never repeats, even after a delete."""
+    """The objects under one store name. The version number only grows, so an etag never repeats, even after a
+    delete."""
 
     def __init__(self) -> None:
         self.lock = ForkSafeLock()
@@ -63,9 +64,9 @@ def _space_named(name: str) -> _Space:
 class MemoryObjectStore(ObjectStore, StoreAdmin):
     """Objects in memory, safe for several threads.
 
-    Stores with the same ``name`` share their objects as long as one of the stores lives. A store without a name shares
-    nothing. Pickling raises TypeError: another process cannot share the memory, and an empty store in its place would
-    look like lost data.
+    Stores with the same ``name`` share their objects as long as one of these stores exists. A store without a name
+    shares nothing. Pickling raises TypeError: another process cannot share the memory, and an empty store in its place
+    would look like lost data.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -145,8 +146,8 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         raise_failures(failures)
 
     def lifecycle(self) -> str:
-        """Return a sentence that memory has no lifecycle rules: failed writes leave nothing that a rule, or gc, would
-        have to remove.
+        """Return a sentence that memory has no lifecycle rules: a failed write leaves no bytes that a rule or ``gc``
+        would have to remove.
         """
         return "a store in memory has no lifecycle rules, and nothing that gc would have to remove"
 

@@ -12,11 +12,12 @@ from tieredstore.limits import MAX_INT64
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Buffer | Iterable[Buffer]
-"""The body of a ``put``. A buffer from an iterable is valid only until the next is requested, so copy it to keep it."""
+"""The body of a ``put``. A buffer from an iterable is valid only until the next buffer is requested: copy it to keep
+it."""
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_PARTS: Final = 50_000
-"""Bound for parsed parts: Azure allows 50,000 blocks in a blob, S3 10,000 parts."""
+"""Maximum number of parts in a parsed ``Prepared``: Azure allows 50,000 blocks in a blob, S3 10,000 parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,12 @@ class ObjectVersion:
 
 @dataclass(frozen=True, slots=True)
 class AbandonedWrite:
-    """Bytes left in the store by a write that did not end. They take space and are in no listing of objects.
+    """Bytes of a write that did not end. They take space in the store, but are in no listing of objects.
 
     ``key`` is the key of the unfinished object or, if the store does not know that key, the path of the bytes. ``size``
     is in bytes, None if unknown. ``started_ms`` is the time when the write began, or of its last progress, by the
-    store's clock in ms since the epoch; None if unknown. ``id`` is the store's name for the write. If it is not
-    ``removable``, only the store itself drops it.
+    store's clock in ms since the epoch; None if unknown. ``id`` is the store's name for the write. If the write is not
+    ``removable``, only the store itself can drop its bytes.
     """
 
     key: str
@@ -72,9 +73,9 @@ class AbandonedWrite:
 class Prepared:
     """An object whose bytes are all in the store, but invisible under its key until published.
 
-    Any process with write access to the store can publish it, also one that has only its JSON, which contains no
-    secret. ``sha256`` is in hexadecimal. ``place`` and ``parts`` tell the store where the bytes are, and ``mark`` is
-    the random id of the write.
+    Any process with write access to the store can publish the object. The process needs only the JSON of this value,
+    which contains no secret. ``sha256`` is in hexadecimal. ``place`` and ``parts`` tell the store where the bytes are,
+    and ``mark`` is the random id of the write.
     """
 
     key: str

@@ -1,7 +1,7 @@
 """Client of one Azure container.
 
-The client uses an HTTP session with our timeouts, pool and proxy, and only the identity that the settings name. Kept
-apart from the store, its only user: together they would come to 600 lines.
+The client uses an HTTP session with our timeouts, pool and proxy, and only the identity that the settings name. This
+module is kept apart from the store, its only user: together they would come to 600 lines.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def sdk_credential(
 _logger: Final = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = 1 << 50
-"""A size that no blob reaches, given to the SDK as the limit of a single download. Above the limit the SDK would send
+"""A size that no blob reaches, given to the SDK as the limit of a single download. For a larger blob the SDK would send
 several requests, one after the other.
 """
 
@@ -101,8 +101,8 @@ def open_client(options: AzureOptions) -> AzureClient:
     connections = options.concurrency + options.upload_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     transport = _transport(StoreAdapter(limits), options)
-    # Use a separate session for token requests. It passes the library's errors on, which tell the SDK to try its next
-    # source of credentials.
+    # Use a separate session for token requests. This session passes the library's errors on: such an error tells the
+    # SDK to try its next source of credentials.
     login = _transport(BoundedAdapter(limits), options)
     with translate_errors(f"opening the container {options.container}"):
         container = _container(options, transport, login)
@@ -114,8 +114,8 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     session = configure(requests.Session(), adapter, options.proxy)
     if isinstance(adapter, StoreAdapter):
         session.hooks["response"].append(_close_unless_understood)
-    # Set the verification in the transport too: the SDK passes ``connection_verify`` with every request, where it
-    # overrides the session's own setting.
+    # Set the verification in the transport too: the SDK passes ``connection_verify`` with every request, and that
+    # argument overrides the session's own setting.
     module: Any = untyped_transport
     transport: Transport = module.RequestsTransport(
         session=session, connection_verify=certificates() if options.proxy else True

@@ -68,8 +68,8 @@ def answer_error(what: str, status: int, code: str, message: str) -> TieredStore
             f"{what}: the container does not exist, or is being deleted; create it, or correct "
             "storage.azure.container.name"
         )
-    # Any other status is an error, even one below 300: if the operation does not define it, it does not prove a
-    # success.
+    # Treat any other status as an error, even one below 300: a status that the operation does not define does not prove
+    # a success.
     error_class = _BY_CODE.get(code) or BY_STATUS.get(status, MalformedAnswerError if status < 300 else StoreError)
     reason = " ".join(part for part in (excerpt(code), f"({excerpt(message, 300)})" if message else "") if part)
     return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")

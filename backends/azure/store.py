@@ -142,7 +142,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
             failures[:] = deletion_failures(client, keys, self.name_object)
             passing = next((failure for failure in failures if failure.retryable), None)
             if passing is not None:
-                # Let the caller retry the whole batch: deleting a deleted key again does no harm.
+                # Let the caller retry the whole batch: it may delete a deleted key again without harm.
                 raise passing
 
         try:
@@ -152,7 +152,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return failures
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Yield names with uncommitted blocks and no blob, of live or dead writers.
+        """Yield names that have uncommitted blocks but no blob. The writer of the blocks may be alive.
 
         Each blob that the listing shows as empty costs one more request. If a write over an existing blob has failed,
         the listing does not show its blocks. Uncommitted blocks cannot be removed, because completing them would make a
@@ -269,7 +269,7 @@ def page(
 ) -> tuple[Sequence[BlobProperties], str | None]:
     """Return one page of a listing, and the token of the next page.
 
-    With ``with_uncommitted``, the page includes names that have only uncommitted blocks.
+    With ``with_uncommitted``, the page also lists names that have uncommitted blocks but no blob.
     """
     untyped: Any = client.container
     include = ["uncommittedblobs"] if with_uncommitted else None
@@ -322,7 +322,7 @@ def _check_document(response: PipelineResponse[Any, Any]) -> None:
 
 
 def object_info(blob: BlobProperties, key: str) -> ObjectInfo:
-    """Convert a listing's entry, or the answer to a HEAD."""
+    """Convert a listing's entry, or the answer to a HEAD, to an ``ObjectInfo``."""
     modified_ms = parse_ms(cast("object", blob.last_modified))
     return ObjectInfo(key, require_size(blob.size), plain_etag(blob.etag or "") or None, modified_ms)
 
@@ -347,8 +347,8 @@ def read_abandoned(client: AzureClient, blob: BlobProperties) -> AbandonedWrite 
 def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Sort a listing by UTF-8 bytes. The server may have sorted it by UTF-16, as Azurite and .NET do.
 
-    The two orders differ only after a key's first character from U+D800 on. In both orders, keys that are equal up to
-    that character are adjacent, so only such a group is held in memory and sorted.
+    UTF-8 and UTF-16 order keys differently only after a key's first character from U+D800 on. In both orders, keys that
+    are equal up to that character are adjacent, so only such a group is held in memory and sorted.
     """
     for _, alike in groupby(infos, key=lambda info: _before_surrogates(info.key)):
         yield from sorted(alike, key=lambda info: info.key)

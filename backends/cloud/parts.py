@@ -55,7 +55,7 @@ class PartCutter(Iterator[Part]):
     """Iterator over the parts of a body. An empty body gives one empty part.
 
     The iterator reads one source buffer ahead to know which part is the last. A copied part reuses the memory of a part
-    that was given back, if possible, so at most one buffer exists beyond the parts in use. Only ``give_back`` is
+    that was given back, if possible, so beyond the parts in use at most one buffer exists. Only ``give_back`` is
     thread-safe.
     """
 
@@ -96,8 +96,8 @@ class PartCutter(Iterator[Part]):
         buffer = pages.view
         filled = 0
         while filled < self._part_size and self._has_more():
-            # Release the view before the next buffer is requested: the source can resize its buffer only while no view
-            # of it exists.
+            # Release the view before requesting the next buffer: the source can resize its buffer only while no view of
+            # that buffer exists.
             with self._rest[: self._part_size - filled] as taken:
                 count = len(taken)
                 buffer[filled : filled + count] = taken
@@ -184,7 +184,7 @@ class Pages:
         return cls(memoryview(mapped)[:size], mapped)
 
     def put_by(self) -> bool:
-        """Let the system discard the content when it needs memory. Return False if it cannot."""
+        """Let the system discard this block's content when it needs memory. Return False if the system cannot do so."""
         if self._mapped is None or sys.platform != "linux":
             return False
         try:
@@ -195,7 +195,7 @@ class Pages:
 
 
 class PagePool:
-    """Memory of finished uploads, for reuse by later ones. Thread-safe.
+    """Memory of finished uploads, which later uploads use again. Thread-safe.
 
     Allocating fresh pages takes a process more time than all its other work for an upload. The pool keeps at most
     ``most_kept`` bytes. The system counts this memory as free, outside a container's working set, and may take it at
@@ -208,7 +208,8 @@ class PagePool:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Drop all memory after a fork, because the child process would have to copy each page that it writes to."""
+        """Drop all kept memory in the child process after a fork: the child would have to copy each page that it writes
+        to."""
         self._kept: deque[Pages] = deque()
 
     def take(self, size: int) -> Pages:
@@ -217,7 +218,7 @@ class PagePool:
             pages = self._kept.pop()
         except IndexError:
             return Pages.new(size)
-        # Blocks of another size are rare: all uploads of a process use one size.
+        # Keep no block of another size: such blocks are rare, because all uploads of a process use one size.
         return pages if len(pages.view) == size else Pages.new(size)
 
     def give(self, pages: Pages) -> None:

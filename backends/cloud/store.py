@@ -49,7 +49,7 @@ class ClosableClient(Protocol):
 
 
 class Answer(Protocol):
-    """An answer to a request for bytes, of which only the headers were read. Both methods check the body."""
+    """An answer to a request for bytes. Its headers have been read, its body has not. Both methods check the body."""
 
     @property
     def size(self) -> int:
@@ -70,7 +70,7 @@ BUCKET_REMEMBERED_S: Final = 60.0
 
 
 _HAIR_S: Final = 0.01
-"""Tolerance in seconds: a timeout that should end at the deadline may end earlier by this much."""
+"""Tolerance in seconds: a timeout set to the deadline may end earlier by this much."""
 
 
 Client = TypeVar("Client", bound=ClosableClient)
@@ -93,7 +93,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     """Largest number of keys in one batch of ``delete``."""
 
     replaces_whole: ClassVar[bool] = False
-    """True if ``replace`` writes a buffer by one request: some servers ignore conditions on multipart uploads."""
+    """True if ``replace`` must write a buffer by one request, because some servers ignore conditions on multipart
+    uploads."""
 
     bucket_setting: ClassVar[str] = "the bucket's name"
     """Name of the setting to correct if the bucket does not exist."""
@@ -200,7 +201,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self._writing(key, IF_ABSENT if if_absent else ANY).write(cutter)
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """Write the object as ``put`` does; if the key is taken, a HEAD request shows which write made the object."""
+        """Write the object as ``put`` does. If the key is taken, send a HEAD request to learn which write made the
+        object."""
         self._check_key(key)
         with byte_view(body) as view, cut(view, self.options.part_size) as cutter:
             replace(self._writing(key, IF_ABSENT), mark=check_mark(mark), is_shared=True).write(cutter)
@@ -280,8 +282,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """List objects by one request per page."""
-        # Drop unwanted keys: some services include ``start_after`` itself or ignore it, and some servers ignore the
-        # prefix.
+        # Drop unwanted keys: some services include the key ``start_after`` or ignore this parameter, and some ignore
+        # the prefix.
         infos = self._list_objects(prefix, start_after)
         wanted = (
             info for info in infos if info.key.startswith(prefix) and (start_after is None or info.key > start_after)
@@ -362,8 +364,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     ) -> Result:
         """Run ``request`` on this process's client; retry transient failures and translate all errors.
 
-        ``operation`` names the request in metrics of attempts, ``what`` its object in errors. ``deadline`` is that of
-        an enclosing operation.
+        ``operation`` names the request in metrics of attempts, ``what`` its object in errors. ``deadline`` is the
+        deadline of an enclosing operation.
         """
         self._have_client(operation)
         end = Deadline.after(self._retries.timeout_s, self._retries.monotonic).sooner(deadline)
@@ -393,7 +395,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self._retries.call(operation, once, deadline=deadline)
 
     def _have_client(self, operation: str) -> None:
-        """Open this process's client, if needed, under its own deadline, which may exceed that of a short call.
+        """Open this process's client if none is open. Its deadline may be later than the deadline of a short call.
 
         Importing an SDK takes time, and opening its client may request a token.
         """
@@ -403,8 +405,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 try:
                     self._clients.get()
                 except AccessDeniedError as error:
-                    # After the deadline, report the timeout instead of missing credentials: an SDK also reports them
-                    # missing if its search for them timed out.
+                    # After the deadline, report the timeout instead of missing credentials: an SDK also reports
+                    # credentials as missing if its search for credentials timed out.
                     if attempt.deadline.remaining_s() > _HAIR_S:
                         raise
                     raise StoreUnavailableError(f"{error}; the look-up {attempt.deadline.reason}") from error
@@ -413,8 +415,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self._retries.call(operation, open_client)
 
     def _absence(self, error: MaybeNoBucketError, deadline: Deadline) -> TieredStoreError:
-        """Find out which is absent, the object or its bucket. Return a StoreError for an absent bucket, because every
-        other key would fail too.
+        """Find out whether the object is absent or its whole bucket. Return a StoreError for an absent bucket, because
+        every other key would fail too.
 
         The store remembers for a minute that the bucket exists, so a caller that looks for many absent objects costs
         one extra request.
@@ -458,8 +460,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 return
             if token == landmark:
                 raise StoreError(f"{what}: the store's listing does not end: it repeated a continuation token")
-            # The token of the latest page among 1, 2, 4, 8 and so on is kept. A cycle of any length repeats one of
-            # these tokens.
+            # To detect a cycle of pages, keep the token of the latest page among 1, 2, 4, 8 and so on: a cycle of any
+            # length repeats one of these tokens.
             if number.bit_count() == 1:
                 landmark = token
 
@@ -489,7 +491,7 @@ class HoldingStore(CloudStore[Client, Options]):
         """The class that writes objects."""
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  the cloud holds it back
-        """Send one request per part, and one to begin the upload if the cloud needs it."""
+        """Send one request per part. Some clouds also need a request to begin the upload."""
         digest = Digest()
         with closing_body(body), cut(digest.of(body), self.options.part_size) as cutter:
             self._check_key(key)
@@ -498,7 +500,7 @@ class HoldingStore(CloudStore[Client, Options]):
         return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
 
     def publish(self, prepared: Prepared) -> None:
-        """Publish by one request; after a refusal, examine the object by another."""
+        """Publish by one request. If the service refuses it, examine the object by a second request."""
         self._check_key(prepared.key)
         upload = self._upload_of(self._upload, prepared.key, IF_ABSENT)
         replace(upload, mark=prepared.mark).publish(prepared)
@@ -509,7 +511,7 @@ def delete_singly(
 ) -> Sequence[TieredStoreError]:
     """Call ``delete`` for each key; return an error for each key that still exists.
 
-    Stop if the store has answered no deletion within the time of ``stall``.
+    Stop if the store answers no deletion within the timeout ``stall``.
     """
 
     def failure(key: str) -> TieredStoreError | None:

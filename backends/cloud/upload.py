@@ -76,8 +76,9 @@ IF_ABSENT: Final = Condition(is_absent=True)
 class Stored:
     """The object under a key, as far as the store describes it.
 
-    ``mark`` identifies the write that made the object; it is None on a server that drops metadata. ``digest`` is the
-    cloud's own digest of the content. ``is_earlier`` is True if an attempt of ours before the last one made the object.
+    ``mark`` identifies the write that made the object; ``mark`` is None on a server that drops metadata. ``digest`` is
+    the cloud's own digest of the content. ``is_earlier`` is True if an attempt of ours before the last one made the
+    object.
     """
 
     etag: str
@@ -116,7 +117,8 @@ class Upload(ABC, Generic[Client, Options]):
     """Message for the error that the service no longer holds the parts."""
 
     looks_first: ClassVar[bool] = True
-    """True to check the condition before a write in parts begins, in addition to the service's own check at its end."""
+    """True to check the condition before a write in parts begins. The service checks the condition too, when the write
+    ends."""
 
     def write(self, cutter: PartCutter) -> str:
         """Write all parts of ``cutter``; return the object's etag."""
@@ -156,7 +158,7 @@ class Upload(ABC, Generic[Client, Options]):
         """Run one request of the write and retry transient failures; raise PreconditionFailedError if the condition
         fails.
 
-        ``deadline`` is that of an enclosing step of several requests.
+        ``deadline`` is the deadline of an enclosing step of several requests.
         """
         what = what or self.what
         try:
@@ -186,7 +188,7 @@ class Upload(ABC, Generic[Client, Options]):
         nothing. After that error or a refusal, look at the object: the write has succeeded if this write made the
         object. ``is_content`` compares an object with the written content.
 
-        With ``is_publication``, another process may have completed the object before. Raise PreparedGoneError if the
+        With ``is_publication``, another process may already have completed the object. Raise PreparedGoneError if the
         parts are gone and the key has no object.
         """
         is_lost = is_publication or self.is_shared
@@ -227,8 +229,8 @@ class Upload(ABC, Generic[Client, Options]):
         *,
         can_take_back: bool,
     ) -> Stored | None:
-        """Return the object if this write made it, else None. The object's mark decides or, if it has none,
-        ``is_content``.
+        """Return the object if this write made it, else None. Compare the object's mark or, if the object has no mark,
+        call ``is_content``.
         """
         try:
             with understood(self.what), self.translated(self.what):

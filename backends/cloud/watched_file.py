@@ -19,7 +19,8 @@ _Stamp = tuple[int, int, int]
 
 
 class WatchedFile(Generic[Value]):
-    """The parsed content of a file. An access after ``interval_s`` checks the file for changes. Thread-safe.
+    """The parsed content of a file. An access checks the file for changes if the last check is ``interval_s`` old.
+    Thread-safe.
 
     If a changed file is unreadable or half written, raise an error; never return the old content, because revoked
     credentials must not stay in use. ``parse`` raises ConfigError for invalid content, and must not quote it.

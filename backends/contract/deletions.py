@@ -1,4 +1,4 @@
-"""The error after some keys of a delete could not be deleted."""
+"""The error to raise if some keys of a ``delete`` could not be deleted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tieredstore.errors import TieredStoreError
 
 
 def raise_failures(failures: Sequence[TieredStoreError]) -> None:
-    """Raise one of ``failures`` with their number; return if there are none.
+    """Raise one of ``failures``, and name the number of failures in its message; return if there are no failures.
 
     Raise a retryable error only if all are retryable: otherwise a retry cannot delete everything.
     """

@@ -20,7 +20,8 @@ from tieredstore.backends.values import Prepared
 from tieredstore.errors import InvalidKeyError
 
 _WRITTEN_AT_ONCE: Final = 8 << 20
-"""Number of bytes after which writing to disk begins, so that the final sync has little left to do."""
+"""Number of written bytes after which the system begins to copy them to disk, so that the final sync has little left to
+do."""
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", None)
@@ -31,7 +32,7 @@ class Draft:
     """An unfinished file in its final folder. A context manager that removes an unpublished file.
 
     A live writer holds a lock on the file's descriptor. :func:`abandoned_drafts` takes a draft without that lock for
-    the draft of a killed writer. The methods raise OSError, which callers translate.
+    the draft of a killed writer. The methods raise OSError, and callers translate it.
     """
 
     __slots__ = ("_descriptor", "_name", "_open", "_path", "_size", "_started", "folder")
@@ -88,7 +89,7 @@ class Draft:
     def publish(self, *, if_absent: bool = False) -> None:
         """Give the file its final name, once.
 
-        The caller holds the folder's lock, and syncs the folder after releasing it. With ``if_absent``, raise
+        The caller must hold the folder's lock, and sync the folder after releasing the lock. With ``if_absent``, raise
         FileExistsError if the name is taken. If the sync of the folder fails, the write fails although the object
         exists, as when the answer of a cloud store is lost.
         """
@@ -101,7 +102,8 @@ class Draft:
         """Remove the file, and the folders made for it if they are empty."""
         if self._name is None:
             return
-        # Ignore a failure, which must not hide the original error. A draft that stays behind is never visible.
+        # Ignore a failure to remove the draft, because it must not hide the original error. A draft that stays behind
+        # is never visible.
         with suppress(OSError):
             os.unlink(self._name, dir_fd=self.folder.descriptor)
             self.folder.prune()
@@ -181,7 +183,7 @@ def remove_abandoned(folder: Folder, name: bytes) -> bool:
 
 
 def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
-    """Return the draft's status if it is unlocked; the caller holds the folder's lock."""
+    """Return the draft's status if no writer has locked the draft. The caller must hold the folder's lock."""
     try:
         descriptor, _ = folder.open_file(name)
     except FileNotFoundError:

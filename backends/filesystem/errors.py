@@ -66,7 +66,7 @@ _EXPLAINED: Final = {
 class OsErrors:
     """A context manager that turns an OSError of its block into a StoreError about ``key``.
 
-    An absent path gives different errors for reads and for writes. Do not run code of callers, such as the body of a
+    For an absent path, reads and writes raise different errors. Do not run code of callers, such as the body of a
     ``put``, inside the block: an OSError of that code is not an error of the store.
     """
 

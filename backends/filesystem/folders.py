@@ -130,7 +130,8 @@ class Folder:
                 return
 
     def has_file(self, name: bytes) -> bool:
-        """Return True for a plain file; raise OSError (EISDIR, ELOOP) if the name is a folder, link or special file."""
+        """Return True if a plain file has the name; raise OSError (EISDIR, ELOOP) if it is a folder, link or special
+        file."""
         try:
             mode = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -166,7 +167,7 @@ class Folder:
             try:
                 os.rmdir(name, dir_fd=parent)
             except OSError:
-                # Ignore a folder that is not empty, in use, or protected: a leftover empty folder does no harm.
+                # Ignore the error: the folder is not empty, in use or protected. A leftover empty folder does no harm.
                 return
 
 
@@ -186,7 +187,8 @@ def _open_child(parent: int, name: bytes, *, create: bool) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
     except NotADirectoryError:
-        # With O_NOFOLLOW the system raises the same error for a file and for a link, so find out which of them it is.
+        # With O_NOFOLLOW the system raises the same error for a file and for a link, so find out whether ``name`` is a
+        # file or a link.
         _require_plain_file(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
         raise
 

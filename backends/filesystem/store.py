@@ -120,7 +120,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             data = os.pread(descriptor, len(wanted), wanted.start)
             if len(data) == len(wanted):
                 return data
-            # One pread returns at most about 2 GiB, so read a larger range by several.
+            # One pread returns at most about 2 GiB, so read a larger range by several calls.
             whole = bytearray(len(wanted))
             _read_into(descriptor, key, wanted.start, memoryview(whole))
             return bytes(whole)
@@ -133,8 +133,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     @property
     def small_batch(self) -> int:
-        """The number is above 1, because reading a file takes less time than starting a thread. On a slow mount several
-        threads, each with a batch, still help.
+        """The batch size is above 1, because reading a file takes less time than starting a thread. On a slow mount
+        several threads, each with a batch, still help.
         """
         return _SMALL_BATCH
 
@@ -319,7 +319,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             draft.sync()
 
     def _place(self, draft: Draft, key: str, check: Callable[[], None], *, if_absent: bool = False) -> None:
-        """Publish the draft if ``check``, which is called under the folder's lock, raises nothing."""
+        """Call ``check`` under the folder's lock and, unless it raises an error, publish the draft."""
         with self._writing(key):
             with draft.folder.lock():
                 check()
@@ -380,7 +380,7 @@ def _delete_batch(root: str, keys: Sequence[str]) -> list[TieredStoreError]:
 
 
 def _delete_in(root: str, folders: tuple[bytes, ...], names: Mapping[str, bytes]) -> list[TieredStoreError]:
-    """Delete files of one folder while holding its lock once, then sync once after releasing it."""
+    """Delete files of one folder: take the folder's lock once for all files, release it, then sync the folder once."""
     try:
         with OsErrors(root, next(iter(names))), Folder(root, folders) as folder:
             with folder.lock():
@@ -475,7 +475,7 @@ class Listing:
     def _below(self, path: str) -> Iterator[ObjectInfo]:
         """List the folder ``path``, which is empty or ends with a slash."""
         entries = iter(self._entries(path))
-        # Examine adjacent files page by page, up to the next folder.
+        # Read size and time of adjacent files page by page, up to the next folder.
         while page := list(islice(entries, _PAGE)):
             files = [name for name in page if name[-1] != "/"]
             infos = self._infos(path, files)
@@ -519,7 +519,7 @@ class Listing:
         return key.startswith(self._prefix) and key > self._start_after
 
     def _infos(self, path: str, names: list[str]) -> list[ObjectInfo | None]:
-        """Examine each name, in the given order; None for a file that no longer exists."""
+        """Return size and time for each name, in the given order; None for a file that no longer exists."""
         if not names:
             return []
         try:

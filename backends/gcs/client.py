@@ -1,7 +1,7 @@
 """Client of one bucket of Google Cloud Storage.
 
-The client uses an HTTP session with our timeouts, pool and proxy, and only the identity that the settings name, which
-it logs. Kept apart from the store, its only user: together they would pass 600 lines.
+The client uses an HTTP session with our timeouts, pool and proxy. It uses only the identity that the settings name, and
+logs this identity. This module is kept apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def describe_credentials(credentials: Credentials) -> str:
 def parse_credentials(raw: bytes) -> Credentials:
     """Parse credentials: Google's JSON for an account, or a JSON object with only ``access_token``.
 
-    Raise ConfigError for any other content. The error does not quote the content.
+    Raise ConfigError for any other content. The error must not quote the content.
     """
     try:
         content: object = json.loads(raw)
@@ -126,7 +126,7 @@ def _impersonated(info: Mapping[str, object]) -> object:
     return kind.from_impersonated_service_account_info(info, scopes=SCOPES)
 
 
-# Only these types are accepted. The SDK's generic loader would also run programs that the credentials name.
+# Only these types are accepted. The SDK's generic loader would also accept types that make it run a program.
 _KINDS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
     "service_account": _service_account,
     "authorized_user": _authorized_user,
@@ -359,8 +359,8 @@ def open_client(options: GcsOptions) -> GcsClient:
     """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     connections = options.concurrency + options.delete_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
-    # Use a separate session for token requests. It passes the library's errors on, which tell the SDK to try its next
-    # source of credentials.
+    # Use a separate session for token requests. This session passes the library's errors on: such an error tells the
+    # SDK to try its next source of credentials.
     login = configure(requests.Session(), BoundedAdapter(limits), options.proxy)
     make_request: Any = Request
     make_session: Any = AuthorizedSession

@@ -25,7 +25,7 @@ from tieredstore.errors import (
 )
 from tieredstore.redaction import redacted
 
-# For an upload session, 410 means the same as 404.
+# The server answers 410 or 404 if an upload session no longer exists.
 _BY_STATUS: Final = BY_STATUS | {410: ObjectNotFoundError}
 # These reasons come with status 403, but are transient.
 _THROTTLED: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})

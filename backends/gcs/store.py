@@ -1,6 +1,6 @@
 """Google Cloud Storage (extra ``gcs``): the store, and its writes.
 
-A small object takes one request, a larger one a resumable upload that is invisible until its last chunk:
+A small object is written by one request, a larger one by a resumable upload, which is invisible until its last chunk:
 https://cloud.google.com/storage/docs/performing-resumable-uploads (multiple chunk upload).
 """
 
@@ -118,7 +118,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         return self.finish_checked(send, len(data), crc)
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
-        """Write chunk by chunk; fill the next chunk while one is sent.
+        """Write chunk by chunk; while one chunk is being sent, fill the next.
 
         After any failure the upload session is cancelled, so that nothing of the upload stays.
         """
@@ -311,7 +311,7 @@ def _cancel_session(client: GcsClient, url: str) -> int:
     try:
         return client.session.delete(url).status_code
     except RefusedError as error:
-        # The session has already ended, so its cancellation needs no more.
+        # The session has already ended, so nothing is left to cancel.
         if error.response.status_code in _ENDED:
             return error.response.status_code
         raise
@@ -420,8 +420,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return describe_credentials(client.credentials)
 
     def _ask_for_bucket(self, client: GcsClient) -> None:
-        # Google's answer about an object says if its bucket is absent. Other servers do not, so list one object of the
-        # bucket.
+        # Google's answer about an object says if its bucket is absent. Other servers' answers do not, so list one
+        # object of the bucket.
         client.page(prefix="", start=None, token=None, size=1)
 
     def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:

@@ -16,7 +16,7 @@ def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
     if emulator and "storage.gcs.endpoint.url" not in of_file:
         place["storage.gcs.endpoint.url"] = emulator if "://" in emulator else f"http://{emulator}"
     if not any(name.startswith("storage.gcs.credentials.") for name in of_file):
-        # As in Google's own client, an emulator needs no credentials.
+        # Use no credentials for an emulator, as Google's own client does.
         by_default = "false" if emulator and "storage.gcs.endpoint.url" in place else "true"
         place["storage.gcs.credentials.default"] = by_default
     return place

@@ -34,8 +34,8 @@ AnySession = TypeVar("AnySession", bound=requests.Session)
 class HttpLimits:
     """The limits of a session.
 
-    The pool keeps ``connections`` open for reuse; more may be open at once. A timeout limits one step: the connect
-    timeout covers making a connection and sending a piece, the read timeout covers waiting for the next bytes.
+    The pool keeps up to ``connections`` open for reuse; more may be open at once. Each timeout limits one step: the
+    connect timeout covers making a connection and sending a piece, the read timeout covers waiting for the next bytes.
     """
 
     connections: int = 32
@@ -140,8 +140,8 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _in_pieces(body: Any) -> Any:
-    """Wrap a long ``body`` of buffers so that it is read piece by piece. Return a short one as bytes, and any other
-    body unchanged.
+    """Wrap a long ``body`` of buffers so that it is read piece by piece. Return a short body of buffers as bytes, and a
+    body of another type unchanged.
     """
     if isinstance(body, bytes | bytearray | memoryview):
         body = Buffers(cast("Buffer", body))
@@ -178,7 +178,8 @@ def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | Non
     # Treat a redirection as an ordinary answer. Following it would send bodies and credentials to another host.
     untyped: Any = session
     untyped.get_redirect_target = _nowhere
-    # Set an authentication of our own: otherwise a password for the host in ~/.netrc replaces the chosen credentials.
+    # Set our own authentication: otherwise ``requests`` would replace the chosen credentials by a password for the host
+    # from ~/.netrc.
     session.auth = _keep_request
     session.hooks["response"].append(_read_if_refused)
     if proxy is not None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     _Connection = HTTPSConnection
     _Pool = HTTPSConnectionPool
 else:
-    # For the type checker these mix-ins derive from urllib3's classes. At run time, ``pools`` mixes the two together.
+    # For the type checker the mix-ins below derive from urllib3's classes. At run time, ``pools`` derives classes from
+    # a mix-in and a class of urllib3.
     _Connection = _Pool = object
 
 MOST_ANSWER_BYTES: Final = 16 << 20
@@ -128,8 +129,8 @@ def first_connected(
     try:
         raise failures[0] if failures else OSError("the host has no address")
     finally:
-        # The error refers to this frame, and the frame to the error. That cycle would keep connections open until
-        # garbage collection.
+        # Break a reference cycle: the error refers to this frame, and the frame to the error. The cycle would keep
+        # connections open until garbage collection.
         failures.clear()
 
 
@@ -209,7 +210,8 @@ def pools(
     https: type[HTTPConnection] = HTTPSConnection,
     before: tuple[type, ...] = (BoundedConnection,),
 ) -> dict[str, Any]:
-    """Return pool classes by scheme, for pool managers. Their connections' classes derive from ``before`` first."""
+    """Return pool classes by scheme, for pool managers. ``before`` is the first base class of the pools'
+    connections."""
     # Make the classes by calling `type`, because the libraries' type stubs contradict each other about the base
     # classes.
     return {
@@ -225,7 +227,7 @@ def pools(
 def close_pools(manager: Any) -> None:
     """Close the idle connections of a pool manager, whose own ``clear`` only forgets the pools.
 
-    Otherwise a connection would stay open as long as any error object that refers to its answer exists.
+    If the connections were not closed here, each would stay open as long as an error object refers to its answer.
     """
     for key in manager.pools.keys():  # noqa: SIM118  it cannot be iterated over, but copies its keys
         pool = manager.pools.get(key)

@@ -54,7 +54,7 @@ class S3Answer:
 
     def _finish(self) -> None:
         """Release the connection for another request, after all of the body was read."""
-        # A read past the end makes the SDK verify the checksum, if configured, and shows surplus bytes.
+        # Read past the end, so that the SDK verifies the checksum, if configured, and surplus bytes are found.
         if _wire(self.body) is None and self.body.read():
             raise StoreError("the store sent more bytes than it said")
         release = getattr(getattr(self.body, "_raw_stream", None), "release_conn", None)
@@ -92,9 +92,11 @@ def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
 
 
 class PartBody(io.RawIOBase):
-    """A part of an upload as the file that the SDK requires, without a copy. It can be sent again from its start.
+    """A part of an upload as the file that the SDK requires, without a copy of its bytes. The SDK can send it again
+    from its start.
 
-    It is sent in small pieces. Each piece has the whole network timeout, and the deadline is checked between pieces.
+    The part is sent in small pieces. The network timeout begins again with each piece, and the deadline is checked
+    between pieces.
     """
 
     def __init__(self, data: memoryview, what: str) -> None:

@@ -4,7 +4,7 @@ Requests are signed with fixed keys, with keys from a file that may be rotated, 
 If the configured source fails, no other source is used. The SDK accepts any XML as any answer, so documents are checked
 before it parses them.
 
-Kept apart from the store, its only user: together they would pass 600 lines.
+This module is kept apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _md5_instead(params: dict[str, Any], **_: object) -> None:
 
 
 def _through_proxy(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
-    # Import the module only now, because only users of a proxy have PySocks.
+    # Import this module only if a proxy is configured, because only users of a proxy have PySocks.
     from tieredstore.backends.s3.socks import send_through  # noqa: PLC0415
 
     send_through(client, options, proxy)

@@ -119,7 +119,7 @@ def error_of(what: str, code: str, message: str, status: int) -> TieredStoreErro
     """Return the error for S3's answer to ``what``, which names the operation and its object."""
     if code == "NoSuchBucket":
         return no_bucket(what, "the bucket's name")
-    # The answer to a HEAD has no body, and so no error code: the SDK gives the status instead.
+    # The answer to a HEAD has no body, and so no error code. In place of the code the SDK gives the status.
     error_class = MaybeNoBucketError if code == "404" else class_for(code, status)
     sentence = excerpt(message.strip().rstrip("."), 300) if message and message != code else ""
     with_status = f", status {status}" if status else ""
@@ -144,7 +144,7 @@ def translate_errors(what: str) -> Generator[None, None, None]:
 def _error_of_answer(what: str, error: aws.ClientError) -> TieredStoreError:
     answer = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    # Convert the fields to text: if an answer has several of one name, the SDK makes a list of them.
+    # Convert the fields to text: if an answer has several fields of one name, the SDK makes a list of them.
     return error_of(what, str(answer.get("Code", status)), str(answer.get("Message", "")), status)
 
 

@@ -1,10 +1,10 @@
 """A bucket's lifecycle rules.
 
 The SDK drops rule fields that its release does not know, and a change replaces the whole configuration. So the XML text
-itself is kept, and one rule is added to it. S3 has no condition for this write. To notice a concurrent change, read the
-document back and compare it.
+itself is kept, and one rule is added to it. S3 accepts no condition for this write, so this code reads the document
+back to notice a concurrent change.
 
-Kept apart from the store, its only user: together they would pass 600 lines.
+This module is kept apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _ARCHIVES: Final = {"GLACIER", "DEEP_ARCHIVE"}
 
 
 def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
-    """Return one sentence for each enabled rule that deletes or archives objects under ``prefix``; errors are ours."""
+    """Return one sentence for each enabled rule that deletes or archives objects under ``prefix``. Translate the SDK's
+    errors."""
     answer: Mapping[str, Any] = {}
     # Ignore status 404, with which S3 answers if there are no rules.
     with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
@@ -65,8 +66,8 @@ def _effects(rule: Mapping[str, Any]) -> Iterator[str]:
 _READ: Final = "before-parse.s3.GetBucketLifecycleConfiguration"
 _WRITE: Final = "before-call.s3.PutBucketLifecycleConfiguration"
 _LEAST_SIZE: Final = "TransitionDefaultMinimumObjectSize"
-"""The header with the bucket's default for the smallest object that rules move. It is not part of the XML document, and
-a write without it resets the value.
+"""The header with the bucket's default for the smallest object that rules move. The header is not part of the XML
+document, and a write without the header resets the value.
 """
 
 _EMPTY: Final = '<LifecycleConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></LifecycleConfiguration>'

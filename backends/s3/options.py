@@ -42,7 +42,7 @@ class Compatibility(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AccessKeys:
-    """Keys that sign requests; temporary keys have a token."""
+    """Access key and secret key that sign requests. Temporary keys also have a token."""
 
     key_id: str = field(repr=False)
     secret: str = field(repr=False)

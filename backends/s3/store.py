@@ -105,7 +105,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return rule_sentences(client, self.options.bucket, prefix)
 
     def lifecycle(self) -> S3Lifecycle:
-        """Return the bucket's lifecycle rules. A change replaces all of them, without a condition in S3."""
+        """Return the bucket's lifecycle rules. A change replaces all rules, and S3 accepts no condition for it."""
         return S3Lifecycle(self.options.bucket, self.identity, partial(self.call, "look", self.identity))
 
     def versions(self) -> S3Versions:
@@ -203,7 +203,7 @@ class Listing:
                 yield info
 
     def _by_folder(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """List objects folder by folder. Memory holds the names in the current folder and those above it."""
+        """List objects folder by folder. Memory holds the names in the current folder and in its parents."""
         levels = [iter(self._folder(prefix))]
         while levels:
             entry = next(levels[-1], None)
@@ -239,13 +239,13 @@ class Listing:
                 with translate_errors(what):
                     answer: Any = client.list_objects_v2(**asked, **at)
             except InvalidKeyError:
-                # The server refuses the prefix, because no key can start with it. So the listing is empty.
+                # The server refuses the prefix because no key can start with it, so the listing is empty.
                 return [], None
             listed = _Page.of(answer)
             following = None
             if answer["IsTruncated"]:
                 following = require_text("the next page's token", answer["NextContinuationToken"])
-            # A page without keys must not count as progress, so return no item for it.
+            # Return no item for a page without keys, because such a page must not count as progress.
             return [listed] if listed.objects or listed.folders else [], following
 
         return self._ask(what, page)
@@ -279,7 +279,7 @@ class _Page:
 
 
 def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
-    """Convert a listing's entry, or the answer to a HEAD."""
+    """Convert a listing's entry, or the answer to a HEAD, to an ``ObjectInfo``."""
     modified = metadata.get("LastModified")
     # Round down to seconds: a HEAD gives only seconds, and the listing of an object must give the same time as its
     # HEAD.
@@ -355,14 +355,14 @@ class Deletion:
 
 
 def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
-    # An entry has no status. With 0, an unknown code becomes a plain StoreError.
+    # An entry of a bulk delete has no status. With status 0, an unknown code becomes a plain StoreError.
     return error_of(f"deleting {entry.get('Key')!r}", str(entry.get("Code", "?")), str(entry.get("Message", "")), 0)
 
 
 def check_key(key: str) -> None:
     """Raise InvalidKeyError for a key with a NUL, or a component ``.`` or ``..``, which a URL cannot contain.
 
-    HTTP clients and servers resolve such components, and would access another object.
+    HTTP clients and servers resolve the components ``.`` and ``..``, and would access another object.
     """
     checked_key(key)
     if "\0" in key or any(part in {".", ".."} for part in key.split("/")):

@@ -1,6 +1,6 @@
 """Writes one object to S3: by one PUT below a part's size, by a multipart upload above.
 
-Kept apart from the store, its only user: together they would pass 600 lines.
+This module is kept apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Size and digest of written content, for comparison with the answer to a HEAD."""
+    """Size and digest of the content that an upload wrote, for comparison with the answer to a HEAD."""
 
     size: int
     etag: Callable[[], str | None]
@@ -99,7 +99,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             )
             stored = self._complete(upload_id, [part for part, _ in sent], sum(size for _, size in sent))
         if stored.is_earlier and self.is_shared:
-            # Another attempt has made the object, so the parts of this upload are not needed.
+            # An earlier attempt has made the object, so the parts of this upload are not needed.
             self._abort(upload_id)
         return stored.etag
 
@@ -184,7 +184,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         target = {**self._target(), "UploadId": upload_id}
         try:
             # Abort until no part is left: the server may still be writing parts whose answers were lost. Use a new
-            # deadline: that of the upload may have passed.
+            # deadline, because the upload's deadline may have passed.
             deadline = self.call_deadline()
             for _ in range(_ABORTS):
                 self.call("abort", self.what, lambda client: abort_upload(client, target), deadline=deadline)
@@ -232,7 +232,7 @@ def _part_entry(number: int, text: str) -> dict[str, Any]:
 
 
 def abort_upload(client: S3Client, target: Mapping[str, str]) -> bool:
-    """Abort the upload ``target``; return False if there is none."""
+    """Abort the upload ``target``; return False if the upload does not exist."""
     untyped: Any = client
     try:
         with translate_errors("aborting"):

@@ -1,11 +1,11 @@
 """Objects that stay in a bucket after a deletion: older versions under delete markers, and objects under a lock.
 
-Removing its delete markers restores a deleted object; the version below them is not copied. Removal moves no bytes, has
-no size limit, and keeps the object's etag, time and lock. It names a marker by its id, so an object that was written
-since then stays the latest. A copy would need fewer permissions, but it could overwrite such an object, because not all
-servers support a condition on a copy.
+To restore a deleted object, remove its delete markers instead of copying the version below them. Removal moves no
+bytes, has no size limit, and keeps the object's etag, time and lock. The request names a marker by its id, so an object
+written after the marker stays the latest. A copy would need fewer permissions, but it could overwrite such an object,
+because not all servers support a condition on a copy.
 
-Kept apart from the store, its only user: together they would pass 400 lines.
+This module is kept apart from the store, its only user: together they would pass 400 lines.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class S3Versions(BucketVersions):
         """List object versions by one request per page. This needs the permission ``s3:ListBucketVersions``."""
         what = f"the versions under {prefix!r} of {self._identity} (s3:ListBucketVersions)"
         versions = self._pages(what, partial(self._page, prefix))
-        # Servers that list by folder add other keys, so leave those out.
+        # Servers that list by folder add keys without the prefix, so leave those keys out.
         return (version for version in versions if version.key.startswith(prefix))
 
     def remove_marker(self, marker: ObjectVersion) -> None:

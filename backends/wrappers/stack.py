@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def wrap(store: ObjectStore, settings: Settings) -> ObjectStore:
-    """Add metrics to ``store``, and rate limits if the settings have any. Metrics do not count time spent on the limit.
+    """Add metrics to ``store``, and rate limits if the settings have any. Metrics do not count the time that a call
+    waits for the rate limit.
 
     The label in metrics is the store's short name in the settings; for a class of the user, it is the name of that
     class.
@@ -179,8 +180,8 @@ class LimitedStore(DelegatingStore):
         self.inner.get_whole(key, buffer)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
-        """Replace the object; take its body no faster than the limit allows. If the body is a buffer, the whole wait is
-        before the request.
+        """Replace the object; take its body no faster than the limit allows. If the body is a buffer, wait for all of
+        its bytes before the request.
         """
         if not isinstance(body, bytes | bytearray | memoryview):
             return self._send(body, lambda taken: self.inner.replace(key, taken, etag))
@@ -226,7 +227,7 @@ class MeteredStore(DelegatingStore):
         self._send("put", body, lambda _: self.inner.put_once(key, body, mark))
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Count the bytes as ``put`` does, because ``publish`` moves none."""
+        """Count the bytes as ``put`` does, because ``publish`` moves no bytes."""
         return self._send("prepare", body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
     def publish(self, prepared: Prepared) -> None:
@@ -360,6 +361,6 @@ class MeteredStore(DelegatingStore):
             return self.inner.discard(write)
 
     def now_ms(self) -> int | None:
-        """Count one ``list`` call, because cloud stores make one for the time."""
+        """Count one ``list`` call, because cloud stores list an object to learn the time."""
         with metrics.store_call(self._kind, "list"):
             return super().now_ms()
