@@ -41,7 +41,7 @@ class KeyLayout:
 
     def data_key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
         """Return the key from which to read ``.log`` or ``.indexes``; a key in the custom metadata takes precedence."""
-        # An old segment has its prefix in its custom metadata, because a change of the setting applies only to new
+        # Take the prefix from the segment's custom metadata, because a change of the setting applies only to new
         # segments.
         recorded = CustomMetadata.from_bytes(metadata.custom_metadata or b"")
         prefix = self.prefix if recorded.object_prefix is None else recorded.object_prefix

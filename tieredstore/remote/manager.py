@@ -225,8 +225,8 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         """Make copies and store calls directly on this thread during the block, instead of handing each to another
         thread.
 
-        A call that the store does not answer then blocks this thread, even after the manager is closed. Use this only
-        on a thread that another thread watches and may abandon.
+        A call that the store does not answer then blocks this thread, even after the manager is closed. Use direct
+        calls only on a thread that another thread watches and may abandon.
         """
         return self._calls.on_this_thread()
 
@@ -237,8 +237,8 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     def close(self) -> None:
         """Stop running work; close the caches, and the store unless the caller passed it. Idempotent.
 
-        This takes at most about two seconds: a call that the store does not answer is abandoned with its thread.
-        Several threads and a signal handler may call it.
+        Closing takes at most about two seconds: a call that the store does not answer is abandoned with its thread.
+        Several threads and a signal handler may call ``close``.
         """
         self._closer.close(CLOSE_S)
 
@@ -257,7 +257,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         return RawSegmentWriter(self._store, self.layout)
 
     def _raw_indexes(self) -> RawIndexes:
-        # Imported here because few buckets have the raw layout.
+        # Import this module only when needed, because few buckets have the raw layout.
         from tieredstore.remote.fetch.raw_indexes import RawIndexes  # noqa: PLC0415
 
         fetcher = self._fetcher

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def rules_of(settings: Settings) -> ManifestRules:
-    """Return the settings' limits on manifests. The chunk size in these settings is always accepted."""
+    """Return the settings' limits on manifests. The limits always accept the chunk size in these settings."""
     encryption = settings.encryption
     return ManifestRules(
         min(settings.fetch.min_chunk_size, settings.chunk_size), encryption is not None and encryption.required
@@ -38,8 +38,8 @@ def read_manifest(
 def read_manifest_text(store: ObjectStore, key: str, shown: str) -> bytes:
     """Read the stored manifest, by one request; messages show the key as ``shown``.
 
-    Raise ObjectNotFoundError if it is absent. Raise ManifestCorruptError for an object larger than any manifest,
-    without reading it.
+    Raise ObjectNotFoundError if the manifest is absent. If the object is larger than any manifest, raise
+    ManifestCorruptError without reading it.
     """
     return manifest_text(store.get_small(key, MAX_MANIFEST_SIZE), shown)
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tieredstore.remote.layout import KeyLayout
 
 NextSegment: TypeAlias = Callable[[], RemoteLogSegmentMetadata | None]
-"""Function that returns the segment after the one being read, None at the end. It is called once, on the thread of the
-reader, so it must be fast.
+"""Function that returns the segment after the one being read, None at the end. The reader calls the function once, on
+its own thread, so the function must be fast.
 """
 
 

@@ -51,14 +51,14 @@ _KINDS: Final = "a path, a URL, a mapping of settings, Settings, or an object op
 class NamedStore:
     """Origin of settings: a file, ``properties`` that extend and override it, or both.
 
-    Another process can load the settings from it. Its repr contains no values of settings.
+    Another process can load the settings from a ``NamedStore``. Its repr contains no values of settings.
     """
 
     file: Path | None
     properties: tuple[tuple[str, str], ...]
     source: str
     elsewhere: tuple[tuple[str, str], ...] = ()
-    """The properties, without the properties of the URL that replaced the store."""
+    """The properties, without those from the URL that replaced the store."""
 
     def load(self, default: Properties = MappingProxyType({})) -> Settings:
         """Load the settings now, with ``default`` for missing settings. Raise a ConfigError that lists all faults."""
@@ -94,7 +94,7 @@ class NamedStore:
 def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING) -> Settings:
     """Load the settings of ``source``, overridden by ``extra``; a URL in ``store`` replaces the store.
 
-    Makes no request. Raise ConfigError, without a secret in its text, if ``source`` names no settings.
+    Make no request. Raise ConfigError, without a secret in its text, if ``source`` names no settings.
     """
     return resolve_store(source, store=store, extra=extra)[0]
 

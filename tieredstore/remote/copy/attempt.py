@@ -26,7 +26,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class AttemptAge:
-    """Time limit of an attempt to copy. A clean-up may delete objects without a manifest after twice this time."""
+    """Time limit of an attempt to copy. After twice this time a clean-up may delete objects that have no manifest."""
 
     def __init__(
         self, clock: Callable[[], float], most_s: float, metadata: RemoteLogSegmentMetadata, *, before_s: float = 0.0
@@ -60,10 +60,11 @@ class Attempt:
         self._denied: str | None = None
 
     def require(self, suffix: Suffix, size: int) -> None:
-        """Raise StoreUnavailableError if the object is absent, StoreError if its size is not ``size``. One request.
+        """Raise StoreUnavailableError if the object is absent, StoreError if its size is not ``size``. This takes one
+        request.
 
-        The request reads the last byte, which is cheap on every store. ``head`` is not: for a store in a folder it
-        reads the whole object.
+        The request reads the last byte of the object, which is cheap on every store. A ``head`` would not be cheap: for
+        a store in a folder it reads the whole object.
         """
         key = self._layout.key(self._metadata, suffix)
         shown = self._layout.show(key)
@@ -106,8 +107,8 @@ class Attempt:
         try:
             delete_manifest_first(self._store, self._written)
         except TieredStoreError as second:
-            # Do not report the object of a denied write, which wrote nothing. The deletion includes it in case an
-            # earlier, unanswered request of the same write did.
+            # Do not report the object of a denied write: this write stored nothing. Delete its key anyway, because an
+            # earlier, unanswered request of the same write may have stored the object.
             left = [key for key in self._written if key != self._denied]
             if not left:
                 return

@@ -19,7 +19,7 @@ from tieredstore.transform.pipeline import ReadInto
 _logger: Final = logging.getLogger(__name__)
 
 _TURN_S: Final = 600.0
-"""Seconds that a read waits for the previous read. A store's stall timeout is shorter."""
+"""Seconds that a read waits for the previous read. This must be longer than a store's stall timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class InOrder:
     """Lets several threads read one stream, each at its own position. A read waits until the stream has reached its
     position.
 
-    The caller begins the reads in order, so the first unfinished read never waits.
+    The caller must begin the reads in the order of their positions. Then the first unfinished read never waits.
     """
 
     def __init__(self, read: Callable[[memoryview], int], name: str) -> None:

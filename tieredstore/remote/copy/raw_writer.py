@@ -38,8 +38,8 @@ class RawSegmentWriter:
     """Stores the three files of a segment, each once. Safe from several threads.
 
     No file is overwritten. A file that exists with the same bytes was written by another attempt or replica. An
-    existing index with other bytes is accepted too if it fits the batches of this log. Any other existing file raises
-    SegmentConflictError. So a repeated copy continues where the earlier copy stopped.
+    existing index with different bytes is accepted too if it fits the batches of this log. Any other existing file
+    raises SegmentConflictError. So a repeated copy continues where the earlier copy stopped.
     """
 
     def __init__(self, store: ObjectStore, layout: KeyLayout) -> None:
@@ -53,8 +53,8 @@ class RawSegmentWriter:
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
     ) -> StoredSizes:
-        """Store a segment by five writes, of which the write of the log commits it. ``check`` runs between the writes,
-        and stops the copy if it raises.
+        """Store a segment by five writes. The write of the log commits it. ``check`` runs between the writes, and stops
+        the copy if it raises.
         """
         path = f"{self._layout.prefix}{main_path(metadata.remote_log_segment_id, metadata.start_offset)}"
         sizes = 0

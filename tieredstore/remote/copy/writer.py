@@ -60,7 +60,7 @@ class WriteOptions:
             compression_level=settings.compression_level if settings.compression_enabled else None,
             heuristic=settings.compression_heuristic_enabled,
             key_ring=key_ring,
-            # More chunks are in flight than there are threads, so that the threads stay busy while the store takes a
+            # Keep more chunks in flight than there are threads, so that the threads stay busy while the store takes a
             # chunk.
             chunks_in_flight=threads + 2,
             max_age_s=settings.upload_max_age_ms / 1000,
@@ -94,7 +94,7 @@ def _go_on() -> None:
 
 
 class SegmentWriter:
-    """Copies segments into a store. Safe from several threads. The options limit the memory."""
+    """Copies segments into a store. Safe from several threads. ``WriteOptions`` limit its memory."""
 
     def __init__(
         self,
@@ -143,14 +143,14 @@ class SegmentWriter:
         compress = self._decide(metadata, content)
         # Use a new key for each copy, so that two objects never share a key and an IV.
         data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
-        # An early check can save the long upload of the log. It is not needed for correctness, because each put has the
-        # condition that its key is free.
+        # Check early, to save the long upload of a log that already exists. Correctness does not need this check,
+        # because each put has the condition that its key is free.
         self._refuse_existing(metadata)
         age = AttemptAge(self._clock, self._options.max_age_s, metadata)
         with Attempt(self._store, self._layout, metadata, age) as attempt:
             upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
             chunks = upload.chunks(content, self._pool)
-            # Write the manifest last, when its objects are complete.
+            # Write the manifest last, when the log and the indexes are complete.
             attempt.put(Suffix.LOG, _count_chunks(chunks, metadata, on_progress, check))
             check()
             blobs, entries = upload.indexes(content.indexes())
@@ -161,7 +161,7 @@ class SegmentWriter:
             attempt.require(Suffix.INDEXES, sum(map(len, blobs)))
             attempt.put(Suffix.MANIFEST, manifest)
             # Check the age again: if the write of the manifest took long, a clean-up may have deleted the log or the
-            # indexes before it.
+            # indexes meanwhile.
             age.check()
             # Roll back if the caller has already given up.
             check()
@@ -287,7 +287,7 @@ def _count_chunks(
     on_progress: Callable[[int], None] | None,
     check: Callable[[], None],
 ) -> Iterator[Buffer]:
-    """Yield the chunks; raise SegmentTooLargeError once the stored size passes the format's limit."""
+    """Yield the chunks; raise SegmentTooLargeError once their stored size exceeds the format's limit."""
     total = 0
     with contextlib.closing(iter(chunks)) as stored_chunks:
         for stored in stored_chunks:

@@ -29,11 +29,12 @@ MAX_BLOB_SIZE: Final = 256 * 1024 * 1024
 class DiskChunkCache(ChunkCache):
     """Chunks in a private folder within ``path``. The least recently used are evicted first.
 
-    ``size_bytes`` limits the total size of chunks and other entries; -1 is no limit, and a larger entry is not kept.
-    ``retention_ms`` counts from the last use; -1 keeps entries forever. ``lock_timeout_s`` limits the time that a put
-    waits for transactions of other processes, each of which takes about a millisecond. A read never waits for them.
+    ``size_bytes`` limits the total size of chunks and other entries; -1 is no limit. An entry above the limit is not
+    kept. ``retention_ms`` counts from the last use; -1 keeps entries forever. ``lock_timeout_s`` limits the time that a
+    put waits for transactions of other processes, each of which takes about a millisecond. A read never waits for
+    transactions.
 
-    Only the cache's own files are removed. Plaintext and ``encrypted`` chunks may share a folder, because their keys
+    The cache removes only its own files. Plaintext and ``encrypted`` chunks may share a folder, because their keys
     differ. Raise ConfigError if the folder cannot be made. Safe after fork and picklable: each process opens the folder
     for itself.
     """
@@ -98,7 +99,7 @@ class DiskChunkCache(ChunkCache):
 
 
 class BlobCache:
-    """Other small entries in the same folder, under names that the caller chooses. They are checked, bounded and
+    """Small entries in the folder of the chunks, under names that the caller chooses. They are checked, bounded and
     evicted as chunks are.
     """
 
@@ -135,8 +136,8 @@ def _digest(*parts: str) -> bytes:
 def _make_private_folder(path: Path) -> Path:
     """Make the cache's own folder within ``path``, accessible only to its owner.
 
-    Make ``path`` too if it is absent; otherwise leave it unchanged, because it may hold other files. Raise ConfigError
-    if the folder cannot be made.
+    Make ``path`` too if it is absent. Do not change an existing ``path``, because it may hold other files. Raise
+    ConfigError if the folder cannot be made.
     """
     folder = path / f"tieredstore-v{DISK_CACHE.version}"
     try:

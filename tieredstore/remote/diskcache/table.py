@@ -58,8 +58,8 @@ class DiskTable:
 
     One thread has the only connection to the database, and closes it before a fork. SQLite's locks belong to a process
     and a file: a child with an inherited connection would assume locks that it does not have. If the parent could not
-    close the connection in time, the child has no table. A child resets connection, thread and recorded uses together,
-    so one object has all 14 fields.
+    close the connection in time, the child has no table. A forked child resets connection, thread and recorded uses
+    together, so one class has all 14 fields.
     """
 
     def __init__(self, folder: Path, size_bytes: int, retention_ms: int, lock_timeout_s: float) -> None:
@@ -74,9 +74,9 @@ class DiskTable:
         pause_during_fork(self)
 
     def begin_again(self) -> None:
-        """Reset a forked child: no connection, no thread, fresh locks and counters.
+        """Reset the table in a forked child: no connection, no thread, new locks and counters.
 
-        If the parent's connection was open at the fork, close the table permanently.
+        If the parent's connection was open at the fork, close the child's table permanently.
         """
         self.is_closed = self.is_closed or self._cache is not None
         self._identity: tuple[int, int] | None = None
@@ -172,7 +172,7 @@ class DiskTable:
         return self._run(lambda cache: (len(cache), cache.volume())) or (0, 0)
 
     def _note_use(self, key: str) -> None:
-        """Record a use of the value now; the table is updated later, without a wait here."""
+        """Record a use of the value, without waiting: another thread updates the table later."""
         with self._lock:
             self._noted.pop(key, None)
             self._noted[key] = None
@@ -293,7 +293,7 @@ class DiskTable:
 
     def _sweep(self, cache: _PayloadCache) -> None:
         """Once an hour, remove files without a row and rows without a file, and correct the sums. Killed processes and
-        damage cause such differences.
+        damaged files cause these differences.
         """
         marker, now = self._folder / "swept", time.time()
         if marker.exists() and 0 <= now - marker.stat().st_mtime < _SWEEP_EVERY_S:

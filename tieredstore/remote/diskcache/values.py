@@ -41,7 +41,7 @@ _NAME: Final = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}\.val|[0-9a-f]{32}\.new")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A value in a file that the table does not list yet. ``size`` is that of the payload."""
+    """A value in a file that the table does not list yet. ``size`` is the size of the payload."""
 
     path: Path
     size: int
@@ -74,7 +74,8 @@ def write_value(folder: Path, key: bytes, data: Buffer) -> Written:
 
 
 def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
-    """Read a value into the buffer that ``buffer_for`` returns for its length. Return None if it returns None.
+    """Read a value into the buffer that ``buffer_for`` returns for its length. If ``buffer_for`` returns None, return
+    None.
 
     Raise CorruptDataError if the file is not exactly the value written for ``key``; the buffer is then undefined.
     """
@@ -96,9 +97,10 @@ def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryvi
 
 
 class RawDisk(Disk):
-    """Keeps values in files, outside of the library's rows. Pickles nothing (CVE-2025-69872).
+    """Keeps values in files, outside of the library's rows. Unlike the library's own class, pickles nothing
+    (CVE-2025-69872).
 
-    Only files with the cache's names are removed. ``removed`` collects the size of each removed payload.
+    This class removes only files with the cache's names. ``removed`` collects the size of each removed payload.
     """
 
     def __init__(self, directory: str, **_: object) -> None:

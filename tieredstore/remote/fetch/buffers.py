@@ -20,7 +20,7 @@ Original: TypeAlias = memoryview
 class BufferPool:
     """Memory that one stream reuses. Page faults in fresh memory cost more than decoding into it.
 
-    Without ``reuse`` every buffer is fresh; this is for chunks that a cache shares among readers. Safe from several
+    Without ``reuse`` every buffer is fresh memory, as chunks need that a cache shares among readers. Safe from several
     threads.
     """
 

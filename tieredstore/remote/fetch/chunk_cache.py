@@ -121,8 +121,8 @@ class ChunkCache(ABC):
     """True if entries are chunks as stored, which the caller decodes; False if they are the original bytes."""
 
     is_worth_threads: bool = False
-    """True if several threads read chunks faster than one thread. They do not if a read is a copy within memory, which
-    holds the interpreter's lock.
+    """True if several threads read chunks faster than one thread. Several threads are not faster if a read only copies
+    memory, because the copy holds the interpreter's lock.
     """
 
     @abstractmethod

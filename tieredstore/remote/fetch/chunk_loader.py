@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tieredstore.remote.statistics import FetchCounters
 
 WORTH_A_THREAD: Final = 1 << 20
-"""Chunk size from which waking another thread saves time: waking takes a quarter of the time that decoding such a chunk
-does.
+"""Chunk size from which waking another thread saves time: waking a thread takes a quarter of the time of decoding a
+chunk of this size.
 """
 
 MAX_HELPERS: Final = (os.cpu_count() or 1) - 1
@@ -149,7 +149,7 @@ parallel. With fresh memory, page faults would take a fifth of the time of a rea
 class ChunkLoader:
     """Returns chunks from the cache, and loads missing ones. Thread-safe.
 
-    With a cache, readers share loads: a chunk is fetched once, however many readers wait for it.
+    With a cache, readers share loads: a chunk that several readers wait for is fetched once.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class ChunkLoader:
             return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
         with self._lock:
             # If a chunk is neither being loaded nor cached, start a load that other readers share. A load caches its
-            # chunk before it leaves `_running`, so under the lock no chunk is missed in between.
+            # chunk before it leaves `_running`, so under the lock a chunk is always found in one of the two places.
             running = self._running.get(segment.key(self._identity, first))
             if running is not None:
                 return [Scheduled(first, running)]
@@ -323,7 +323,7 @@ class ChunkLoader:
         try:
             stored = self._read_stored(job)
         except RangeNotSatisfiableError as error:
-            # The object may end within the requested chunks, but contain the first of them. So fetch chunk by chunk.
+            # The object may end within the requested chunks, but contain the first ones. So fetch chunk by chunk.
             if len(run) > 1:
                 return self._fetch_one_by_one(job)
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorruptError) from error

@@ -118,7 +118,7 @@ class Load:
         return stored[positions[number] - start : positions[number + 1] - start]
 
     def finish_one(self, original: Original | None, buffers: StreamBuffers) -> None:
-        """Record that the only reader has finished a chunk, and reuse memory that nothing refers to any more.
+        """Record that the load's only reader has finished a chunk, and reuse memory that nothing refers to any more.
 
         ``original`` is None for a chunk in the reader's own buffer.
         """
@@ -136,7 +136,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One chunk that a stream will need next. It is being loaded by ``load`` or, if that is None, is in the cache.
+    """One chunk that a stream will need next. ``load`` is loading the chunk; if ``load`` is None, the chunk is in the
+    cache.
 
     With ``owned``, the load has no other reader. With ``direct``, the chunk is decoded or fetched straight into the
     reader's buffer. ``cached`` are the chunk's bytes after they were read from the cache.

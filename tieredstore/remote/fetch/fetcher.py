@@ -54,8 +54,8 @@ class Fetcher:
         indexes = Indexes(manifests, loads=index_loads, blobs=blobs, keep_stored=keep_stored)
         coalesce_max_bytes = settings.coalesce_max_bytes
         loader = ChunkLoader(manifests, pools=pools, cache=cache, coalesce_max_bytes=coalesce_max_bytes, life=life)
-        # Take the timeout of reads from the chunk cache's settings. Without a cache, a read waits as long as the store
-        # does.
+        # Take the timeout of reads from the chunk cache's settings. Without these settings, a read waits as long as the
+        # store does.
         timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
         options = ReadOptions(ReadAhead(settings.read_ahead_bytes, is_shared=shares_read_ahead), timeout_s)
         logs = SegmentLogs(manifests, loader, options, pools=pools, life=life)

@@ -29,7 +29,7 @@ INDEX_ENTRY_COST: Final = 512
 
 
 class BlobCache(Protocol):
-    """Cache of small values that outlive the process; a damaged value is None."""
+    """Cache of small values that outlive the process. For a damaged value it returns None."""
 
     def get(self, key: str) -> bytes | None:
         """Return the value, or None."""
@@ -121,7 +121,8 @@ class Indexes:
         return _open_indexes(blob, opened, metadata)
 
     def _blob_key(self, key: str, manifest: SegmentManifest) -> str:
-        """Return a key that differs by segment, by store, and by plaintext or stored form."""
+        """Return the key of a segment's indexes in the disk cache. Keys differ by segment, by store, and by plaintext
+        or stored form."""
         aad = b"" if manifest.encryption is None else manifest.encryption.aad
         parts = (self._manifests.store.identity, key, repr(manifest.segment_indexes), aad.hex(), str(self._keep_stored))
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()

@@ -29,8 +29,8 @@ class RawIndexes:
     """Returns stored indexes from ``stored``, and computes the others on demand.
 
     The transaction index and the producer snapshot cost one read of the log per segment. A transaction that began in an
-    earlier segment is found only if the transactions of that segment were read before. Readers do so, because they read
-    segments in order.
+    earlier segment is found only if the transactions of that segment were read before. Readers have read the earlier
+    segment before, because they read segments in order.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class RawIndexes:
     ) -> None:
         self._stored, self._open_log, self._manifests = stored, open_log, manifests
         self._steps = BoundedMap[str, tuple[TransactionStep, ...]](_MOST)
-        # Open transactions, by partition and offset in its log. An entry may lack transactions, but never has a wrong
-        # one.
+        # Open transactions, by partition and offset in its log. An entry may lack transactions, but never contains a
+        # wrong transaction.
         self._open = BoundedMap[tuple[TopicIdPartition, int], dict[int, int]](_MOST)
 
     def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:

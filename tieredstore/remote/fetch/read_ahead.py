@@ -9,7 +9,8 @@ from tieredstore.process.forks import begin_again_after_fork
 
 
 class ReadAhead:
-    """Limit in bytes for each reader or, if ``is_shared``, for all readers together. Safe from several threads.
+    """Limit of read-ahead in bytes, for each reader or, if ``is_shared``, for all readers together. Safe from several
+    threads.
 
     A reader gets at most an equal part of a shared limit, and no more than the other readers leave unused at the
     moment. The limit does not count the bytes of the read itself: each reader may always load the chunk at its

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tieredstore.remote.pools import Pools
 
 _MOST_LISTED: Final = 1024
-"""Number of chunk positions up to which they are kept as a tuple. Above it, each is computed on demand."""
+"""Up to this number of chunks, their positions are kept as a tuple. Of more chunks, each position is computed on
+demand."""
 
 MAX_PREPARED: Final = 4
 """Maximum number of prepared segments that are not yet opened; the oldest is dropped."""
@@ -169,8 +170,8 @@ class PreparedSegment:
             self._is_over = True
 
     def _prefetch(self, opening: Future[SegmentStream]) -> None:
-        # Only one thread at a time may use a stream. Without the lock two could, because the future wakes its waiters
-        # before it calls this function.
+        # Only one thread at a time may use a stream. Without the lock two threads could use it, because the future
+        # wakes its waiters before it calls this function.
         with self._lock:
             if not self._is_over and not opening.cancelled() and opening.exception() is None:
                 with contextlib.suppress(AlreadyClosedError):  # no read follows

@@ -59,8 +59,8 @@ class SegmentStream(io.RawIOBase):
 
     Sequential reads load as many bytes ahead as ``read_ahead`` grants, plus at most one request. A seek ends
     read-ahead, and two consecutive reads start it again. A failed read does not move the position, so it can be
-    repeated. The stream's memory is the bytes loaded ahead, twice if they are compressed or encrypted. Use a stream
-    from one thread at a time, and close it.
+    repeated. The stream takes as much memory as it loads ahead, and twice as much for compressed or encrypted chunks.
+    Use a stream from one thread at a time, and close it.
     """
 
     def __init__(
@@ -193,7 +193,8 @@ class SegmentStream(io.RawIOBase):
     def close(self) -> None:
         """Stop loading; requests that have not started never start."""
         if not self.closed:
-            # A reader may stop at the end of a chunk. Its memory has not been given back then, so do it now.
+            # A reader may stop at the end of a chunk. The chunk's memory has not been given back then, so give it back
+            # now.
             if self._head is not None and self._scheduled:
                 self._drop_first()
             # A load may still write into the stream's memory, so later streams must not reuse it.
