@@ -60,7 +60,7 @@ _PREFIX_SIZE: Final = 17
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 _MESSAGE: Final = struct.Struct(">qiIbb")
 _MESSAGE_WITH_TIMESTAMP: Final = struct.Struct(">qiIbbq")
-# Magic 0, then magic 1, which adds eight bytes of timestamp.
+# The smallest message of magic 0, then of magic 1, which adds eight bytes of timestamp.
 _MIN_MESSAGE_SIZE: Final = (FRAME_SIZE + MIN_LENGTH, FRAME_SIZE + MIN_LENGTH + 8)
 # Zeros to compare preallocated space with, piece by piece: a log may end in hundreds of megabytes of preallocated
 # space.
@@ -82,7 +82,7 @@ _CODECS: Final = frozenset(codec.value for codec in CompressionType)
 
 
 class TimestampType(enum.Enum):
-    """The clock that set the timestamps of a batch; magic 0 has none."""
+    """The clock that set the timestamps of a batch; batches of magic 0 have no timestamps."""
 
     NO_TIMESTAMP = -1
     CREATE_TIME = 0
@@ -185,7 +185,7 @@ def next_batch_header(view: LogView, size: int, position: int, last_offset: int)
         header = _parse_header(head, position, size - position)
     if header is None:
         _expect_zeros(view, position, size)
-    # Overlapping batches count as damage: with them a reader would return records twice.
+    # Overlapping batches count as damage: a reader would return their common records twice.
     elif header.base_offset <= last_offset:
         raise BatchCorruptError(
             f"the record batch at byte {position} begins at offset {header.base_offset}, "

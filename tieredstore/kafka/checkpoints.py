@@ -77,7 +77,8 @@ def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int,
     """Return True if both histories name the same leaders between two offsets. Compare only offsets that both histories
     cover.
 
-    This matters because two replicas with a record of the same offset and epoch have the same record.
+    If the leaders are the same, so are the records: two replicas with a record of the same offset and epoch have the
+    same record.
     """
     if not one or not other:
         return True
@@ -96,8 +97,8 @@ def join_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
     """Return the epochs of ``checkpoint``, preceded by the epochs of ``kept`` that the broker has dropped since then.
 
     When its log start advances, a broker drops earlier epochs and lets the first remaining epoch begin at the log
-    start. ``kept`` is an earlier checkpoint of the same log, or the epochs of its batches. If the two end differently,
-    the end of the log was truncated, and ``checkpoint`` wins.
+    start. ``kept`` is an earlier checkpoint of the same log, or the epochs of its batches. If ``kept`` and
+    ``checkpoint`` end differently, the end of the log was truncated, and ``checkpoint`` wins.
     """
     if not checkpoint:
         return ()
@@ -183,8 +184,9 @@ def _parse_meta(raw: bytes) -> Mapping[str, str]:
 class ProducerState:
     """The broker's state of one idempotent producer.
 
-    ``last_sequence`` and ``last_offset`` are the last ones of the producer's last batch. The first offset of that batch
-    is ``offset_delta`` lower. ``coordinator_epoch`` and ``current_txn_first_offset`` are -1 outside of transactions.
+    ``last_sequence`` and ``last_offset`` belong to the last record of the producer's last batch. The first offset of
+    that batch is ``offset_delta`` lower. ``coordinator_epoch`` and ``current_txn_first_offset`` are -1 outside of
+    transactions.
     """
 
     producer_id: int

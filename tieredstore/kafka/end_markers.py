@@ -67,7 +67,7 @@ def play_markers(
 ) -> tuple[tuple[AbortedTransaction, ...], dict[int, int]]:
     """Return the aborted transactions among ``steps``, and the first offset of each producer whose transaction is open.
 
-    ``opened`` are the transactions that are known to be open before the first step.
+    ``opened`` holds the transactions that were open before the first step.
     """
     still_open = dict(opened)
     aborted: list[AbortedTransaction] = []

@@ -1,6 +1,6 @@
-"""A closed segment whose files are open, so that the broker may rename or delete them.
+"""A closed segment whose files are open: they stay readable after the broker renames or deletes them.
 
-:func:`open_segment` finds the files under their plain names, and under those with which the broker marks them deleted.
+:func:`open_segment` finds the files under their plain names, or under the names by which the broker marks them deleted.
 :func:`describe_open` describes open files; :func:`tieredstore.kafka.logdir.describe` does the same for files by name.
 """
 
@@ -67,7 +67,7 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
     """Open the files of a closed segment; the caller closes them.
 
     Raise SegmentIncompleteError if a file other than the transaction index is absent, or if an index still ends in
-    preallocated zeros. Raise OSError if the system refuses, for example because of too many open files.
+    preallocated zeros. Raise OSError if the system refuses to open a file, for example because too many files are open.
     """
     with contextlib.ExitStack() as undone:
 
@@ -90,7 +90,8 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
 
 
 def reopen_segment(segment: OpenSegment) -> OpenSegment:
-    """Open the same files again under new descriptors, independent of the old ones. The caller closes both."""
+    """Open the same files again under new descriptors, independent of the old ones. The caller must close both the old
+    and the new files."""
     with contextlib.ExitStack() as undone:
 
         def duplicate(file: OpenFile) -> OpenFile:

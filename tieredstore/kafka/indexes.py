@@ -60,7 +60,7 @@ class TimeIndexEntry:
 class AbortedTransaction:
     """An aborted transaction; ``last_offset`` (inclusive) is the offset of its abort marker.
 
-    ``last_stable_offset`` is that of the partition when the marker was written.
+    ``last_stable_offset`` is the partition's last stable offset when the abort marker was written.
     """
 
     producer_id: int

@@ -16,7 +16,7 @@ from tieredstore.kafka._header_walk import HeaderWalk
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc, next_batch_header
 from tieredstore.kafka.checkpoints import LeaderEpochs
 
-# One read covers four batches of 16 KiB. A larger size would read the records of large batches in vain; a smaller size
+# One read covers four batches of 16 KiB. A larger size would read unneeded records of large batches; a smaller size
 # would need many calls for small batches.
 _VIEW_SIZE: Final = 64 * 1024
 _PIECE: Final = 1024 * 1024
@@ -92,8 +92,8 @@ def _check(descriptor: int, header: BatchHeader, segment: str) -> None:
 
 
 class _FileView:
-    """A view of an open file that is read forward in pieces. So memory is bounded, and a file that shrinks raises no
-    signal, as a memory map would.
+    """A view of an open file that is read forward in pieces. So memory is bounded. If the file shrinks, no signal kills
+    the process, as it could with a memory map.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:

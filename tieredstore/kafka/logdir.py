@@ -188,9 +188,9 @@ def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
     """Find the segments of one ``<topic>-<partition>`` directory, including those that the broker is about to delete.
 
     Retention deletes the first segments. So if a segment is marked deleted and an earlier segment is not, it was
-    truncated from the end of the log, or replaced by compaction. It is left out, because its records are no longer part
-    of the log. All names must come from one listing, because a segment may be closed and marked deleted within the same
-    millisecond.
+    truncated from the end of the log, or replaced by compaction. Leave such a segment out, because its records are no
+    longer part of the log. All names must come from one listing, because a segment may be closed and marked deleted
+    within the same millisecond.
     """
     topic, partition = partition_of(directory)
     names = _names(directory)
@@ -345,8 +345,8 @@ def _epochs_of(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> 
     if own:
         return own
     if epochs:
-        # The records are deleted: the broker removes the epochs before its log start from the checkpoint, and those of
-        # this segment are gone.
+        # The records are deleted: the broker removes epochs before its log start from the checkpoint, and the
+        # checkpoint no longer has this segment's epochs.
         raise RecordsDeletedError(
             f"the broker has deleted the records of segment {segment}: its log begins at {epochs[0][1]}"
         )

@@ -22,7 +22,7 @@ from tieredstore.kafka.records._slabs import SlabPool
 
 Body: TypeAlias = bytes | memoryview
 
-# The stream of snappy-java: this magic, two version numbers, then blocks, each after its size.
+# A stream of snappy-java consists of this magic, two version numbers, and blocks, each preceded by its size.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
 _ZSTD: Final = CompressionType.ZSTD
@@ -50,7 +50,7 @@ _LZ4_MAGIC_SIZE: Final = 4
 class Decompressor:
     """Decompresses the records of batches, each to at most ``max_bytes``; one instance per thread.
 
-    ``limit`` is the name that error messages give to that bound.
+    ``limit`` is the name that error messages give to the bound ``max_bytes``.
     """
 
     def __init__(self, pool: SlabPool, max_bytes: int, limit: str = "max_batch_bytes") -> None:
@@ -65,7 +65,7 @@ class Decompressor:
 
         Raise BatchCorruptError if the stream is malformed, cut off or too large.
         """
-        # Return the memory now. At the end of the last call that was too early, because the caller still had to read
+        # Return the memory of the last call now. That call could not return it, because its caller still had to read
         # the result.
         if len(self._memory) > _MOST_MEMORY:
             self._memory = memoryview(b"")
@@ -233,7 +233,7 @@ def _with_true_lz4_checksum(body: memoryview) -> Body:
     """Return the frame with the header checksum that the lz4 specification asks for.
 
     Kafka before 0.10 computed the checksum over the magic number too, and batches of magic 0 still have that checksum.
-    So this frame's own checksum is ignored.
+    So ignore this frame's own checksum.
     """
     if len(body) <= _LZ4_MAGIC_SIZE + 2:
         return body

@@ -63,7 +63,7 @@ class RecordColumns:
         if unknown or not names or len(set(names)) < len(names):
             raise ConfigError(f"columns {list(names)} are not some of {', '.join(COLUMNS)}, each once")
         self.schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in names])
-        # Each requested column is one bit, which the scanner tests in its inner loop.
+        # Each requested column is one bit of a number: the scanner tests these bits in its inner loop.
         self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:

@@ -87,8 +87,8 @@ class LogReading:
                     consumed += taken
                     if len(rest) >= _LEAST_FRAME:
                         yield from self._walk_rest(rest)
-                # Decode the whole batches of the piece of the log. The bytes after them begin another batch: keep
-                # those.
+                # Decode the whole batches of the piece of the log. Keep the bytes after them, which begin another
+                # batch.
                 if not rest and self._state != _STOP_REACHED:
                     with view[consumed:] as unread:
                         walked = yield from self._walk(unread)
@@ -133,8 +133,8 @@ class LogReading:
                 self._state, problem = _FAULTY, str(error)
             if problem is not None:
                 yield from self._pass_over(problem)
-            # At the end of a piece, yield the records early if there are enough, so that the caller need not wait for
-            # the next piece.
+            # At the end of a piece of the log, yield the records if there are enough, so that the caller need not wait
+            # for the next piece.
             elif self._state == _COLUMNS_FULL or self._scanner.pending_bytes >= self._worth_giving:
                 yield from self._flush()
             if problem is None and self._state != _COLUMNS_FULL:
@@ -346,7 +346,7 @@ class RecordDecoder:
     def leave_out(self, aborted: Iterable[AbortedTransaction]) -> None:
         """From the next piece on, leave out the records of exactly these transactions.
 
-        This is for a caller that learns of aborted transactions only while it provides the pieces of the log.
+        Call this method if you learn of aborted transactions only while you provide the pieces of the log.
         """
         if self._scanner is not None:
             self._scanner.leave_out(merge_aborted(aborted))
