@@ -19,10 +19,10 @@ from tieredstore.errors import TieredStoreError
 
 
 def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-    """Return a pyarrow reader of ``batches``, which all have ``schema``. They are closed when the reader ends or is
-    dropped.
+    """Return a pyarrow reader of ``batches``, which all have ``schema``. The batches' iterator is closed when the
+    reader ends or is dropped.
 
-    An error of this project ends the reader without a traceback.
+    If ``batches`` raises an error of this project, the reader raises that error without a traceback.
     """
     reader: pa.RecordBatchReader = pa.RecordBatchReader.from_batches(schema, chain.from_iterable(_each(batches)))
     return reader

@@ -72,7 +72,7 @@ class PartitionRead(ArrowStream, Closing):
             return batch
         if self._is_over:
             raise StopIteration
-        # Not StopIteration, which the caller would take for the end of the records.
+        # Do not raise StopIteration: the caller would take it for the end of the records.
         raise AlreadyClosedError(
             f"this read of {self.partition} was closed, or failed, before its end; start another read"
         )
@@ -111,8 +111,8 @@ class RunRead:
         self._watching = self._committed
 
     def read(self) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the records and update ``report``. If a transaction without an outcome ends the read, ``report`` has
-        it.
+        """Yield the records and update ``report``. If a transaction without an outcome ends the read, record the
+        transaction in ``report``.
         """
         first = self._read_of(0)
         # At offset 0 no transaction can be open already, so most reads of whole topics need no snapshot.

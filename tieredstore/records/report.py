@@ -1,4 +1,4 @@
-"""The results of a read besides its records."""
+"""The facts that a read reports besides its records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LostOffsets: TypeAlias = Gap
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A transaction whose outcome (commit or abort) is not in the segments. It begins at ``first_offset``.
+    """A transaction whose outcome (commit or abort) is not in the segments. The transaction begins at ``first_offset``.
 
     ``segments_end`` is the offset at which the segments after ``first_offset`` end or have a gap.
     """
@@ -56,7 +56,7 @@ class SkippedInSegment:
 class ReadReport:
     """The results of a read. They are complete once the read is exhausted.
 
-    A following read starts at ``next_offset``: every earlier record was returned or deliberately left out.
+    The next read should start at ``next_offset``: every earlier record was returned or deliberately left out.
     ``unreadable`` are segments that cannot be read and may contain records. ``unreadable`` and ``lost`` are known
     before the first record, with one exception: if the log of the last segment ends before its manifest says, the
     missing offsets are added to ``lost`` later. ``aborted`` are the transactions whose records were left out; it may

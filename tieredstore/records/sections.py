@@ -152,8 +152,8 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
 def _nearest(ends: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
     """Return the section end nearest to ``even``, the position where an equal part would end.
 
-    This is the first end at or after ``even``, if it is at most ``limit``. Otherwise it is the last end between
-    ``position`` and ``even`` or, if there is none, the first end after ``limit``.
+    The nearest end is the first end at or after ``even``, if it is at most ``limit``. Otherwise it is the last end
+    between ``position`` and ``even`` or, if there is none, the first end after ``limit``.
     """
     after = _first_after(ends, even - 1)
     if after.position <= limit:
@@ -183,7 +183,7 @@ def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_c
     walked: dict[int, SectionEnd] = {}
     for run in _runs(find_oversized(ends, *around(ends, span.start, span.stop), max_bytes)):
         for place in _walk(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
-            # Two adjacent sections share an end, and each limits the offset there. Both limits hold.
+            # Two adjacent sections share an end, and each section limits the offset there. Apply both limits.
             known = walked.get(place.position, place)
             low, high = max(known.low, place.low), min(known.high, place.high)
             walked[place.position] = SectionEnd(place.position, low, high)
@@ -287,8 +287,8 @@ class SectionReader:
         """Return the section with all records of the span, and few other records, because index entries are about 4 KiB
         apart.
 
-        This costs at most two requests, and none for a whole segment. Raise IndexesCorruptError if the offset index
-        does not match the log.
+        A section costs at most two requests, and none if it is a whole segment. Raise IndexesCorruptError if the offset
+        index does not match the log.
         """
         segment = span.segment
         if span.start <= segment.start_offset and span.stop > segment.end_offset:
@@ -344,8 +344,8 @@ class SectionReader:
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None
         reached = max(decoder.offset_reached, section.start_offset)
-        # In these cases no loss is certain: a damaged batch that was skipped may have been the last one, and a log
-        # without bytes may be fully compacted.
+        # Report no loss here, because it is not certain: a damaged batch that was skipped may have been the last one,
+        # and a log without bytes may be fully compacted.
         if goes_on or decoder.skipped or not len(section.byte_range) or reached >= section.stop_offset:
             return None
         lost = LostOffsets(segment.topic_id_partition, reached, section.stop_offset)

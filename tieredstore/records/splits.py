@@ -165,8 +165,8 @@ def plan_splits(
 def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
     """Return where a read_committed read of the window ends: at ``stop``, or before a transaction without an outcome.
 
-    The result is never before ``start``. Each sequence of segments without a gap costs two requests for its last
-    producer snapshot.
+    The returned offset is never before ``start``. Each sequence of segments without a gap costs two requests for its
+    last producer snapshot.
     """
     undecided = _first_undecided(source, lineage, start, stop)
     return stop if undecided is None else max(start, undecided.first_offset)

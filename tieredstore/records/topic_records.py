@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordReader:
-    """Reads topics of a catalog. Thread-safe. It keeps nothing open, so it need not be closed."""
+    """Reads topics of a catalog. Thread-safe. A reader keeps nothing open, so it need not be closed."""
 
     source: SegmentSource
     catalog: Catalog
@@ -40,9 +40,9 @@ class RecordReader:
     ) -> PartitionRead:
         """Read the records of one partition from ``start`` up to ``stop`` (exclusive).
 
-        None means the first record or the end of the log. Times are looked up before this returns; everything else is
-        requested while records are read. Offsets before the log's first offset are data loss. Offsets after the end do
-        not exist yet, so no record is returned for them.
+        ``start`` None means the first record, ``stop`` None the end of the log. Times are looked up before this
+        returns; everything else is requested while records are read. Offsets before the log's first offset are data
+        loss. Offsets after the end do not exist yet, so no record is returned for them.
 
         Raise ResourceNotFoundError for a topic or partition without segments. Raise ConfigError for an invalid window,
         and for a re-created topic unless ``topic_id`` is given. Raise DataLossError as the settings say. An unreadable

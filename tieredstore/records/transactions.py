@@ -47,8 +47,8 @@ class Transactions:
         self._looked_into = 0
         self._stable = -1
         self._aborted: list[AbortedTransaction] = []
-        # If the layout stores no indexes, they are built from the logs in order. Such indexes include the open
-        # transactions of earlier segments, so nothing is pending.
+        # If the layout stores no indexes, they are built from the logs in order. Indexes built from logs include the
+        # open transactions of earlier segments, so no transaction is pending.
         self._pending = PendingTransactions(source, spans, start) if source.layout.tells_transactions else None
 
     def know(self, entries: Mapping[Span, Sequence[AbortedTransaction]]) -> None:
@@ -64,9 +64,9 @@ class Transactions:
     def aborted(self, number: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
         """Return the aborted transactions with records in the offsets ``start`` up to ``stop`` of span ``number``.
 
-        Call it with ascending ``number`` and ``start``. This costs two requests for each segment with a transaction
-        index, from this span on until an index shows a last stable offset beyond ``stop``. Other segments cost only the
-        requests of `PendingTransactions`.
+        Call this method with ascending ``number`` and ``start``. It costs two requests for each segment with a
+        transaction index, from this span on until an index shows a last stable offset beyond ``stop``. Other segments
+        cost only the requests of `PendingTransactions`.
         """
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._looked_into)
@@ -79,9 +79,9 @@ class Transactions:
     def reach_over(self, start: int) -> bool:
         """Return True if a transaction that began before ``start`` is open at the end of the first span.
 
-        Such a transaction may have no record after ``start``, and still have no outcome. Return True also if the span
-        ends before its segment does, because the segment's snapshot then describes a later offset. This costs two
-        requests for the producer snapshot, or none if the offset index was read before.
+        A transaction that began before ``start`` may have no record after it, and still have no outcome. Return True
+        also if the span ends before its segment does, because the segment's snapshot then describes a later offset.
+        This costs two requests for the producer snapshot, or none if the offset index was read before.
         """
         first = self._spans[0]
         is_cut = first.stop <= first.segment.end_offset
@@ -90,8 +90,8 @@ class Transactions:
     def first_undecided(self, stop: int) -> Undecided | None:
         """Return the first transaction that is open at the end of the spans, if it begins before ``stop``.
 
-        This costs two requests for the indexes of the last segment, and the requests of `PendingTransactions`. It costs
-        none if an index has already shown that every transaction in the read has an outcome.
+        The answer costs two requests for the indexes of the last segment, and the requests of `PendingTransactions`. It
+        costs no request if an index has already shown that every transaction in the read has an outcome.
         """
         if self._pending is None:
             # Visit all spans: a snapshot built from the logs includes an earlier open transaction only if the earlier
@@ -139,8 +139,8 @@ class PendingTransactions:
 
     Segments that one broker uploaded in one leader epoch cost no request. At the first segment of another broker, the
     indexes of that segment are read. The indexes of the segment before it are read too, unless the new broker's log
-    reaches back to ``start``. If the new broker does not know a transaction that was open there, the log is read up to
-    the transaction's end marker.
+    reaches back to ``start``. If the new broker does not know a transaction that was open at that offset, the log is
+    read up to the transaction's end marker.
     """
 
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
@@ -241,7 +241,8 @@ class PendingTransactions:
     def _knows_from(self, segment: RemoteLogSegmentMetadata) -> int:
         """Return the offset from which on the segment's broker had the log; MAX_OFFSET if unknown.
 
-        That offset is the start of the first leader epoch, because a broker truncates its epochs at its log's start.
+        The log's first offset is the start of the first leader epoch, because a broker truncates its epochs at its
+        log's start.
         """
         try:
             with self._source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
