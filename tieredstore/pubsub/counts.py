@@ -29,7 +29,7 @@ class ProducerCounts:
     failed_records: int = 0
 
     def begin_again(self) -> None:
-        """Reset in a forked child, whose producer has sent nothing."""
+        """Reset the counts in a forked child, because the child's producer has sent nothing."""
         for each in fields(self):
             setattr(self, each.name, 0)
 
@@ -82,7 +82,7 @@ class PairingCounts:
 
 @dataclass(slots=True)
 class BrokerCounts:
-    """Counts of one broker, changed only on its loop."""
+    """Counts of one broker, changed only on the broker's event loop."""
 
     connections_opened: int = 0
     refused_connections: int = 0

@@ -15,8 +15,8 @@ class BufferFullError(TieredStoreError):
 class DeliveryFailedError(TieredStoreError):
     """Records were not stored and notified by their deadline.
 
-    ``maybe_stored``: True if the records may be stored, now or later. Then sending them again may duplicate them. True
-    is the safe default.
+    ``maybe_stored`` is True if the records may be stored, now or later, so that sending them again may duplicate them.
+    True is the safe default.
     """
 
     retryable = True

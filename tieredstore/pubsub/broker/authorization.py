@@ -27,7 +27,7 @@ class Authorizer(ABC):
 
     @abstractmethod
     def allows(self, client: Client, operation: PacketType, topic: str) -> bool:
-        """Return True to allow the operation. The broker's loop calls this for each request, so it must not block."""
+        """Return True to allow the operation. Called for each request on the event loop, so it must not block."""
 
 
 class EverybodyMay(Authorizer):

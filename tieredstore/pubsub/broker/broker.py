@@ -174,10 +174,10 @@ class Broker:
     async def hand_over(self, is_over: Callable[[], bool], seconds: float) -> None:
         """Serve until ``is_over()`` is true and all clients know which brokers now have their topics.
 
-        A write to another broker's topic is answered with 302, and the metadata names that broker. Redirects are needed
-        because MemQ's clients do not look for another broker when a connection ends. After ``is_over()``, wait at most
-        ten seconds until every writing client was redirected and had a second to ask for metadata. The whole call takes
-        at most ``seconds``.
+        This broker answers a write to another broker's topic with 302, and its metadata names the other broker.
+        Redirects are needed because MemQ's clients do not look for another broker when a connection ends. After
+        ``is_over()``, wait at most ten seconds until every writing client was redirected and had a second to ask for
+        metadata. The call takes at most ``seconds``.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds
@@ -229,7 +229,7 @@ class Broker:
     # --- connections ---
 
     def admit(self, connection: Connection) -> bool:
-        """Register a new client; return False to refuse it."""
+        """Register a new client; return False to refuse the client."""
         if self._is_ending or len(self._connections) >= self.own.connections:
             self.counts.refused_connections += 1
             return False
@@ -400,7 +400,7 @@ async def _wait_until(holds: Callable[[], bool], end_s: float) -> None:
 
 
 def _nobody_waits(failure: TieredStoreError | None) -> None:
-    """Do nothing with the outcome of a Message, because its client wants no acknowledgement."""
+    """Ignore the outcome of a Message, because its client has requested no acknowledgement."""
 
 
 def _name(connection: Connection) -> str:
@@ -438,9 +438,7 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
 
 
 class MetadataAnswers:
-    """Answers to metadata requests of one broker's clients, on its loop. Every client may ask, as with MemQ's
-    brokers.
-    """
+    """Answers metadata requests on the broker's event loop. As in MemQ, every client may ask for metadata."""
 
     def __init__(self, directory: Directory, assignment: Assignment, lookups: Executor) -> None:
         self._directory = directory
@@ -450,7 +448,7 @@ class MetadataAnswers:
     def answer(
         self, connection: Connection, request: Request, names: tuple[str, ...]
     ) -> Coroutine[object, object, None] | None:
-        """Answer at once and return None, or return a coroutine that looks up the unknown topics and then answers."""
+        """Answer at once and return None if all topics are known; else return a coroutine that answers."""
         if all(self._directory.known(name) is not None or self._directory.is_unknown(name) for name in names):
             self._tell(connection, request, names)
             return None

@@ -42,11 +42,11 @@ at most 64 KiB.
 """
 
 LEAST_PACE_S: Final = 60.0
-"""The longest time for a request to arrive, since a slow client holds memory that others wait for.
+"""The longest time for a request to arrive, because a slow client holds memory that other clients wait for.
 
-The time counts from the request's first byte (for the first request, from the moment of connecting) and includes the
-wait for free memory in the broker's buffer. After its memory was reserved, a request still has ``LEAST_PACE_AFTER_S``.
-Idle time between requests is unlimited.
+``LEAST_PACE_S`` counts from the request's first byte (for the first request, from the moment of connecting) and
+includes the wait for free memory in the broker's buffer. After its memory was reserved, a request still has
+``LEAST_PACE_AFTER_S``. Idle time between requests is unlimited.
 """
 
 LEAST_PACE_AFTER_S: Final = 5.0
@@ -59,7 +59,7 @@ buffer limits them.
 
 
 class Stop(enum.Enum):
-    """Reasons for which a connection reads no requests."""
+    """Reasons why a connection temporarily reads no requests."""
 
     NO_ROOM = "no room"
     NOT_READ = "answers are not read"
@@ -109,8 +109,7 @@ class Inlet:
 
 
 class Answers:
-    """Outgoing answers of one connection. Their order is free. While a streamed answer is sent, other answers wait in a
-    queue."""
+    """Outgoing answers of one connection, in any order. While a streamed answer is sent, others are queued."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.transport: asyncio.Transport | None = None  # None unless the client is connected
@@ -134,8 +133,8 @@ class Answers:
                 self._loop.call_soon(self.flush)
             self._unsent.append(packet)
             self._unsent_bytes += len(packet)
-            # Write now: if the client does not read its answers, asyncio calls ``pause_writing``, which stops reading
-            # its requests.
+            # Write now: if the client does not read its answers, asyncio then calls ``pause_writing``, and the broker
+            # reads no more requests from this client.
             if self._unsent_bytes > _UNSENT_BYTES:
                 self.flush()
         return True
@@ -193,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
                                                              memory is given back
     ============  =========================================  ===========================================================
 
-    The socket is read while ``_stops`` is empty.
+    The connection reads its socket only while ``_stops`` is empty.
     """
 
     def __init__(self, inlet: Inlet) -> None:
@@ -302,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on(Stop.BEHIND)
 
     def waits_for(self, task: asyncio.Task[None]) -> None:
-        """Count ``task`` as a request that waits for the store; at the limit, read no more until one is done."""
+        """Count ``task`` as a request that waits for the store; at the limit, stop reading until a request is done."""
         self._slow += 1
         if self._slow >= _MOST_SLOW:
             self._stop(Stop.BUSY)
@@ -425,12 +424,14 @@ class Connection(asyncio.BufferedProtocol):
         self._coming = _Arriving(memory, len(came), now_s)
         if self._began_s is None:
             self._began_s = now_s
-        # The request may have little time left, so do not wait for the periodic check: other clients need its memory.
+        # The request may have little time left, so schedule a check instead of waiting for the periodic check: other
+        # clients need the memory.
         elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:
             loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))
 
     def _take_granted(self) -> None:
-        # Continue in the next loop iteration, because ``Room`` is still granting memory to other waiters in this call.
+        # Continue in the next iteration of the event loop, because ``Room`` is still granting memory to other waiters
+        # in this call.
         self._inlet.loop.call_soon(self._go_on, Stop.NO_ROOM)
 
     def _refuse(self, why: str) -> None:
@@ -517,7 +518,7 @@ class Room:
         self._serve()
 
     def forget(self, waiter: Waiter) -> None:
-        """Remove a waiter and free its bytes if they were granted."""
+        """Remove a waiter, and free its bytes if they were already reserved."""
         waiter.is_gone = True
         if waiter.is_granted:
             self.taken -= waiter.size
@@ -544,7 +545,7 @@ FRAMES_A_CONNECTION: Final = 64
 
 
 class Turns:
-    """Lets client addresses, and the connections of each address, take turns at the broker. Used only on its loop."""
+    """Lets client addresses, and the connections of each address, take turns. Used only on the broker's event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -2,8 +2,8 @@
 buffer limit.
 
 From its first moment, a TLS connection takes a hundred times the memory of a socket. So a client is only a socket until
-its first byte arrives. Then it waits for one of a few handshakes, and for free memory in the broker's buffer. Separate
-from ``broker``, which sees a client only after its handshake.
+its first byte arrives. Then the client waits until fewer handshakes run and the broker's buffer has free memory.
+Separate from ``broker``, which sees a client only after its handshake.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ HANDSHAKES: Final = 32
 HANDSHAKES_AN_ADDRESS: Final = 16
 WAITING: Final = 1024
 WAITING_AN_ADDRESS: Final = 512
-"""Limits on sockets that have sent nothing or wait for their handshake: in all, and per address. Beyond a limit, the
-oldest socket that has sent nothing is closed: a TLS client always sends the first byte.
+"""Limits on sockets that have sent nothing or wait for their TLS handshake: in total, and per client address. Beyond a
+limit, the oldest socket that has sent nothing is closed: a TLS client always sends the first byte.
 """
 
 WAIT_S: Final = 10.0
-"""Longest time from a client's arrival to its handshake."""
+"""Longest time in seconds from a client's connection to the begin of its TLS handshake."""
 
 HANDSHAKE_S: Final = 10.0
 """Maximum seconds for the wait for memory and the TLS handshake after it."""
@@ -87,7 +87,7 @@ class Handshakes:
         return _Door(self._come)
 
     def release(self, connection: Connection) -> None:
-        """Give back the memory of a connection that has ended, if it held any."""
+        """Free the memory that an ended connection had reserved in the broker's buffer, if any."""
         if connection in self._holding:
             self._holding.discard(connection)
             self._room.give_back(TLS_COST)
@@ -231,7 +231,7 @@ class Handshakes:
 
 
 class _Door(asyncio.Protocol):
-    """Takes a client's socket from the accepting transport before the transport reads."""
+    """Takes over a client's socket before asyncio's transport, which accepted it, reads from it."""
 
     def __init__(self, come: Callable[[socket.socket, str], None]) -> None:
         self._come = come

@@ -51,7 +51,7 @@ reports further requests as lost or empty.
 """
 
 Answer = Callable[[TieredStoreError | None], None]
-"""Reports the outcome of a Message to its sender; called once, on the loop."""
+"""Callback that reports a Message's outcome to its sender; called once, on the broker's event loop."""
 
 
 @dataclass(slots=True)
@@ -95,8 +95,7 @@ class Intake:
 
 
 class TopicProcessor:
-    """Collects Messages of one topic in batches, writes the batches on threads, and answers the clients. All but the
-    writing runs on the loop.
+    """Collects Messages of one topic in batches, writes the batches on threads, and answers the clients.
 
     A checked Message is in one of these states:
 
@@ -112,8 +111,8 @@ class TopicProcessor:
     failed    nothing; a repetition is stored             –
     ========  ==========================================  ===========================================================
 
-    A Message holds memory until it is stored or has failed. Then its client gets one answer. There is one open batch,
-    or one for each read partition if ``by_producer`` is set.
+    A Message holds memory until it is stored or has failed. Then its client gets one answer. The processor has one open
+    batch, or one for each read partition if ``by_producer`` is set.
     """
 
     def __init__(self, writer: BatchWriter, intake: Intake) -> None:
@@ -139,7 +138,7 @@ class TopicProcessor:
     def take(self, data: Buffer, header: MessageHeader, room: int, answer: Answer) -> None:
         """Hold a copy of a checked Message until it is stored, then call ``answer``.
 
-        A repeated Message is not stored again; it gets the answer of the first copy."""
+        A repeated Message is not stored again: the broker gives it the same answer as its first copy."""
         identity = bytes(data[: header.size]) if header.request is not None else None
         if identity is not None and (identity in self._stored or identity in self._held):
             self._intake.counts.repeated += 1
@@ -158,13 +157,13 @@ class TopicProcessor:
     def note_empty(self, header: MessageHeader) -> None:
         """Remember an acknowledged Message without records, which is not stored.
 
-        The next notification lists its request id: otherwise the missing id would look like a loss.
+        The next notification lists the Message's request id: otherwise the missing id would look like a lost Message.
         """
         if header.request is not None and len(self._empty) < _MOST_EMPTY:
             self._empty[header.request] = None
 
     def seal_all(self) -> None:
-        """Write all Messages now, also those of batches that are not full."""
+        """Write all held Messages now, even if their batches are not full."""
         for lane in list(self._open):
             self._seal(lane)
 
@@ -262,7 +261,7 @@ class TopicProcessors:
     def __init__(
         self, directory: Directory, assignment: Assignment, own: BatchBrokerSettings, uploads: int, lookups: Executor
     ) -> None:
-        """``uploads``: number of batches of a topic that are written in parallel."""
+        """Create no processor yet. ``uploads`` is the number of a topic's batches to write in parallel."""
         self.room: Room = Room(own.buffer_bytes)
         self.counts: BrokerCounts = BrokerCounts()
         self._directory = directory
@@ -285,8 +284,7 @@ class TopicProcessors:
         return is_elsewhere or (name not in self._preparing and self._directory.is_unknown(name))
 
     def ask(self, name: str, then: Waiting, begin: Callable[[Coroutine[object, object, None]], None]) -> None:
-        """Call ``then`` with the topic's processor, or with None if this broker has none: at once if it is known, else
-        after a lookup.
+        """Call ``then`` with the topic's processor, None if this broker has none; look it up first if unknown.
 
         ``begin`` schedules a coroutine on the loop for the caller.
         """
@@ -303,7 +301,7 @@ class TopicProcessors:
             begin(self._prepare(name))
 
     def seal_all(self) -> None:
-        """Write all Messages now, also those of batches that are not full."""
+        """Write all held Messages now, even if their batches are not full."""
         for processor in self._processors.values():
             processor.seal_all()
 
@@ -323,7 +321,7 @@ class TopicProcessors:
         try:
             known = self._directory.known(name) or await loop.run_in_executor(self._lookups, self._directory.look, name)
             if known is not None and self._assignment.serves(name):
-                # Open the topic's queue on a thread, because that may send requests.
+                # Open the topic's queue on a thread, because opening may send requests.
                 writer = await loop.run_in_executor(self._lookups, _open_writer, known)
                 processor = self._processors[name] = TopicProcessor(writer, self._intake)
         except TieredStoreError as error:

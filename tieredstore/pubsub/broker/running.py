@@ -28,7 +28,7 @@ from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
 
 REFRESH_S: Final = 10.0
-"""Time between refreshes of topics, as at MemQ's brokers."""
+"""Seconds between refreshes of the broker's topics, as in MemQ's brokers."""
 
 _LOOK_S: Final = 0.2
 _FOLLOW_S: Final = 0.3
@@ -135,8 +135,8 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
     while True:
         begin_s = time.monotonic()
         try:
-            # Until the first success a stop need not wait for the tick: this broker has no topics yet, and an
-            # announcement by a failed tick soon expires.
+            # Until the governor's first successful tick, a stop of the service does not wait for the tick: this broker
+            # has no topics yet, and an announcement by a failed tick soon expires.
             with contextlib.nullcontext() if has_part else nothing_under_way():
                 governor.tick()
             has_part = True

@@ -1,6 +1,6 @@
 """Batches in ``tieredstore show``: Messages or records.
 
-The table of formats imports this module only for a file that may be a batch.
+``tieredstore show`` imports this module only for a file that may be a batch.
 """
 
 from __future__ import annotations

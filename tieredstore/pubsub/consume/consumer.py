@@ -145,8 +145,8 @@ class BatchConsumer(Closing):
     def records(self, timeout_s: float = 1.0) -> Iterator[ConsumedRecord]:
         """Yield records until no record arrives for ``timeout_s``. :meth:`commit` includes a record once it is yielded.
 
-        Before each record, check with the group that its partition still belongs to this member. A loop may stop at any
-        record; the next call continues with the following one.
+        Before each record, this method checks that the record's partition still belongs to this group member. A loop
+        may stop at any record; the next call continues with the following one.
         """
         while (state := self._poll(timeout_s)) is not None:
             self.counts.records += 1
@@ -169,8 +169,8 @@ class BatchConsumer(Closing):
     def commit(self, positions: Mapping[int, Position] | None = None) -> None:
         """Commit ``positions`` for the group, by default the positions after all records handed out.
 
-        Raise FencedError if another member now owns one of the partitions: this consumer stops reading that partition,
-        and the others are committed. Raise ConfigError without a group.
+        If another member now owns one of the partitions, stop reading that partition, commit the others and raise
+        FencedError. Raise ConfigError without a group.
         """
         if self._member is None:
             raise ConfigError("a consumer without a group cannot commit: pass group=..., or store position()")
@@ -233,7 +233,7 @@ class BatchConsumer(Closing):
         return with_places(rows, partition, offset)
 
     def close(self) -> None:
-        """Give up partitions and threads. Records that were not committed will repeat."""
+        """Give up partitions and end threads. The group reads records that were not committed again."""
         self._is_closed = True
         for partition in list(self._partitions):
             self._release(partition)

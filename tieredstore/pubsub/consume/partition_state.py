@@ -57,7 +57,7 @@ class Fetches:
         self.log = log
         self.at_once = objects
         self._objects, self._bytes = objects, most_bytes  # remaining budget
-        # ``_LOOKS_AHEAD`` more threads read ahead in the queue.
+        # Besides the threads that fetch objects, ``_LOOKS_AHEAD`` threads read ahead in the queue.
         self.pool: ThreadPool = ThreadPool(objects + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
 
     @property
@@ -88,7 +88,8 @@ class Fetches:
         body = room = memoryview(topics.memory.slab(batch.size))[: batch.size]
         try:
             topics.store.get_whole(batch.key, room)
-        # The size differs from the notification's: the check of its checksum or index raises the error.
+        # The object's size differs from the size in the notification. A later check of the checksum or index raises the
+        # error.
         except RangeNotSatisfiableError:
             body = topics.store.get(batch.key)
         return FetchedObject(body, *split_checksums(body, batch.key))
@@ -103,9 +104,9 @@ class SharedReading:
     decoder: Callable[[], BatchDecoder]
     auditor: Auditor | None
     is_skipping: bool
-    """True to skip damaged Messages and read the rest of their object."""
+    """True to skip damaged Messages and read the other Messages of their object."""
     dedup_window_ms: int | None
-    """Time within which repeated Messages are skipped; None to keep them."""
+    """Time in ms within which readers skip repeated Messages; None to return repeated Messages too."""
     monotonic: Callable[[], float] = time.monotonic
     counts: ConsumerCounts = field(default_factory=ConsumerCounts)
     skipped: list[str] = field(default_factory=list[str])
@@ -120,7 +121,7 @@ class SharedReading:
 class Lookout:
     """Reads one partition of the queue, and schedules the next read.
 
-    The caller waits for the queue only if it has nothing else to do. In a backlog, a fetching thread reads ahead, more
+    ``look`` waits for the queue only if its caller has no backlog. In a backlog, a fetching thread reads ahead, more
     entries each time. An error of that thread is raised after all entries before the error were read.
     """
 
@@ -263,7 +264,7 @@ class OpenBatch:
 class PartitionState:
     """One partition while this consumer owns it; ``term`` numbers the periods of ownership. Not thread-safe.
 
-    Each of its batches goes through these states, each held as an object:
+    Each batch of the partition goes through these states, each represented by an object:
 
     ==================  =======================================  =====================================================
     a batch is          in                                       next
@@ -431,7 +432,7 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass(slots=True)
 class RowsAtHand:
-    """Decoded rows of one batch in order. Each row can be taken once."""
+    """Decoded rows of one batch in order. The consumer can take each row once."""
 
     rows: pa.RecordBatch
     taken: int = 0

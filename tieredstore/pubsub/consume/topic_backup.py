@@ -41,17 +41,17 @@ _compute: Final[Any] = pyarrow.compute
 _BITS: Final = 24
 _MOST_RECORDS: Final = 1 << _BITS
 _FETCHES: Final = 2
-"""Objects of a partition that are fetched ahead; ``restore produce`` reads a few partitions in turn."""
+"""Number of a partition's objects to fetch ahead; ``restore produce`` reads a few partitions in turn."""
 
 _SHOWN: Final = 10
-"""Missing objects of a partition that are named."""
+"""Maximum number of missing objects to name for each partition."""
 
 _COLUMNS: Final = ("timestamp", "key", "value", "headers")
 _PLACES: Final = ("message", "record")
 
 
 class BatchBackup:
-    """Topics of batches as they are now. Making one reads their queues, and lists their objects."""
+    """A snapshot of topics of batches. Its creation reads the topics' queues, and lists their objects."""
 
     def __init__(self, topics: Topics, logs: Mapping[str, BatchLog]) -> None:
         self.repeats: int = 0
@@ -113,7 +113,7 @@ class BatchBackup:
         return {where: (start << _BITS, end << _BITS) for where, (start, end) in self._queued.items()}
 
     def holes(self, where: TopicPartition, start: int, stop: int) -> Sequence[tuple[int, int]]:
-        """Return the offsets of batches whose objects are missing, and those that the queue has no longer."""
+        """Return the offsets of batches whose objects are missing, and the offsets that the queue no longer has."""
         first, end = self.extents()[where]
         lost = ((batch.offset << _BITS, (batch.offset + 1) << _BITS) for batch in self._missing[where])
         clipped = ((max(start, begin), min(stop, until)) for begin, until in ((0, first), *lost, (end, stop)))
@@ -188,9 +188,9 @@ def _record_counts(batch: QueuedBatch, fetched: FetchedObject) -> Iterator[int]:
 
 
 def _with_offsets(rows: Any, firsts: Any) -> pa.RecordBatch:
-    """Return decoded records with their offsets; ``firsts`` has that of each Message's first record."""
+    """Return decoded records with their offsets; ``firsts`` has the offset of each Message's first record."""
     offsets = _compute.add(firsts.take(rows.column("message")), rows.column("record"))
-    # MemQ's records may lack all fields, of which the time is one. Kafka's only negative time is -1, for none.
+    # A MemQ record may have no timestamp, and Kafka allows only -1 as a negative timestamp (no timestamp).
     times = _compute.max_element_wise(rows.column("timestamp"), -1)
     columns = (rows.column(name) for name in _COLUMNS[1:])
     return pa.RecordBatch.from_arrays([offsets, times, *columns], names=["offset", *_COLUMNS])

@@ -175,7 +175,7 @@ def batch_checksum(batch: Buffer, messages: Sequence[Buffer]) -> int:
 def split_checksums(batch: Buffer, name: str) -> tuple[int, Sequence[int] | None]:
     """Return the CRC-32 of a whole object, and of each Message's body, in one pass.
 
-    If the Messages are small or the index is damaged, the second value is None.
+    The Messages' checksums are None if the Messages are small or the index is damaged.
     """
     try:
         index = BatchIndex(batch, name, len(batch))

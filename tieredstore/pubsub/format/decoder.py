@@ -140,7 +140,7 @@ class BatchDecoder:
         target_bytes: int = 4 * 1024 * 1024,
         pool: SlabPool | None = None,
     ) -> None:
-        """``pool``: memory for record batches; several decoders can share a pool."""
+        """``pool`` is the memory for record batches; several decoders can share a pool."""
         if on_corrupt not in ("fail", "skip"):
             raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected fail or skip")
         if not 0 < max_expanded_bytes <= _MOST_EXPANDED_BYTES:

@@ -86,7 +86,7 @@ class FreeCapacity(AssignmentStrategy):
     """Chooses the brokers with the most free capacity in each rack.
 
     A topic stays at its broker for five minutes. After that, it moves once another broker has clearly more capacity. In
-    its first minute, it may move to a broker without topics. If no broker has enough capacity, the least loaded one
+    its first minute, it may move to a broker without topics. If no broker has enough capacity, the least loaded broker
     gets the topic.
     """
 

@@ -25,8 +25,7 @@ _MOST_UNKNOWN: Final = 1000
 
 
 class Assignment(ABC):
-    """The brokers of each topic. The broker's loop calls these methods for each request, so implementations answer from
-    memory."""
+    """The brokers of each topic. The event loop calls it for each request, so it must answer from memory."""
 
     @abstractmethod
     def serves(self, topic: str) -> bool:
@@ -84,7 +83,7 @@ class KnownTopic:
 
 
 class TopicSource(ABC):
-    """A source of topics, as a store or ZooKeeper. Its methods may block, so they are called on a thread."""
+    """A source of topics, such as a store or ZooKeeper. Its methods may block, so brokers call them on a thread."""
 
     @abstractmethod
     def all(self) -> Iterable[KnownTopic]:
@@ -136,9 +135,7 @@ class StoreTopics(TopicSource):
 
 
 class Directory:
-    """The topics as last read. ``refresh`` and ``look`` send requests to the sources, so they are called on a thread.
-    The other methods answer from memory.
-    """
+    """The topics as last read. ``refresh`` and ``look`` send requests, so brokers call them on a thread."""
 
     def __init__(self, *sources: TopicSource, monotonic: Callable[[], float] = time.monotonic) -> None:
         """If several ``sources`` have a topic of the same name, use the first source's."""
@@ -170,7 +167,8 @@ class Directory:
         except TieredStoreError:
             raise
         except Exception as error:
-            # Any error must become an answer: until then the clients wait, and their requests hold the broker's memory.
+            # Turn every error into an answer: until the answer, the clients wait, and their requests hold the broker's
+            # memory.
             _logger.exception("cannot look up topic %r", name)
             raise own_error(error) from error
         if known is None:
@@ -232,7 +230,7 @@ def rest_s(took_s: float) -> float:
 
 
 class Governor(Assignment):
-    """An assignment that one elected broker, the governing broker, decides. One thread calls ``tick`` and ``leave``."""
+    """An assignment decided by the elected (governing) broker. Only one thread calls ``tick`` and ``leave``."""
 
     generation: int | None = None
     """A number that grows with each change of the governing broker; None if this broker does not govern."""

@@ -8,8 +8,8 @@ either kind can govern.
     /governor                            the governing broker's address
     /governor/_c_<uuid>-lock-<number>    ephemeral: a candidate; the least number governs, as in Curator
 
-The candidate with the least number governs until its node disappears, because numbers only grow. Each write is a
-transaction that checks that the governor's own node exists. A delayed write of an earlier governor therefore fails.
+The candidate with the least number governs until its node disappears, because numbers only grow. The governing broker
+writes only by transactions that check that its own node exists. A delayed write of an earlier governor therefore fails.
 """
 
 from __future__ import annotations
@@ -240,8 +240,8 @@ class ZooKeeperGovernor(Governor):
         """Return the brokers of each topic, chosen by the strategy.
 
         MemQ's brokers cannot store topics without a node in ZooKeeper. This project's brokers cannot reach the storage
-        of some of MemQ's topics. Topics that both kinds of brokers can store are assigned first; most topics are of
-        this kind.
+        of some of MemQ's topics. So assign first the topics that both kinds of brokers can store, which are most
+        topics.
         """
         writing = {name: node for name, node in nodes.items() if node.writes}
         free = {name: float(node.seat.capacity_mb) for name, node in writing.items()}

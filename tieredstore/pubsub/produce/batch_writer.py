@@ -80,14 +80,14 @@ class BatchWriter:
     """Writes batches of one topic. Thread-safe; up to ``uploads`` threads may write in parallel."""
 
     def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue, *, host: str | None = None) -> None:
-        """``host`` becomes part of the keys; by default this machine's name."""
+        """``host`` becomes part of the objects' keys; the default is this machine's name."""
         self.topics = topics
         self.topic = topic
         self._queue = queue
         self._puts = BatchPuts(topics.store, topics.batches.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
-        # Begin at random numbers, so that keys of two writers never collide and the first partition is not preferred.
+        # Begin at random numbers, so that the object keys of two writers do not collide and no partition is preferred.
         self._next_id = secrets.randbits(64) - (1 << 63)
         self._turn = secrets.randbelow(queue.partitions)
 
@@ -106,15 +106,16 @@ class BatchWriter:
     ) -> tuple[int, int]:
         """Store the batch and append its notification; return its read partition and offset.
 
-        Without ``partition``, the read partitions take turns. The notification also lists ``empty`` requests. Raise
-        DeliveryFailedError on failure."""
+        Without ``partition``, batches go to the read partitions in turn. The notification also lists ``empty``
+        requests. Raise DeliveryFailedError on failure."""
         notification = self.store(messages, deadline, memory, empty)
         partition = self._next_partition() if partition is None else partition
         key = notification.key
         try:
             (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
         except TieredStoreError as error:
-            # Readers do not see the object (it is an orphan), or the append succeeded and only its answer was lost.
+            # Either readers do not see the object (it is an orphan), or the append to the queue succeeded and only its
+            # answer was lost.
             raise DeliveryFailedError(
                 f"{key} is stored, but its notification failed: {error}", maybe_stored=True
             ) from error
@@ -129,7 +130,8 @@ class BatchWriter:
     ) -> Notification:
         """Store the batch without appending a notification; raise DeliveryFailedError on failure.
 
-        If given, ``memory`` already holds all of the batch's Messages in place. Otherwise they are copied together.
+        ``memory``, if given, already holds all of the batch's Messages in place. Without it, this method copies the
+        Messages together.
         """
         stored = [message.stored for message in messages]
         pool = self.topics.memory
@@ -245,7 +247,8 @@ class BatchPuts:
         self._store = store
         self._monotonic = monotonic
         self._usual = UsualTime()
-        # More threads than concurrent tries: a try that hangs keeps its thread until the store's own deadline.
+        # Use more threads than concurrent attempts: an attempt that hangs keeps its thread until the store's own
+        # deadline.
         self._pool = ThreadPool((_TRIES_AT_ONCE + 1) * uploads, "tieredstore-pubsub-put")
 
     def close(self) -> None:
@@ -314,7 +317,8 @@ class BatchPuts:
             race.changed.notify_all()
 
 
-# Bytes; it limits the number of Messages, and so the size of the index, for which memory is reserved.
+# Minimum size of a Message in bytes, by which to limit the number of Messages in a batch, and so the memory reserved
+# for its index.
 _LEAST_MESSAGE: Final = 64
 
 
@@ -322,7 +326,7 @@ class BatchMemory:
     """Memory for one batch of ``size`` bytes and at most ``messages`` Messages. If the first Message needs more, the
     memory is larger.
 
-    Not thread-safe. Messages never change once they are added.
+    The memory is not thread-safe. Messages never change once they are added.
     """
 
     def __init__(self, pool: SlabPool, size: int, messages: int, *, least: int = 0, first: int | None = None) -> None:

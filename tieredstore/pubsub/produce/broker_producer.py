@@ -198,7 +198,7 @@ _NOT_FOUND_S: Final = 15.0
 
 @dataclass(slots=True)
 class _Pause:
-    """The time for which a failed broker is avoided."""
+    """The time for which the producer avoids a failed broker."""
 
     until_s: float = 0.0
     seconds: float = 0.0
@@ -275,7 +275,7 @@ class TopicBrokers:
         return link
 
     def settle(self, place: Place) -> None:
-        """End the pause of a broker that works."""
+        """End the pause of a broker, because the broker works again."""
         self._pauses.pop(place, None)
 
     def _pause(self, place: Place) -> None:
@@ -387,7 +387,7 @@ Place = tuple[str, int]
 
 
 class BrokerLink:
-    """A connection to a broker, made by ``open``. Once it is lost, all its calls raise BrokerUnavailableError."""
+    """A connection to a broker, made by ``open``. Once it is lost, every request raises BrokerUnavailableError."""
 
     def __init__(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.place = place
@@ -399,7 +399,7 @@ class BrokerLink:
 
     @classmethod
     async def open(cls, place: Place, tls: ssl.SSLContext | None, timeout_s: float) -> BrokerLink:
-        """Connect; raise BrokerUnavailableError if there is no answer in time."""
+        """Connect to a broker; raise BrokerUnavailableError if the broker does not answer in time."""
         host, port = place
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,4 +1,4 @@
-"""Futures of records. There is one per record, so a future must be cheap until it is used.
+"""Futures of records. Each record has a future, so a future must be cheap until it is used.
 
 Python's future begins with a lock, a condition and two lists. Creating these takes longer than copying the record. This
 future creates them at its first use: every way of waiting needs the condition first. A Message's outcome is stored once
@@ -45,7 +45,7 @@ class MessageOutcome:
         self._know(place, None)
 
     def fail(self, error: BaseException) -> None:
-        """Record a failure; the Message may be stored anyway."""
+        """Record the failure of all the Message's records; the Message may be stored nevertheless."""
         self._know(None, error)
 
     def _know(self, place: tuple[int, int, int] | None, error: BaseException | None) -> None:
@@ -91,7 +91,8 @@ class RecordFuture(Future[RecordPlace]):
         self.number = number
 
     def __getattr__(self, name: str) -> Any:
-        # Python calls this method only for a missing attribute: before the first use, these three are missing.
+        # Python calls this method only for a missing attribute. Before their first use, these three attributes are
+        # missing.
         if name not in ("_condition", "_waiters", "_done_callbacks"):
             raise AttributeError(name)
         self._outcome.watch(self)

@@ -83,7 +83,7 @@ class BatchEnd:
 
 
 class Packer(Protocol):
-    """Allocates the memory of Messages. Called with the outbox's lock held, so it must not call back."""
+    """Allocates the memory of Messages. The outbox calls it while holding its lock, so it must not call the outbox."""
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
         """Return a writer for the next Message, and the batch's memory if the Message is written in place."""
@@ -144,7 +144,7 @@ class Outbox:
     a new outbox.
 
     A Message is first open; then it is closed, and waits for the delivery; at the end it is settled (stored) or failed.
-    Until that end, its bytes count as held.
+    Until it is settled or failed, its bytes count as held.
     """
 
     def __init__(self, sending: Sending, packer: Packer, delivery: Delivery) -> None:
@@ -194,7 +194,7 @@ class Outbox:
                 raise DeliveryFailedError(f"{waiting} records are not stored after {longest_s:g} s", maybe_stored=True)
 
     def close(self, longest_s: float) -> None:
-        """Take no more records, deliver the rest, and stop the delivery."""
+        """Accept no more records, deliver the records already accepted, and stop the delivery."""
         with self._changed:
             self._is_closed, self._is_plain = True, False
         try:
@@ -329,7 +329,7 @@ class Outbox:
         """Wait for the next closed Message; after the last Message of a batch, return BatchEnd. Return None once the
         outbox is closed and empty.
 
-        A batch ends when it is full, or ``linger_s`` after ``first_s``."""
+        A batch ends when it is full, or ``linger_s`` seconds after the time ``first_s``."""
         with self._changed:
             while True:
                 if self._closed:

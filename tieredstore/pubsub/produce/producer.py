@@ -68,7 +68,7 @@ class BatchProducer(Closing):
         acks: Acks = "all",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``source`` names the store; ``brokers`` are ``host:port``, separated by commas, like ``pubsub.bootstrap``.
+        """``source`` names the store; ``brokers`` are ``host:port``, separated by commas, as in ``pubsub.bootstrap``.
 
         With ``brokers`` no store is opened: ``source`` may have only ``pubsub.*`` settings, or be None. Raise
         TopicNotFoundError if the store has no such topic. With brokers, the first delivery reports a missing topic.
@@ -103,7 +103,7 @@ class BatchProducer(Closing):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child, which has sent nothing."""
+        """Reset the producer in a forked child, because the child has sent nothing."""
         self.counts.begin_again()
         self._outbox = self._new_outbox(self._sending)
         if self._is_closed:

@@ -113,8 +113,8 @@ class SinkCommits:
         older checkpoint, and its epochs have records that were never written. After that error ``pubsub gc`` deletes
         the batches, because an earlier call of this run may have recorded them.
 
-        When this method returns, the epoch is notified exactly once. After an error its state is unknown; the next
-        commit of the same epoch continues the work.
+        When this method returns, the epoch is notified exactly once. After an error the epoch's state is unknown; the
+        next commit of the same epoch continues the work.
         """
         while True:
             stored = self._read()
@@ -155,7 +155,7 @@ class SinkCommits:
         )
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Delete the batches, except those in the record of this epoch: its next commit appends their notifications."""
+        """Delete the batches, except batches in this epoch's record: its next commit appends their notifications."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
             # A failed commit's write may still arrive, and would record the batches deleted here: change the record
@@ -274,8 +274,9 @@ _MAX_INT64: Final = (1 << 63) - 1
 class SinkBatches(Closing):
     """Stores the batches of a task, with ``name`` in their keys. Not thread-safe.
 
-    Memory holds the batches that are being uploaded, and one more. Each instance has its own keys and producer id, so
-    that two attempts of a task never collide. The driver appends the notifications of one attempt only.
+    At any time, memory holds the batches that are being uploaded, and one batch that is being filled. Each instance has
+    its own keys and producer id, so that two attempts of a task never collide. The driver appends the notifications of
+    one attempt only.
     """
 
     def __init__(self, topics: Topics, topic: Topic, name: str) -> None:

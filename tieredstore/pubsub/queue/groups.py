@@ -5,9 +5,9 @@
     <own folder>/groups/<group>/<topic>/members/<member>        {"beat": n}
     <own folder>/groups/<group>/<topic>/partitions/<partition>  {"owner", "generation", "position"}
 
-Objects change only by conditional replace. Each member watches the heartbeats of the others: if a heartbeat has not
-changed for 15 s of the watcher's clock, that member counts as dead. Taking over its partition raises the partition's
-generation, so that the old owner's next commit raises FencedError.
+A group's objects change only by conditional replace. Each member watches the heartbeats of the other members: if a
+heartbeat has not changed for 15 s of the watcher's clock, that member counts as dead. Taking over a dead member's
+partition raises the partition's generation, so that the old owner's next commit raises FencedError.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ class StoreGroup(GroupMember):
         try:
             etag = etag or self._folder.store.head(key).etag
         except ObjectNotFoundError:
-            # The other members removed this member after a long silence: join the group again.
+            # The other members have removed this member because its heartbeat was missing for long: join the group
+            # again.
             self._folder.store.put(key, body, if_absent=True)
         else:
             self._beat_etag = self._folder.store.replace(key, body, etag or "")

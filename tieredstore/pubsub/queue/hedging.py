@@ -18,8 +18,7 @@ from tieredstore.process.thread_pool import ThreadPool
 _LEAST_S: Final = 0.3
 _TIMES_USUAL: Final = 3
 _UNKNOWN_S: Final = 0.5
-"""Assumed usual time before the first result. It is longer than the minimum, because a large body on a slow link takes
-long."""
+"""Assumed usual time in seconds before the first result: above the minimum, as slow links take long."""
 
 _REMEMBERED: Final = 100
 _Result = TypeVar("_Result")
@@ -38,7 +37,7 @@ class UsualTime:
 
     @property
     def hedge_after_s(self) -> float:
-        """Three times the 95th percentile, at least 300 ms; 1.5 s before the first result."""
+        """Three times the 95th percentile of the durations, at least 0.3 s; before the first result, 1.5 s."""
         recent = sorted(self._seconds)
         usual = recent[len(recent) * 95 // 100] if recent else _UNKNOWN_S
         return max(self._least_s, _TIMES_USUAL * usual)
@@ -85,7 +84,7 @@ class Hedge:
         tries = [begin()]
         if not is_done(tries[0], self._usual.hedge_after_s):
             tries.append(begin())
-        # Wait for each attempt: the store's own deadline ends even an attempt that hangs.
+        # Wait for each attempt without a timeout: the store's own deadline ends even an attempt that hangs.
         for left in reversed(range(len(tries))):
             try:
                 return outcome(ended.get(), 0)

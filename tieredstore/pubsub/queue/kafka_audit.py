@@ -61,7 +61,7 @@ class Auditor(Closing):
         producer.poll(0)
 
     def close(self) -> None:
-        """Send the remaining records within some seconds; count the rest as failed."""
+        """Send the remaining audit records within some seconds; count unsent records as failed."""
         self._producer.close()
         self._forget_counts()
 

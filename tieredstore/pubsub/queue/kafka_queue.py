@@ -1,8 +1,8 @@
 """A notification queue in Kafka, compatible with MemQ: each record's value is a notification as JSON, and the Kafka
 topic's partitions are the read partitions.
 
-An idempotent producer writes the records. A notification has the offset of its record, so MemQ's consumers can read the
-queue.
+An idempotent producer writes the records. A notification's offset is the offset of its Kafka record, so MemQ's
+consumers can read the queue.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class KafkaQueue(NotificationQueue):
         return self._cluster.end_offsets([where])[where]
 
     def offset_at(self, partition: int, ms: int) -> int:
-        """Search the broker's time index, which has the writers' timestamps, or the broker's with LogAppendTime."""
+        """Search the broker's time index, which has the writers' timestamps (with LogAppendTime the broker's)."""
         self._check(partition)
         where = (self._name, partition)
         offset = self._cluster.offsets_for_times({where: ms})[where]
@@ -379,7 +379,7 @@ class PartitionLogs:
             consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
     def close(self) -> None:
-        """Close the client; a later read opens another."""
+        """Close the Kafka client; a later read opens a new client."""
         with self._lock:
             self._client.close()
 

@@ -63,7 +63,7 @@ class TopicAdmin(Closing):
         (future,) = ask(client).values()
 
         def listen() -> None:
-            # The client reports denied access by a callback, which only runs while it is polled.
+            # The client reports denied access by a callback, which runs only while ``poll`` is called.
             client.poll(0)
             if (final := client.trouble.final(doing)) is not None:
                 raise final

@@ -112,7 +112,7 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
 def open_topics(source: StoreLike | Topics) -> Generator[Topics]:
     """Open the topics of a store, including the topic of ``pubsub.topic.config``; close the store after the block.
 
-    If ``source`` is already a Topics, it stays open.
+    A ``source`` that is already a Topics stays open after the block.
     """
     if isinstance(source, Topics):
         yield source

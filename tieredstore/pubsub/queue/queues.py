@@ -83,7 +83,7 @@ class GroupMember(ABC):
     def version(self) -> int | None:
         """A number that changes whenever a claim is added, removed or changes its ``term``.
 
-        None if the queue does not count changes: consumers then call :meth:`claims` before each record.
+        The version is None if the queue does not count changes: consumers then call :meth:`claims` before each record.
         """
         return None
 
@@ -133,7 +133,7 @@ class NotificationQueue(Closing):
 
     @abstractmethod
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """Return some notifications from ``offset`` on, in order; none at the end. Does not wait.
+        """Return some notifications from ``offset`` on, in order, without waiting; none at the queue's end.
 
         Raise DataLossError if retention has freed ``offset``.
         """
@@ -225,8 +225,8 @@ _CLASSES: Final = {
 class QueueSite:
     """Everything needed to open a queue.
 
-    ``name`` is the queue's name in its system, as Kafka. ``partitions`` is the topic's number of partitions at the last
-    lookup, and ``partitions_now`` looks the number up again.
+    ``name`` is the queue's name in its system, such as Kafka. ``partitions`` is the topic's number of partitions at the
+    last lookup, and ``partitions_now`` looks the number up again.
     """
 
     folder: OwnFolder
@@ -247,7 +247,7 @@ class TopicPartitions:
         self._until_s = monotonic() + LOOK_AGAIN_S
 
     def __call__(self) -> int:
-        """Return the number. If it is older than 30 s, look it up again; if that fails, return the known number."""
+        """Return the number of partitions. If it is older than 30 s, look it up again, if possible."""
         if self._look is not None and self._monotonic() >= self._until_s:
             self._until_s = self._monotonic() + LOOK_AGAIN_S
             with contextlib.suppress(TieredStoreError):

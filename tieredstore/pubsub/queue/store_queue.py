@@ -198,7 +198,8 @@ class StoreQueue(NotificationQueue):
             try:
                 number = step()
             except TieredStoreError as error:
-                # Whether the write succeeded is unknown, so repeat the step: it puts the same entry at the same number.
+                # It is unknown if the write succeeded, so repeat the step, which puts the same entry at the same
+                # number.
                 if not error.retryable:
                     raise
                 if delay_s >= deadline.remaining_s():
@@ -220,8 +221,8 @@ class StoreQueue(NotificationQueue):
             attempt.number = number + 1
             return None
         self._saw_taken(partition, number)
-        # If retention has freed the number in the meantime, raise an error: it is unknown whether any reader has seen
-        # the entry.
+        # If retention has freed the entry's number in the meantime, raise an error: it is unknown if any reader has
+        # seen the entry.
         self.check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
         return number
 
@@ -302,7 +303,8 @@ class StoreQueue(NotificationQueue):
         while first < stop:
             middle = (first + stop) // 2
             entry = self._entry(partition, middle)
-            # Retention has just deleted a missing entry, so it is older than the others: continue after it.
+            # A missing entry was just deleted by retention, so it is older than all remaining entries: continue after
+            # it.
             if entry is None or entry.appended_ms < ms:
                 first = middle + 1
             else:
@@ -323,7 +325,8 @@ class StoreQueue(NotificationQueue):
                 self._store.put(key, body, if_absent=True)
             else:
                 self._store.replace(key, body, stored[1])
-        # Deletes all entries before the start, including those that a killed run left or a delayed writer put there.
+        # Delete all entries before the start, including entries that a killed run did not delete or that a delayed
+        # writer put there.
         self._store.delete(list(self._list_freed_keys(partition, max(number, start))))
 
     def _list_freed_keys(self, partition: int, start: int) -> Iterator[str]:
@@ -425,7 +428,7 @@ class _EntryCursor(QueueCursor):
     def read(self) -> list[QueuedNotification]:
         is_asking_start = self._misses % _ASK_START_EVERY == 0
         if not self._misses or not is_asking_start:
-            # If the place is after the entry's last notification, go on to the next entry.
+            # If the reader's place is after the entry's last notification, go on to the next entry.
             while (found := self._entries.read_entry(self._partition, self._number, self._place)) is not None:
                 self._number, self._place, self._misses = self._number + 1, 0, 0
                 if found:

@@ -76,8 +76,8 @@ class GarbageCollection:
         with BatchLog(self.topics, self.topic) as log:
             queue = log.queue
             self._warn(queue)
-            # List the objects before walking the queue: the notification of a listed, old object comes before the walk,
-            # or never.
+            # List the objects before reading the queue: an old object that is listed has its notification in the queue
+            # by then, or never gets one.
             objects = [info for info, _ in self.topics.objects(self.topic)]
             partitions = range(queue.partitions)
             pending = {_digest(key) for key in list_pending_keys(self.topics, self.topic)}
@@ -124,8 +124,8 @@ class GarbageCollection:
                     due.append((partition, retired))
                     continue
                 for offset, key in self._list_freed(retired, start, referenced):
-                    # A batch may have two notifications, and this record is of one freed recently: keep the object
-                    # until that delay is over too.
+                    # A batch may have two notifications, and retention freed this notification only recently: keep the
+                    # object until its delay is over too.
                     kept.add(_digest(key))
                     yield Step(Found(key, None, partition, offset), Outcome.WAITING)
         for partition, retired in due:
