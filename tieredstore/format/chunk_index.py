@@ -76,7 +76,7 @@ class LazyNumbers(Sequence[int]):
 class ChunkSizes(LazyNumbers):
     """A list of sizes kept in its binary form; each size becomes a number on access.
 
-    A manifest of a kilobyte can list ten million sizes. As Python numbers they would take hundreds of megabytes.
+    A manifest of a kilobyte can list ten million sizes. As Python numbers these sizes would take hundreds of megabytes.
     """
 
     noun = "size"
@@ -116,7 +116,8 @@ class ChunkSizes(LazyNumbers):
     def are_most_within(self, least: int, most: int) -> bool:
         """Return True if all sizes except the last lie within ``least..most``.
 
-        This is slow only if a size is near ``most``, or if the list was not written in the way of the plugin.
+        The check is slow only if a size is near ``most``, or if another writer than the plugin wrote the list in
+        another way.
         """
         if self.length < 2:
             return True
@@ -157,7 +158,7 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
         return _INT.pack(0)
     if len(sizes) == 1:
         return _ONE.pack(1, sizes[0])
-    # The last chunk is not included: it has the rest of the file, so its size could be far below the others, and all
+    # Leave out the last chunk, which has the rest of the file: its size could be far below the other sizes, and all
     # differences would need more bytes.
     most = sizes[:-1]
     base = min(most)
@@ -194,8 +195,8 @@ def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
     if the frame claims more.
     """
     try:
-        # Only the frame's header is read here. A frame that declares no content size could expand without end, so it is
-        # refused.
+        # Only the frame's header is read here. Refuse a frame that declares no content size, because it could expand
+        # without end.
         claimed = zstandard.frame_content_size(frame)
         if not 0 <= claimed <= MAX_BINARY_SIZE:
             raise _corrupt_list(f"does not declare a size up to {MAX_BINARY_SIZE} bytes")
@@ -216,7 +217,8 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     if base < 0 or not 1 <= width <= 4:
         raise _corrupt_list(f"claims {count} sizes from {base} in {width} bytes each")
     stop = _HEAD.size + (count - 1) * width
-    # `count` is not trusted: compare it with the length of the bytes before memory is allocated for it.
+    # Compare `count` with the length of the bytes before memory is allocated for so many sizes: a damaged count may be
+    # too large.
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
     # The sizes need a check only if a difference of this width can lead out of bounds.
@@ -283,8 +285,8 @@ class ChunkIndex(ABC):
     def positions(self) -> Sequence[int]:
         """``chunk_count + 1`` stored positions: chunk ``i`` is stored at ``[p[i], p[i + 1])``.
 
-        A ``variable`` index unpacks its list at each call, so callers should keep the result. The result computes each
-        position on access.
+        A ``variable`` index unpacks its list at each call, so callers should keep the returned sequence. It computes
+        each position on access.
         """
 
     @property
@@ -447,7 +449,7 @@ class _VariablePositions(LazyNumbers):
 
     def __init__(self, sizes: ChunkSizes) -> None:
         self._sizes = sizes
-        # 64 bits, because a sum may exceed 2^31 - 1. (The plugin's own arithmetic overflows there.)
+        # Use 64 bits, because a sum of sizes may exceed 2^31 - 1. (The plugin's own arithmetic overflows there.)
         self._starts = array("q", [0])
 
     def __len__(self) -> int:

@@ -120,7 +120,7 @@ class _Reader:
 
 
 def _read_tagged(reader: _Reader) -> dict[int, bytes]:
-    # Only a repeated tag is refused. Kafka also refuses tags that do not ascend, but their order has no meaning.
+    # Refuse only a repeated tag. Kafka also refuses tags that do not ascend, but the order of tags has no meaning.
     values: dict[int, bytes] = {}
     for _ in range(reader.uvarint()):  # a damaged count that is too large ends in an error when the bytes run out
         tag = reader.uvarint()

@@ -28,8 +28,8 @@ _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 # Maximum number of JSON values. A manifest has fifty values, and one for each leader epoch. The limit protects memory:
 # 5 million empty lists would take 400 MiB.
 _MAX_VALUES: Final = 100_000
-# Maximum size in bytes of a manifest with a character outside of ASCII. A single such character makes Python use more
-# bytes for every character of the text. Real long texts in a manifest are base64, which is ASCII.
+# Maximum size in bytes of a manifest with a character outside of ASCII. A single character outside of ASCII makes
+# Python use more bytes for every character of the text. Real long texts in a manifest are base64, which is ASCII.
 _MAX_WIDE: Final = 1 << 20
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
@@ -178,8 +178,8 @@ def _check_cost(raw: bytes) -> None:
     """Before parsing, refuse a text that would take many times its own size in memory."""
     if len(raw) <= _MAX_VALUES:
         return
-    # One of these characters comes before each value. The count includes such characters in texts and after the object;
-    # that does no harm, because no real manifest comes near the limit.
+    # One of these characters comes before each value. The count also includes these characters in texts and after the
+    # object. That does no harm, because no real manifest comes near the limit.
     values = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
     if values > _MAX_VALUES:
         raise ManifestCorruptError(

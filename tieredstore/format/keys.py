@@ -48,7 +48,7 @@ class ObjectKey:
 
     @property
     def main_path(self) -> str:
-        """The path between prefix and suffix, exactly as found (a JVM may write its locale's digits)."""
+        """The path between prefix and suffix, exactly as in the key (a JVM may write its locale's digits)."""
         return self._found_path or main_path(self.segment_id, self.start_offset)
 
 
@@ -117,7 +117,7 @@ def listing_prefix(
 def displayed_key(key: str, prefix: str, masked: bool) -> str:
     """Return ``key`` as logs and messages may show it; if ``masked``, ``<prefix>/`` replaces the prefix.
 
-    Of a key under another prefix (an older prefix, from custom metadata), only the last component is shown.
+    If the key has another prefix (an older prefix, from custom metadata), show only the key's last component.
     """
     if not masked:
         return key

@@ -1,7 +1,7 @@
 """The manifest: one JSON object that describes how to read a segment. Not compressed, encrypted or authenticated.
 
-It is written exactly as the plugin writes it: compact, with fields in this order. ``transaction`` is null without a
-transaction index; ``encryption`` and ``remoteLogSegmentMetadata`` are left out if absent::
+A manifest is written exactly as the plugin writes it: compact, with fields in this order. ``transaction`` is null
+without a transaction index; ``encryption`` and ``remoteLogSegmentMetadata`` are left out if absent::
 
     {"version":"1",
      "chunkIndex":{"type":"fixed","originalChunkSize":N,"originalFileSize":N,
@@ -226,8 +226,8 @@ class SegmentManifest:
             raise ManifestCorruptError(
                 "compression is true, but a compressed segment's chunkIndex has the type variable"
             )
-        # Both the sizes and the field ``encryption`` show if chunks are encrypted, so they must agree. If the field was
-        # lost, ciphertext must not be read as data.
+        # The chunk sizes and the field ``encryption`` both show if chunks are encrypted, so they must agree. If the
+        # field was lost, ciphertext must not be read as data.
         if index.overhead != self._overhead:
             raise ManifestCorruptError(
                 f"transformedChunkSize is {index.overhead} above originalChunkSize, which is wrong "
@@ -356,8 +356,8 @@ def read_metadata(
 ) -> RemoteLogSegmentMetadata | None:
     """Return the segment that the fields describe; None if any field is absent or invalid.
 
-    The size is not among the fields: it is the manifest's ``originalFileSize``. If the segment is ``known``, call
-    :func:`check_recorded` first; the result then shares the known segment's id.
+    The segment's size is not among the fields: it is the manifest's ``originalFileSize``. If the segment is ``known``,
+    call :func:`check_recorded` first; the result then shares the known segment's id.
     """
     try:
         return _read_described(_object(fields), segment_size_in_bytes, known)
@@ -369,7 +369,7 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
     """Raise SegmentCorruptError if a recorded topic, topic id, partition, segment id or start offset contradicts the
     key.
 
-    Each field is compared on its own, even if other fields are unusable.
+    Compare each field on its own, even if other fields are unusable.
     """
     where = known.segment_id.topic_id_partition
     recorded = _mapping(fields)
@@ -391,8 +391,8 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
             )
 
 
-# A class of its own, because catching ValueError would hide mistakes of this module. It is private: no caller needs the
-# reason.
+# This is a class of its own, because catching ValueError would hide mistakes of this module. It is private: no caller
+# needs the reason.
 class _UnusableError(Exception):
     """Raised for an absent or invalid field. The fields are only informational, so no message names the field."""
 
@@ -458,8 +458,7 @@ def _uuid(text: str) -> Uuid:
 
 
 def _integer(value: Json, *, at_least: int = 0, at_most: int = MAX_INT64) -> int:
-    # This is stricter than for other numbers, because neither the plugin nor tieredstore writes a text or a fraction
-    # here.
+    # Refuse texts and fractions here, unlike in other fields, because neither the plugin nor tieredstore writes them.
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         raise _UnusableError
     return value

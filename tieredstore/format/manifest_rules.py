@@ -1,4 +1,4 @@
-"""Values of a segment that are known before its manifest is read, and rules for manifests."""
+"""Values of a segment that are known before its manifest is read, and rules that manifests must obey."""
 
 from __future__ import annotations
 
