@@ -39,7 +39,8 @@ AvroSchema: TypeAlias = "Mapping[str, Any] | Sequence[Any] | str | ReferringSche
 SchemaLookup: TypeAlias = Callable[[int], AvroSchema]
 """Function that returns the schema with a given id, as a registry does.
 
-If it raises SchemaNotFoundError or LookupError, the message is invalid. Other errors of tieredstore end the read.
+If the function raises SchemaNotFoundError or LookupError, the message is invalid. Other errors of tieredstore end the
+read.
 """
 
 _FRAME: Final = 5
@@ -70,7 +71,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """A schema that fastavro has parsed, and True if its data need no check before they are decoded."""
+    """A schema that fastavro has parsed, and a flag: True if its data need no check before they are decoded."""
 
     schema: Any
     named: Named
@@ -82,7 +83,7 @@ class AvroData:
     """Avro data as Python objects, one by one, including types that Arrow columns do not have. Picklable.
 
     Data are read by ``schema``, or by the schema of ``lookup`` with the id in the message's frame. If both are given,
-    data are read by the latter and converted to ``schema``.
+    data are read by the schema from ``lookup`` and converted to ``schema``.
     """
 
     schema: AvroSchema | None
@@ -283,10 +284,10 @@ def arrow_type_of(schema: Any) -> pa.DataType:
     """Return the Arrow type of a schema. Records become structs, enums become text, and a union of null and one type
     becomes that type.
 
-    Raise ConfigError for a union of several types and for a recursive type, because Arrow has no such columns. Raise it
-    also for a schema of too many types; a type counts each time it is used.
+    Raise ConfigError for a union of several types and for a recursive type, because Arrow has no such columns. Raise
+    ConfigError also for a schema of too many types; a type counts each time it is used.
     """
-    # A parsed schema has the named types that it refers to in a field of its own.
+    # A schema parsed by fastavro has a separate field with the named types that it refers to.
     known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     try:
         kind: pa.DataType = _TypeOf(dict(known.get("__named_schemas", {}))).of(schema, 0)

@@ -154,7 +154,8 @@ class _Shapes:
     def __init__(self, named: Named) -> None:
         self._named = named
         self._known: dict[int, tuple[int, int] | None] = {}
-        """Results by ``id()`` of the type, because names may repeat. None: the type is still being measured."""
+        """Results by ``id()`` of the type, because names may repeat. None means that the type is still being
+        measured."""
 
     def of(self, schema: Any, above: int) -> tuple[int, int]:
         schema = _definition(schema, self._named)
@@ -196,7 +197,7 @@ class _Shapes:
 
 
 class _Walk:
-    """A check of data that goes through them in the decoder's order, without making objects."""
+    """A check of Avro data that visits values in the decoder's order, without making objects."""
 
     def __init__(self, named: Named, data: bytes, at: int) -> None:
         self._named, self._data, self._at = named, data, at

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 _NUMBERS: Final = ("int", "long", "float", "double")
-"""Avro promotes each of these types to the later ones."""
+"""Avro promotes each of these types to the types after it."""
 
 _TEXTS: Final = frozenset({"string", "bytes"})
 _NOT_OF_TYPES: Final = frozenset({"__named_schemas", "__fastavro_parsed__"})

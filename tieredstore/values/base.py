@@ -1,4 +1,4 @@
-"""The interface of types: a key or value of a message can be read as one of them."""
+"""The interface of the types as which a message's key or value can be read."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class InvalidValues:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def note(self, sentence: Callable[[], str]) -> None:
-        """Count one event; call ``sentence`` for the text of the first."""
+        """Count one event. Of the first event, keep the text that ``sentence`` returns."""
         with self._lock:
             self.count += 1
             if self.count == 1:

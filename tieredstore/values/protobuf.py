@@ -156,8 +156,8 @@ def _columns(descriptor_set: bytes, name: str) -> tuple[Any, _Convert]:
 
 
 class _Columns:
-    """Makes the Arrow types of messages, and counts them. Without a limit, a few messages that each use another one
-    twice would become a million types.
+    """Makes the Arrow types of messages, and counts them. Without a limit, twenty message types that each use the next
+    one twice would become a million types.
     """
 
     def __init__(self) -> None:

@@ -20,7 +20,8 @@ class UnmappedFields:
         self._fields: Mapping[str, Any] = {field.name: field.type for field in schema}
 
     def of(self, text: str) -> str | None:
-        """Return a JSON object of these fields, each as written in ``text``; None if there are none.
+        """Return a JSON object of the fields without a column, each as written in ``text``; None if all fields have
+        one.
 
         Raise ValueError if the text is not an object, or if it has a field twice, because a column holds one value.
         """
