@@ -293,12 +293,12 @@ class StoreQueue(NotificationQueue):
         return self._start_number(partition) * ENTRY_NOTIFICATIONS
 
     def end(self, partition: int) -> int:
-        """Return the end, by a search with a logarithmic number of HEADs."""
+        """Find the end of the partition, by a search with a logarithmic number of HEADs."""
         self._check(partition)
         return self._search_tail(partition, self._start_number(partition)) * ENTRY_NOTIFICATIONS
 
     def offset_at(self, partition: int, ms: int) -> int:
-        """Search the entries by bisection. The result is off by as much as writers' clocks differ."""
+        """Search the entries by bisection. The offset is inexact if the writers' clocks differ."""
         first, stop = self.start(partition) // ENTRY_NOTIFICATIONS, self.end(partition) // ENTRY_NOTIFICATIONS
         while first < stop:
             middle = (first + stop) // 2

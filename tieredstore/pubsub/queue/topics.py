@@ -63,7 +63,7 @@ class Topic:
     """A topic's definition.
 
     ``partitions`` is the number of partitions in the definition, ``path`` the prefix of its keys, ``is_hashed`` True if
-    keys begin with a hash, ``queue`` the kind of its queue, and ``queue_name`` the queue's name in its system, as
+    keys begin with a hash, ``queue`` the kind of its queue, and ``queue_name`` the queue's name in its system, such as
     Kafka."""
 
     name: Annotated[str, Field(alias="topic")]
@@ -378,7 +378,7 @@ class BatchLog(Closing):
         """Yield each Message's number and header, or the header's error. Raise MessageCorruptError if the index is
         damaged.
 
-        Read the whole object, or only the headers of large Messages.
+        ``headers`` reads the whole object, or only the headers if the Messages are large.
         """
         notification = batch.notification
         if batch.size <= _WHOLE_BELOW * notification.message_count:

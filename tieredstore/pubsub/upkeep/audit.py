@@ -2,8 +2,8 @@
 
 A producer numbers its requests from 0 without gaps, so a missing number between stored requests means a loss. If a
 producer's last requests are lost, no number is missing, and the loss goes unnoticed. MemQ's producers also number
-requests without records, which no broker stores. So a missing request of theirs is lost or was empty; a broker of this
-project records empty requests, which settles the question.
+requests without records, which no broker stores. So a missing request of a MemQ producer is lost or was empty. A broker
+of this project records empty requests, so that lost requests are known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tieredstore.pubsub.queue.queues import QueuedNotification
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 
 LATE_MS: Final = 60_000
-"""A request is late if it was stored this long after a later one of its producer."""
+"""A request is late if it was stored this many ms after a later request of its producer."""
 
 
 class AuditFault(enum.StrEnum):
@@ -59,7 +59,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """A Message that is stored, or should be; the header is None if its object is missing."""
+    """A Message that is stored, or that should be stored; the header is None if its object is missing."""
 
     request_id: int
     batch: QueuedBatch
@@ -68,7 +68,7 @@ class _Sighting:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """Sort key: time in the queue, then place."""
+        """Sort key: the Message's time in the queue, then its place."""
         return self.batch.appended_ms, self.batch.partition, self.batch.offset, self.number
 
     @property

@@ -74,7 +74,7 @@ class AuditLog(Closing):
         return finding
 
     def _place(self, partition: int) -> int:
-        """Return the next offset to read. It is initialized for each partition at its first use."""
+        """Return the partition's next offset to read, which is initialized at its first use."""
         place = self._next.get(partition)
         if place is None:
             since_ms = self._since_ms
@@ -148,7 +148,7 @@ def now_ms() -> int:
 
 
 SETTLE_MS: Final = 300_000
-"""Time within which a Message should be read, as in MemQ's analyzer."""
+"""Time in ms within which consumers should read a Message, as in MemQ's analyzer."""
 
 _REMEMBERED_MS: Final = 3_600_000
 """Time after ``settle_ms`` for which a paired or lost Message is remembered, so that late audit records are recognized.

@@ -1,8 +1,8 @@
 """``pubsub gc``: applies retention, deletes freed objects, and handles orphans, which no notification points to. Ages
 are by the store's clock.
 
-A dry run only reports. A killed run can be repeated. Only one run per topic may run at a time: of two runs that adopt
-and delete orphans, one may delete an object for which the other has just added a notification.
+A dry run only reports. After a killed run, start the command again. Only one run per topic may run at a time: of two
+runs that adopt and delete orphans, one may delete an object for which the other has just added a notification.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class GarbageCollection:
     # --- orphans ---
 
     def _find_forgotten_ms(self, queue: NotificationQueue) -> int | None:
-        """Return a time. An object older than it may have had a notification that the queue has dropped since."""
+        """Return a time: the queue may have dropped the notifications of objects older than this time."""
         if self.topic.queue == STORE:
             return None
         firsts: list[int] = []
@@ -233,7 +233,7 @@ def plan_gc(
 
 
 def _outcome_of(run: GarbageCollection, step: Step[Found]) -> outcomes.Outcome:
-    """Return an object's outcome. Only a deletion frees space, so only then ``stored_size`` is set."""
+    """Return an object's outcome. Set ``stored_size`` only for a deletion, because only a deletion frees space."""
     found, code = step.item, step.outcome
     status: outcomes.Status = ("planned" if run.dry_run else "done") if code.is_change else "kept"
     is_deleted = code is Outcome.DELETED
