@@ -117,8 +117,8 @@ class Manifests:
         error: ObjectNotFoundError | RangeNotSatisfiableError,
         corrupt: type[CorruptDataError],
     ) -> CorruptDataError | SegmentNotFoundError:
-        """Return the error for a missing or truncated object of a segment: SegmentCorruptError if the manifest still
-        exists, else SegmentNotFoundError.
+        """Return the error for a missing or truncated object of a segment: ``corrupt`` if the manifest still exists,
+        else SegmentNotFoundError.
         """
         # Drop the cached manifest, because the segment may have been deleted.
         self.forget(metadata)
