@@ -7,79 +7,37 @@ import os
 import signal
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from sqlalchemy.exc import OperationalError
 
-from tests.support.pipelines.pipeline_runs import TOPIC, listed_offsets, pipeline_of, run_once, texts, verify_output
+from tests.support.pipelines.iceberg_tables import SMALL, Folder, rewrite_by_another
+from tests.support.pipelines.pipeline_runs import (
+    TOPIC,
+    listed_offsets,
+    run_once,
+    verify_output,
+)
 from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.s3_server import REGION, S3Server
 from tests.support.stores.clouds import make_s3
 from tests.support.stores.operation_sweep import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError, FencedError, StoreError, StoreUnavailableError
 from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.run.iceberg import IcebergTable
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
+from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup
 from tieredstore.process.stopping import is_without_work
 from tieredstore.testing.segments import Record, build_batch
-
-NAME = "logs.events"
-SMALL = {"secor__max__file__size__bytes": "5000"}
-
-
-class Folder:
-    """Output in a folder, with a catalog next to it."""
-
-    def __init__(self, path: Path) -> None:
-        self.output = path / "output"
-        self.output.mkdir()
-        (path / "warehouse").mkdir()
-        self.store: ObjectStore = FilesystemObjectStore(self.output)
-        self.catalog = {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}/warehouse"}
-
-    def pipeline(self, **changes: str) -> Pipeline:
-        output = {"output.storage.backend.class": "filesystem", "output.storage.root": str(self.output)}
-        return self.with_table(output, self.catalog, changes)
-
-    def with_table(self, output: dict[str, str], catalog: dict[str, str], changes: dict[str, str]) -> Pipeline:
-        given = {f"table.iceberg.catalog.{name}": text for name, text in catalog.items()}
-        table = {"table": "iceberg", "table.iceberg.name": NAME, **given}
-        return pipeline_of(**(texts(output | table) | changes))
-
-    @contextlib.contextmanager
-    def table(self) -> Generator[Any]:
-        with closing(load_catalog("default", **self.catalog)) as catalog:
-            yield catalog.load_table(NAME)
-
-    def drop_table(self) -> None:
-        with closing(load_catalog("default", **self.catalog)) as catalog:
-            catalog.drop_table(NAME)
-
-    def offsets(self) -> list[int]:
-        with self.table() as table:
-            return sorted(table.scan().to_arrow().column("offset").to_pylist())
-
-    def commits(self) -> list[int]:
-        """Return the commit numbers in snapshots."""
-        with self.table() as table:
-            return [int(one.summary.additional_properties["tieredstore.commit"]) for one in table.snapshots()]
-
-    def is_whole(self) -> None:
-        """Assert that the table's rows are those of the listed files, each once."""
-        assert self.offsets() == listed_offsets(self.store)
-        assert max(Counter(self.offsets()).values()) == 1
 
 
 @pytest.fixture
@@ -291,12 +249,6 @@ def test_a_snapshot_of_a_replacement_is_there_once(
     backfill(folder, topic)
     folder.is_whole()
     assert len(folder.commits()) == 2
-
-
-def rewrite_by_another(folder: Folder) -> None:
-    """Replace the files by one file with the same rows, as a compaction does."""
-    with folder.table() as table:
-        table.overwrite(table.scan().to_arrow())
 
 
 def test_rows_that_others_have_rewritten_are_refused_before_anything_goes(topic: StoredTopic, folder: Folder) -> None:
@@ -531,6 +483,8 @@ def test_on_s3_files_and_table_say_the_same_whatever_is_killed(
             assert {task.file.file_path.partition("out/")[0] for task in table.scan().plan_files()} == {
                 f"s3://{bucket.name}/"
             }
+        with closing(PipelineBackup(bucket.pipeline(), bucket.store, [TOPIC]).records((TOPIC, 0), 0, 350)) as batches:
+            assert [at for one in batches for at in one.column("offset").to_pylist()] == list(range(350))
         backfill(bucket, topic)
         bucket.is_whole()
         assert bucket.offsets() == list(range(350))

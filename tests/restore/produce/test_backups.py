@@ -1,5 +1,5 @@
-"""``restore produce --backup``: topics from files of pipelines, of Secor and from batches, each record once, and
-their comparison by ``restore verify --backup``.
+"""``restore produce --backup``: topics from files of pipelines and of Secor, Iceberg tables and batches, each record
+once, and their comparison by ``restore verify --backup``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 import tieredstore as ts
 from tests.restore.produce.restores import TIME_MS, Kept, Restore, SourceBucket, committed, mapped, mixed_topics
@@ -101,8 +102,24 @@ def restore_by_command(backup: Path, store: Path, server: KafkaServer, *words: s
     return tieredstore("restore", "produce", *words, "--backup", backup, "--store", store, *servers)
 
 
+def catalog_of(folder: Path) -> dict[str, str]:
+    return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+
+
+def compact_table(folder: Path) -> None:
+    """Move the rows of the Iceberg table to one file, and delete the pipeline's files."""
+    with closing(load_catalog("default", **catalog_of(folder))) as catalog:
+        table = catalog.load_table("logs.kept")
+        table.overwrite(table.scan().to_arrow())
+        (_,) = table.scan().plan_files()
+    old = [*(folder / "files").rglob("*.parquet")]
+    assert old
+    for path in old:
+        path.unlink()
+
+
 def kept_topics(kafka: KafkaServer, folder: Path, name: str, partitions: int = 2) -> Restore:
-    """Return a restore from files of a pipeline in this format, or from batches."""
+    """Return a restore from files of a pipeline in this format, from its Iceberg table, or from batches."""
     if name.startswith("batches"):
         in_kafka = {"queue": "kafka", "kafka.bootstrap.servers": kafka.bootstrap_servers}
         queue = in_kafka if name.endswith("queue in kafka") else {}
@@ -111,17 +128,23 @@ def kept_topics(kafka: KafkaServer, folder: Path, name: str, partitions: int = 2
         restore.backup = folder / "store.properties"
         return restore
     restore = Restore.into(kafka, mixed_topics(folder, "orders", "payments", partitions=partitions))
-    settings = {"file__reader__writer__factory": name, "compression__codec": "gzip", "max__file__size__bytes": "2000"}
+    form = "parquet" if name == "iceberg" else name
+    settings = {"file__reader__writer__factory": form, "compression__codec": "gzip", "max__file__size__bytes": "2000"}
+    table = {f"table__iceberg__catalog__{key}": text for key, text in catalog_of(folder).items()}
+    more = {"table": "iceberg", "table__iceberg__name": "logs.kept", **table} if name == "iceberg" else {}
     bucket = restore.source.bucket.root
-    restore.backup = pipeline_file(folder, bucket, **{f"secor__{each}": text for each, text in settings.items()})
+    given = {f"secor__{each}": text for each, text in settings.items()} | more
+    restore.backup = pipeline_file(folder, bucket, **given)
     tieredstore("pipeline", "run", restore.backup, "--once").clean()
     return restore
 
 
-@pytest.mark.parametrize("name", ["parquet", "sequencefile", "avro", "batches, queue in kafka"])
+@pytest.mark.parametrize("name", ["parquet", "sequencefile", "avro", "iceberg", "batches, queue in kafka"])
 def test_topics_of_a_backup_come_back_whole(kafka: KafkaServer, tmp_path: Path, name: str) -> None:
     restore = kept_topics(kafka, tmp_path, name)
     assert restore.die("commit", 3)
+    if name == "iceberg":
+        compact_table(tmp_path)
     assert not restore.die("")
     restore.check()
     run = ProduceOptions(topics=restore.topics).run

@@ -1,5 +1,5 @@
-"""An Iceberg table that lists a pipeline's published files. Table properties record how far the commit log is
-included, so that no file is added twice.
+"""An Iceberg table that lists a pipeline's published files, and the rows of such a table. Table properties record how
+far the commit log is included, so that no file is added twice.
 """
 
 from __future__ import annotations
@@ -7,27 +7,32 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tieredstore.errors import (
     AccessDeniedError,
     ConfigError,
+    ResourceNotFoundError,
     StoreError,
     StoreUnavailableError,
     TieredStoreError,
     excerpt,
 )
 from tieredstore.installation import Extra
+from tieredstore.pipelines.files.reading import as_records
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
-from tieredstore.pipelines.log.entries import WrittenWindow, effects
+from tieredstore.pipelines.log.entries import Window, WrittenWindow, effects
 from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import FileScanTask, Table, Transaction
 
     from tieredstore.config import Settings
     from tieredstore.pipelines.config.settings import Pipeline
@@ -49,6 +54,15 @@ _AWAY: Final = frozenset(
 )  # fmt: skip
 """Class names of transient errors or of their base classes. They are names, because the packages that have the classes
 may not be installed."""
+
+_COLUMNS: Final[Mapping[str, str | tuple[str, ...]]] = {
+    "topic": "string", "partition": ("int", "long"), "offset": "long", "key": "binary", "value": "binary",
+    "timestamp": "timestamp", "headers": "list<struct<",
+}  # fmt: skip
+"""Columns with the records unchanged, and how the names of their types begin."""
+
+_WINDOW_BYTES: Final = 16 << 20
+"""Approximate size of the files, compressed, whose rows are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +158,30 @@ class IcebergTable:
         self._do(swap)
         self.enter(old)
 
+    def rows(self, log: CommitLog, topic: str) -> TableRows:
+        """Return the rows of a topic in the current snapshot. Raise an error if there is no table, or if the table
+        lacks committed files or unchanged records.
+        """
+        files = "leave out table=iceberg to restore from the pipeline's files"
+        with self._translate_errors(is_read=True), self._open() as catalog:
+            table = self._find(catalog)
+            if table is None:
+                raise ResourceNotFoundError(f"the catalog {self._catalog} has no table {self._name}: {files}")
+            number = self._number(table, log)
+            if _pending(log, number, _last(log)):
+                raise ConfigError(
+                    f"the table {self._name} is behind the commit log, at entry {number} of {_last(log)}: run the "
+                    f"pipeline once, or {files}"
+                )
+            types = {column.name: str(column.field_type) for column in table.schema().fields}
+            wrong = [name for name, kinds in _COLUMNS.items() if not types.get(name, "").startswith(kinds)]
+            if wrong:
+                raise ConfigError(
+                    f"the table {self._name} does not have the records unchanged ({', '.join(wrong)}: missing or of "
+                    f"another type): {files}"
+                )
+            return TableRows(table, topic, partial(self._translate_errors, is_read=True))
+
     def take_out(self, log: CommitLog) -> None:
         """Remove all files of a dropped generation of the output."""
 
@@ -227,11 +265,16 @@ class IcebergTable:
             name = self._property(log, kind)
             raise ConfigError(f"the property {name} of the table {self._name} is not a number: fix it") from None
 
-    def _load(self, catalog: Catalog) -> Table | None:
+    def _find(self, catalog: Catalog) -> Table | None:
         errors: Any = importlib.import_module("pyiceberg.exceptions")
         try:
-            table = catalog.load_table(self._name)
+            return catalog.load_table(self._name)
         except (errors.NoSuchTableError, errors.NoSuchNamespaceError):
+            return None
+
+    def _load(self, catalog: Catalog) -> Table | None:
+        table = self._find(catalog)
+        if table is None:
             return None
         if not table.spec().is_unpartitioned():
             raise ConfigError(
@@ -280,15 +323,15 @@ class IcebergTable:
             yield catalog
 
     @contextlib.contextmanager
-    def _translate_errors(self) -> Generator[None]:
+    def _translate_errors(self, *, is_read: bool = False) -> Generator[None]:
         try:
             yield
         except TieredStoreError:
             raise
         except Exception as error:  # noqa: BLE001  catalogs raise errors of many libraries, and these decide
-            raise self._error(error) from None
+            raise self._error(error, is_read=is_read) from None
 
-    def _error(self, error: Exception) -> TieredStoreError:
+    def _error(self, error: Exception, *, is_read: bool) -> TieredStoreError:
         text = str(error)
         for value in self._properties.values():
             if len(value) >= _SHORTEST_SECRET:
@@ -297,12 +340,24 @@ class IcebergTable:
         says = f"{type(error).__name__}: {excerpt(redacted(text), 400)}"
         if kinds & _DENIED:
             return AccessDeniedError(f"the catalog of the table {self._name} denies access: {says}")
+        if is_read and "equality deletes" in text:
+            return ConfigError(
+                f"the table {self._name} has equality deletes, which pyiceberg cannot apply: compact the table with an "
+                "engine that can, such as Spark or Flink"
+            )
+        if is_read and isinstance(error, FileNotFoundError):
+            return StoreError(
+                f"a file of the table {self._name} has disappeared: {says}; start again, in case the table was "
+                "compacted meanwhile"
+            )
         if isinstance(error, FileNotFoundError):
             return StoreError(f"a committed file has disappeared and cannot be added to the table {self._name}: {says}")
         if "CommitFailedException" in kinds:
             return _ConflictError(f"other writers kept changing the table {self._name}: {says}")
         if kinds & _AWAY and not kinds & _PERMANENT:
             return StoreUnavailableError(f"the catalog or a store of the table {self._name} is unavailable: {says}")
+        if is_read:
+            return StoreError(f"the table {self._name} cannot be read: {says}")
         return StoreError(
             f"the table {self._name} rejects the pipeline's files: {says}; fix the table or "
             "table.iceberg.*, or leave out table=iceberg"
@@ -311,6 +366,80 @@ class IcebergTable:
 
 class _ConflictError(StoreUnavailableError):
     """Another writer committed to the table first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A file of a snapshot: its first and last offset (-1: unknown), and its approximate size per partition."""
+
+    first: int
+    last: int
+    size: float
+    scan: FileScanTask
+
+
+class TableRows:
+    """The rows of a topic in the snapshot that was current when this object was made. Deleted rows are left out."""
+
+    def __init__(
+        self, table: Table, topic: str, translate_errors: Callable[[], contextlib.AbstractContextManager[None]]
+    ) -> None:
+        self._table, self._translate_errors = table, translate_errors
+        self._expressions: Any = importlib.import_module("pyiceberg.expressions")
+        self._is_topic: Any = self._expressions.EqualTo("topic", topic)
+        self._files = list(table.scan(self._is_topic).plan_files())
+
+    @property
+    def identity(self) -> str:
+        """The table's id, which stays the same when rows move to other files."""
+        return str(self._table.metadata.table_uuid)
+
+    def records(self, window: Window) -> Iterator[list[pa.RecordBatch]]:
+        """Yield the records of an offset window by ascending ranges of offsets. Within a range they are unordered."""
+        names = ("offset", "timestamp", "key", "value", "headers")
+        yield from self._read(window, names, _as_records)
+
+    def count(self, window: Window) -> int:
+        """Return the number of different offsets in an offset window."""
+
+        def offsets_of(batch: Any) -> Any:
+            return batch.column("offset")
+
+        ranges = self._read(window, ("offset",), offsets_of)
+        return sum(pc.count_distinct(pa.chunked_array(offsets)).as_py() for offsets in ranges)
+
+    def _read(self, window: Window, names: tuple[str, ...], change: Callable[[Any], Any]) -> Iterator[list[Any]]:
+        arrow: Any = importlib.import_module("pyiceberg.io.pyarrow")
+        by, table = self._expressions, self._table
+        for start, stop, tasks in _cut(self._tasks(window.partition), window.start, window.stop):
+            rows = by.And(
+                self._is_topic,
+                by.EqualTo("partition", window.partition),
+                by.GreaterThanOrEqual("offset", start),
+                by.LessThan("offset", stop),
+            )
+            schema = table.scan(selected_fields=names).projection()
+            scan = arrow.ArrowScan(table.metadata, table.io, schema, rows)
+            with self._translate_errors():
+                batches = [change(batch) for batch in scan.to_record_batches([task.scan for task in tasks])]
+            if batches:
+                yield batches
+
+    def _tasks(self, partition: int) -> list[_Task]:
+        tasks: list[_Task] = []
+        for scan in self._files:
+            lowest, highest = self._bounds(scan, "partition")
+            if min(lowest, highest) < 0 or lowest <= partition <= highest:
+                count = highest - lowest + 1
+                tasks.append(_Task(*self._bounds(scan, "offset"), scan.file.file_size_in_bytes / count, scan))
+        return tasks
+
+    def _bounds(self, scan: FileScanTask, name: str) -> tuple[int, int]:
+        """Return the lowest and the highest value of a column in a file, -1 if the file has no statistics."""
+        at = self._table.schema().find_field(name).field_id
+        bounds = ((bounds or {}).get(at) for bounds in (scan.file.lower_bounds, scan.file.upper_bounds))
+        low, high = (-1 if value is None else int.from_bytes(value, "little", signed=True) for value in bounds)
+        return low, high
 
 
 def table_of(pipeline: Pipeline) -> IcebergTable | None:
@@ -415,3 +544,27 @@ def _arrow_schema(io: Any, path: str) -> Any:
     parquet: Any = importlib.import_module("pyarrow.parquet")
     with io.new_input(path).open() as stream:
         return parquet.read_schema(stream)
+
+
+def _as_records(batch: pa.RecordBatch) -> Any:
+    """Return rows as records. pyiceberg makes empty lists of the null headers: undo that."""
+    records: Any = as_records(batch)
+    headers = records.column("headers")
+    headers = pc.if_else(pc.equal(pc.list_value_length(headers), 0), None, headers)
+    return records.set_column(records.schema.get_field_index("headers"), records.schema.field("headers"), headers)
+
+
+def _cut(tasks: Sequence[_Task], start: int, stop: int) -> Iterator[tuple[int, int, list[_Task]]]:
+    """Yield ranges of offsets with files of about ``_WINDOW_BYTES``, and these files."""
+    size, inside = 0.0, list[_Task]()
+    for task in tasks:
+        first, end = (task.first, task.last + 1) if min(task.first, task.last) >= 0 else (start, stop)
+        if (common := min(stop, end) - max(start, first)) > 0:
+            inside.append(task)
+            size += task.size * common / (end - first)
+    if size > _WINDOW_BYTES and stop - start > 1:
+        middle = (start + stop) // 2
+        yield from _cut(inside, start, middle)
+        yield from _cut(inside, middle, stop)
+    elif inside:
+        yield start, stop, inside

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.run.iceberg import IcebergTable
     from tieredstore.remote.source import SegmentSource
 
 
@@ -167,6 +168,8 @@ class _Piece:
     """The generation (a version of the output) that has replaced these files, or -1."""
     needs: tuple[str, ...] = ()
     """Keys of the files and their sidecars (metadata files), if a commit log names them."""
+    records: int = 0
+    """Number of records in the files, if a commit log names them."""
 
 
 class KeptFiles(RecordSource):
@@ -266,10 +269,13 @@ class KeptFiles(RecordSource):
         holes: list[tuple[int, int]] = []
         reached = window.start
         for piece in self._pieces.get(window.partition, []):
-            if piece.stop > reached and piece.start < window.stop and self._there.issuperset(piece.needs):
+            if piece.stop > reached and piece.start < window.stop and self._is_there(piece):
                 holes += [(reached, piece.start)] if reached < piece.start else []
                 reached = piece.stop
         return [*holes, (reached, window.stop)] if reached < window.stop else holes
+
+    def _is_there(self, piece: _Piece, /) -> bool:
+        return self._there.issuperset(piece.needs)
 
     @functools.cached_property
     def _there(self) -> set[str]:
@@ -345,6 +351,7 @@ class KeptFiles(RecordSource):
                     all(file.last_offset < after.first_offset for file, after in itertools.pairwise(files)),
                     one.given_to,
                     tuple(file.key for file in one.window.files),
+                    sum(file.records for file in files),
                 )
                 pieces.setdefault(number, []).append(piece)
         return pieces
@@ -413,6 +420,34 @@ class KeptFiles(RecordSource):
         for name in ("timestamp", "timestampType"):
             columns[name] = pc.fill_null(columns[name], _UNKNOWN)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+class KeptRows(KeptFiles):
+    """Reads the rows of these files in an Iceberg table, wherever another writer has moved them."""
+
+    def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, table: IcebergTable) -> None:
+        super().__init__(pipeline, store, topic, 1)
+        self._topic = topic
+        self.rows: Final = table.rows(self._log, topic)
+
+    @functools.cached_property
+    def missing(self) -> int:
+        """The number of committed records that are not in the table."""
+        committed = sum(piece.records for pieces in self._pieces.values() for piece in pieces)
+        windows = self.extents(Selected(self._topic))
+        return max(0, committed - sum(map(self.rows.count, windows)))
+
+    def records(self, window: Window) -> Generator[pa.RecordBatch]:
+        """Yield the records in order of offsets, each once."""
+        for batches in self.rows.records(window):
+            table = pa.Table.from_batches([self._as_read(batch, "the table") for batch in batches]).sort_by("offset")
+            for batch in self._once(table.to_batches(max_chunksize=4096)):
+                if batch.num_rows:
+                    yield batch
+
+    def _is_there(self, _: _Piece, /) -> bool:
+        """Return True: rows that are not in the table may have been deleted on purpose."""
+        return True
 
 
 def _is_same(one: tuple[Any, int], other: tuple[Any, int]) -> bool:

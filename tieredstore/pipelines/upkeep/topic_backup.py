@@ -1,4 +1,4 @@
-"""Topics in the output files of a pipeline or of Secor, from which ``restore produce --backup`` restores them.
+"""Topics in a pipeline's output files or Iceberg table, or in Secor's files, for ``restore produce --backup``.
 
 Separate from ``record_sources``, because only a restore checks whether the files contain the records unchanged.
 """
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.run.iceberg import table_of
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
+from tieredstore.pipelines.upkeep.record_sources import KeptFiles, KeptRows, Selected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +40,11 @@ class PipelineBackup:
                 "bucket, or from a pipeline without columns and frame"
             )
         self._own = own
-        self._files = {topic: KeptFiles(pipeline, store, topic, _WINDOW_BYTES) for topic in topics}
+        table = table_of(pipeline)
+        self._rows = {} if table is None else {topic: KeptRows(pipeline, store, topic, table) for topic in topics}
+        self._files: Mapping[str, KeptFiles] = self._rows or {
+            topic: KeptFiles(pipeline, store, topic, _WINDOW_BYTES) for topic in topics
+        }
         self._windows = {
             (topic, one.partition): one
             for topic, files in self._files.items()
@@ -48,20 +53,25 @@ class PipelineBackup:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """The pipeline, its generation (a version of the output), and the topic's id if a commit log has it."""
+        """The pipeline, its generation (a version of the output), the Iceberg table if it has one, and the topic's id
+        if a commit log has it.
+        """
         ids = {topic: one.topic_id for (topic, _), one in self._windows.items()}
         name = f"pipeline {self._own.name}, generation {self._own.generation}"
-        return {topic: f"{name}, {topic_id or 'no topic id'}" for topic, topic_id in ids.items()}
+        tables = {topic: f"table {one.rows.identity}, " for topic, one in self._rows.items()}
+        return {topic: f"{name}, {tables.get(topic, '')}{topic_id or 'no topic id'}" for topic, topic_id in ids.items()}
 
     @property
     def lacks(self) -> Sequence[str]:
-        """Parts of records that the files lack because Secor does not store them, or that a transformer may have
-        changed."""
+        """Records that are not in the Iceberg table, and parts of records that Secor does not store or that a
+        transformer may have changed."""
         return list(self._lacks())
 
     def _lacks(self) -> Iterator[str]:
         if self._own.transformer:
             yield f"records are as {self._own.transformer} left them: those that it dropped are missing"
+        if missing := sum(rows.missing for rows in self._rows.values()):
+            yield f"{missing} committed records are not in the table: they were deleted there, quarantined, or are lost"
         if all(files.is_committed for files in self._files.values()):
             return
         yield "without a commit log nobody notices missing files, or records of two topics that had one name"

@@ -1,0 +1,148 @@
+"""A restore reads the rows of a pipeline's Iceberg table as they are now, whoever has moved or deleted them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+
+from tests.support.pipelines.iceberg_tables import SMALL, Folder, rewrite_by_another
+from tests.support.pipelines.pipeline_runs import TOPIC, listed, run_once
+from tests.support.records.stored_records import StoredTopic
+from tieredstore.errors import ConfigError, ResourceNotFoundError, StoreError
+from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def rows_of(folder: Folder, **changes: str) -> tuple[list[int], list[str]]:
+    """Return the offsets that a restore reads from the table, and what it says first. There must be no hole."""
+    backup = PipelineBackup(folder.pipeline(**changes), folder.store, [TOPIC])
+    ((where, (start, stop)),) = backup.extents().items()
+    assert not backup.holes(where, start, stop)
+    batches: list[Any] = list(backup.records(where, start, stop))
+    parts = [(start, 123), (123, 123), (123, stop)]
+    again: list[Any] = [batch for part in parts for batch in backup.records(where, *part)]
+    offsets, halves = ([at for one in those for at in one.column("offset").to_pylist()] for those in (batches, again))
+    assert offsets == halves
+    assert all(value.startswith(b"%d" % at) for at, value in zip(offsets, values_of(batches), strict=True))
+    return offsets, list(backup.lacks)
+
+
+def values_of(batches: list[Any]) -> list[bytes]:
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def remove_old_files(folder: Folder) -> None:
+    folder.store.delete(listed(folder.store))
+
+
+def delete_rows(folder: Folder) -> None:
+    with folder.table() as table:
+        table.delete("offset >= 100 and offset < 110")
+
+
+def add_deletes(folder: Folder, kind: str, equality_ids: list[int] | None = None) -> None:
+    """Add a file that deletes the first ten rows of the file with offset 100, as other engines do."""
+    with folder.table() as table:
+        (task,) = table.scan("offset == 100").plan_files()
+        path = folder.output.parent / "warehouse" / f"{kind}.parquet"
+        fields = [("file_path", pa.string(), 2147483546), ("pos", pa.int64(), 2147483545)]
+        schema = pa.schema([
+            pa.field(name, kind, nullable=False, metadata={"PARQUET:field_id": str(number)})
+            for name, kind, number in fields
+        ])  # fmt: skip
+        pq.write_table(pa.table([[task.file.file_path] * 10, list(range(10))], schema=schema), path)
+        file = DataFile.from_args(
+            content=DataFileContent[kind], file_path=f"file://{path}", file_format=FileFormat.PARQUET,
+            partition=Record(), record_count=10, file_size_in_bytes=path.stat().st_size, equality_ids=equality_ids,
+        )  # fmt: skip
+        file.spec_id = 0
+        with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+            snapshot.append_data_file(file)
+
+
+LEFT = [*range(100), *range(110, 300)]
+DELETED = "10 committed records are not in the table: they were deleted there, quarantined, or are lost"
+
+
+@pytest.mark.parametrize("window_bytes", [1 << 20, 2000])
+def test_a_restore_reads_the_rows_that_the_table_has_now(
+    topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch, window_bytes: int
+) -> None:
+    monkeypatch.setattr("tieredstore.pipelines.run.iceberg._WINDOW_BYTES", window_bytes)
+    run_once(topic, folder.store, folder.pipeline(**SMALL))
+    assert rows_of(folder) == (list(range(300)), [])
+    rewrite_by_another(folder)
+    assert rows_of(folder) == (list(range(300)), [])
+    delete_rows(folder)
+    assert rows_of(folder) == (LEFT, [DELETED])
+    remove_old_files(folder)
+    assert rows_of(folder) == (LEFT, [DELETED])
+    # Without the table, all files are missing.
+    backup = PipelineBackup(folder.pipeline(table="none"), folder.store, [TOPIC])
+    assert backup.holes((TOPIC, 0), 0, 300) == [(0, 300)]
+
+
+def test_a_restore_leaves_out_rows_that_a_delete_file_names(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline(**SMALL))
+    add_deletes(folder, "POSITION_DELETES")
+    offsets, lacks = rows_of(folder)
+    assert (offsets, lacks) == ([*range(86), *range(96, 300)], [DELETED])
+
+
+def test_a_row_that_is_twice_in_the_table_is_restored_once(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline())
+    run_once(topic, folder.store, folder.pipeline(pipeline__name="other", output__key__prefix="beside/"))
+    assert len(folder.offsets()) == 600
+    assert rows_of(folder) == (list(range(300)), [])
+
+
+def drop_column(folder: Folder) -> None:
+    with folder.table() as table, table.update_schema() as update:
+        update.delete_column("headers")
+        update.rename_column("key", "id")
+
+
+def expire_files(folder: Folder) -> None:
+    with folder.table() as table:
+        remove_old_files(folder)
+        assert list(table.scan().plan_files())
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        (lambda folder: add_deletes(folder, "EQUALITY_DELETES", [5]), ConfigError, "equality deletes, which pyiceberg"),
+        (drop_column, ConfigError, r"unchanged \(key, headers: missing or of another type\): leave out table=iceberg"),
+        (Folder.drop_table, ResourceNotFoundError, r"default has no table logs\.events: leave out table=iceberg"),
+        (expire_files, StoreError, r"a file of the table logs\.events has disappeared"),
+    ],
+    ids=["equality deletes", "columns", "no table", "no files"],
+)
+def test_a_table_that_a_restore_cannot_read_is_refused(
+    topic: StoredTopic, folder: Folder, change: Callable[[Folder], None], kind: type[Exception], words: str
+) -> None:
+    run_once(topic, folder.store, folder.pipeline())
+    change(folder)
+    with pytest.raises(kind, match=words):
+        rows_of(folder)
+
+
+def test_a_table_behind_the_commit_log_is_refused(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline())
+    topic.copy_plain(300, 50, size=100)
+    run_once(topic, folder.store, folder.pipeline(table="none"))
+    with pytest.raises(ConfigError, match=r"behind the commit log, at entry 1 of 5: run the pipeline once, or leave"):
+        rows_of(folder)
+    run_once(topic, folder.store, folder.pipeline())
+    assert rows_of(folder) == (list(range(350)), [])
