@@ -224,7 +224,7 @@ class Segment:
 
 
 def is_stub(place: FoundSegment) -> bool:
-    """Return True for an empty deleted file. A partition's move to another disk begins with it; it is not in the log."""
+    """Return True for an empty deleted file. A partition's move to another disk begins with it."""
     if not place.is_deleted:
         return False
     log = place.path("log")
