@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
 import pytest
+from confluent_kafka import KafkaError
 
 from tests.support.fresh_python import run_fresh
+from tieredstore.live.clients import LiveProducer
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 def test_an_interrupt_is_one_whenever_it_comes() -> None:
     """The signal is sent to a separate process. That process has no broker, so its consumer waits."""
     printed = run_fresh("""
@@ -34,3 +38,22 @@ consumer.close()
 print(*sorted(set(ends)))
 """)
     assert printed == "KeyboardInterrupt\n"
+
+
+@pytest.mark.parametrize("call", ["poll", "flush"])
+def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> None:
+    assert not issubclass(KafkaError, BaseException)
+    fatal = KafkaError(KafkaError._FENCED, "another producer", fatal=True)
+
+    def raise_it(_: str) -> None:
+        ctypes.pythonapi.PyErr_SetObject(ctypes.py_object(KafkaError), ctypes.py_object(fatal))
+
+    configuration: Any = {
+        "bootstrap.servers": "127.0.0.1:9", "statistics.interval.ms": "10", "stats_cb": raise_it
+    }  # fmt: skip
+    producer = LiveProducer(configuration)
+    producer.produce("orders", b"1")
+    while not producer.is_lost:
+        getattr(producer, call)(10)
+    assert len(producer) == 1
+    producer.purge()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping
@@ -94,8 +95,10 @@ class LiveProducer(Producer):
         """Run callbacks. Keep a fatal error, which the library raises here without calling ``error_cb``."""
         try:
             return super().poll(timeout)
-        except KafkaException as error:
-            self._note(error.args[0])
+        except:  # noqa: E722  see _raised_error
+            if (error := _raised_error()) is None:
+                raise
+            self._note(error)
             return 0
 
     def flush(self, timeout: float = -1) -> int:
@@ -103,8 +106,10 @@ class LiveProducer(Producer):
         :meth:`poll`."""
         try:
             return super().flush(timeout)
-        except KafkaException as error:
-            self._note(error.args[0])
+        except:  # noqa: E722  see _raised_error
+            if (error := _raised_error()) is None:
+                raise
+            self._note(error)
             return len(self)
 
     def _note(self, error: KafkaError) -> None:
@@ -113,6 +118,18 @@ class LiveProducer(Producer):
         """
         self.is_lost = self.is_lost or error.fatal() or error.code() == KafkaError._FATAL
         self.trouble.note(error)
+
+
+def _raised_error() -> KafkaError | None:
+    """Return the Kafka error that a bare ``except`` has caught, or None for another exception.
+
+    confluent-kafka 2.16 sometimes raises a KafkaError in place of a KafkaException. KafkaError is no BaseException, so
+    no other ``except`` catches it, and the process would end.
+    """
+    raised: object = sys.exc_info()[1]
+    if isinstance(raised, KafkaException):
+        raised = raised.args[0]
+    return raised if isinstance(raised, KafkaError) else None
 
 
 class LiveAdmin(AdminClient):
