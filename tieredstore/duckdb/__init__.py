@@ -58,7 +58,7 @@ _ATTACHED: Final[WeakKeyDictionary[Any, dict[str, _Table]]] = WeakKeyDictionary(
 
 
 class AttachedTopics:
-    """Topics attached to a connection as tables. Close it after the last query."""
+    """Topics attached to a connection as tables. Close this object, not the connection, after the last query."""
 
     def __init__(self, connection: Any, tables: Mapping[str, _Table], manager: RemoteStorageManager | None) -> None:
         self.topics: tuple[str, ...] = tuple(tables)

@@ -140,7 +140,7 @@ def cost_sums(
 
 @dataclass(frozen=True, slots=True)
 class MonthlyCost:
-    """Amounts in the price file's currency, requests and bytes, all per month.
+    """Cost in the currency of the price file, number of requests, and bytes, all per month.
 
     ``disks`` and ``cross_zone`` are the costs of the same log on brokers' disks; None if there are no prices for them.
     """

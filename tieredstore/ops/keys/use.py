@@ -70,8 +70,9 @@ def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
 def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> int | None:
     """Return the time, by the store's clock, until which readers with cached manifests may need a replaced key pair.
 
-    ``cached_ms`` is the time for which readers cache manifests. Return None if that time is over, or if no rotation
-    replaced the pair. Also return None if the end is unknown, because caches have no expiry or the store has no clock.
+    ``cached_ms`` is how long readers cache manifests after the rotation that replaced the key pair. Return None if that
+    time is over, or if no rotation replaced the pair. Also return None if its end is unknown, because caches never
+    expire or the store has no clock.
     """
     try:
         rotated_ms = store.head(_rotated_key(prefix, key_id)).modified_ms
