@@ -3,7 +3,7 @@
 botocore has no public way to replace the session of a client's endpoint and its pool manager (seen in 1.44). A test
 checks that requests pass the proxy, and that the proxy gets names, not addresses.
 
-This module needs PySocks, so import it only if a proxy is set.
+This module needs PySocks, so it is imported only if a proxy is set.
 """
 
 from __future__ import annotations
