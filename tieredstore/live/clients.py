@@ -93,24 +93,30 @@ class LiveProducer(Producer):
 
     def poll(self, timeout: float = -1) -> int:
         """Run callbacks. Keep a fatal error, which the library raises here without calling ``error_cb``."""
-        try:
-            return super().poll(timeout)
-        except:  # noqa: E722  see _raised_error
-            if (error := _raised_error()) is None:
-                raise
-            self._note(error)
-            return 0
+        return self._unless_fatal(super().poll, timeout) or 0
 
     def flush(self, timeout: float = -1) -> int:
         """Wait until records are delivered; return the number of undelivered records. Keep a fatal error like
         :meth:`poll`."""
+        left = self._unless_fatal(super().flush, timeout)
+        return len(self) if left is None else left
+
+    def _unless_fatal(self, call: Callable[[float], int], timeout: float) -> int | None:
+        """Return the result of ``call``; keep a Kafka error and return None. Raise all other exceptions.
+
+        confluent-kafka 2.16 sometimes raises a KafkaError in place of a KafkaException. KafkaError is no BaseException,
+        so only a bare ``except`` catches it; without one the process would end.
+        """
         try:
-            return super().flush(timeout)
-        except:  # noqa: E722  see _raised_error
-            if (error := _raised_error()) is None:
+            return call(timeout)
+        except:  # noqa: E722  a KafkaError is no BaseException
+            error: object = sys.exc_info()[1]
+            if isinstance(error, KafkaException):
+                error = error.args[0]
+            if not isinstance(error, KafkaError):
                 raise
             self._note(error)
-            return len(self)
+            return None
 
     def _note(self, error: KafkaError) -> None:
         """Keep an error, and whether it is fatal. For example, an error is fatal if an idempotent producer no longer
@@ -118,18 +124,6 @@ class LiveProducer(Producer):
         """
         self.is_lost = self.is_lost or error.fatal() or error.code() == KafkaError._FATAL
         self.trouble.note(error)
-
-
-def _raised_error() -> KafkaError | None:
-    """Return the Kafka error that a bare ``except`` has caught, or None for another exception.
-
-    confluent-kafka 2.16 sometimes raises a KafkaError in place of a KafkaException. KafkaError is no BaseException, so
-    no other ``except`` catches it, and the process would end.
-    """
-    raised: object = sys.exc_info()[1]
-    if isinstance(raised, KafkaException):
-        raised = raised.args[0]
-    return raised if isinstance(raised, KafkaError) else None
 
 
 class LiveAdmin(AdminClient):
@@ -315,7 +309,7 @@ class ConsumerPool:
         # Forget connection errors of this read, so that the next read does not report them.
         consumer.trouble.noted = None
         self._idle.append(consumer)
-        if not self._is_open:  # another thread has closed the pool meanwhile
+        if not self._is_open:  # another thread has closed the pool
             self.close()
 
 
