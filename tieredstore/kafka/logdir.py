@@ -230,7 +230,7 @@ def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     epochs = parse_leader_epochs(_read_of_partition(LEADER_EPOCH_CHECKPOINT, segment))
     size = _size(segment.path("log"), segment)
     txn_index = segment.path("txnindex")
-    # Read the file's size before the batches: bytes that the broker appends meanwhile may be an incomplete batch.
+    # Read the file's size before the batches: bytes that the broker appends during the read may be an incomplete batch.
     extent = _closed_extent(segment, size)
     end_offset, max_timestamp = extent or (-1, -1)
     return LogSegment(

@@ -1,4 +1,4 @@
-"""A restore reads the rows of a pipeline's Iceberg table as they are now, whoever has moved or deleted them."""
+"""A restore reads the present rows of a pipeline's Iceberg table, also after another program moved or deleted rows."""
 
 from __future__ import annotations
 

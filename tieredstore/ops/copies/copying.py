@@ -147,7 +147,7 @@ class VerbatimCopies:
             _check(age)
         except LeftAloneError:
             # The write of the manifest took so long that a garbage collection may have deleted the log or the indexes
-            # meanwhile. If both still exist, keep the segment: another process may already rely on it.
+            # during the write. If both still exist, keep the segment: another process may already rely on it.
             self._require_or_take_back(segment, key)
 
     def _require_or_take_back(self, segment: VerbatimSegment, manifest_key: str) -> None:

@@ -259,7 +259,7 @@ class OpenTransactions:
                     )
                 if not pending:
                     break
-        # Ignore the error: the previous segment was deleted meanwhile, or its damage was reported.
+        # Ignore the error: the previous segment has been deleted, or its damage was reported.
         except (SegmentNotFoundError, CorruptDataError):
             pending = {}
         for producer, first in pending.items():

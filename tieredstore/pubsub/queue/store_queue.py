@@ -134,7 +134,7 @@ class StoreQueue(NotificationQueue):
         self._lock = ForkSafeLock()
         self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)  # by partition
         # Puts run in these threads: a put that hangs keeps its thread until the store's own deadline, but its hedge can
-        # succeed meanwhile.
+        # succeed before that.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
 
     @property
