@@ -70,6 +70,8 @@ def main() -> None:
         project.run(
             (*UV, "--no-deps", "--no-build-isolation", "--editable", ROOT), environment=variables | _with_compiler()
         )
+    # uv keeps each build of PySpark (1.8 GB) until it is told to drop those that a later build has replaced.
+    subprocess.run((UV[0], "cache", "prune", "--quiet"), env=variables, check=False)
 
 
 def uv_variables() -> dict[str, str]:

@@ -1,5 +1,14 @@
-"""Fixtures for a broker's disk and for an uploader on it that never sleeps."""
+"""Fixtures for a broker's disk, which is half empty, and for an uploader on it that never sleeps."""
+
+import pytest
 
 from tests.support.uploader.uploader_disk import disk, soon, store
+from tieredstore.uploader import pins
 
-__all__ = ["disk", "soon", "store"]
+__all__ = ["disk", "half_empty", "soon", "store"]
+
+
+@pytest.fixture(autouse=True)
+def half_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every disk half empty: on a machine whose own disk is nearly full the uploader would drop segments."""
+    monkeypatch.setattr(pins, "free_percent", lambda _: 50.0)
