@@ -21,6 +21,7 @@ from typing import Final
 
 from scripts.toolchain import environment
 from tests.support.paths import REPOSITORY
+from tests.support.servers.process import script_of_environment
 
 WINGS: Final = frozenset({"consumer", "pipelines", "pubsub", "restore", "spark", "uploader"})
 
@@ -36,7 +37,9 @@ NAMING_WINGS: Final = (
     "tests/cli/app/test_completion.py::test_names_of_the_bucket_commands_options_and_choices_are_offered",
     "tests/cli/app/test_durations.py::test_commands_ask_for_them_in_the_same_words",
     "tests/cli/app/test_table.py",
+    "tests/cli/bucket/test_bad_nights.py::test_a_deleted_topic",
     "tests/cli/bucket/test_bad_nights.py::test_a_full_disk",
+    "tests/cli/bucket/test_refusals.py::test_a_denied_uploader_says_so_once",
     "tests/cli/test_screens.py",
     "tests/kafka/test_arrow_values.py::test_what_a_task_of_spark_does_imports_no_pandas",
     "tests/process/test_forks.py::test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent_s",
@@ -72,6 +75,7 @@ def make_interpreter(tree: Path) -> Path:
     (packages,) = tree.glob(".venv/lib/*/site-packages")
     # As path lines, the folders' own .pth files (such as the editable one) are not processed.
     (packages / "core.pth").write_text(f"{tree}\n{sysconfig.get_path('purelib')}\n")
+    (tree / ".venv" / "bin" / "weed").symlink_to(script_of_environment("weed"))
     return tree / ".venv" / "bin" / "python"
 
 
