@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, quoted
 
+_Type: TypeAlias = "str | dict[str, object]"
+
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PLAIN: Final[Mapping[str, Any]] = {
+_PLAIN: Final[Mapping[str, _Type]] = {
     "null": "null",
     "bool": "boolean",
     "int8": "int",
@@ -32,13 +34,13 @@ _PLAIN: Final[Mapping[str, Any]] = {
 }
 
 
-def avro_schema_of(schema: Any) -> Any:
+def avro_schema_of(schema: pa.Schema) -> _Type:
     """Return a record of the columns, each nullable; raise ConfigError for a name or type that Avro does not have."""
     return {"type": "record", "name": "Row", "namespace": "tieredstore", "fields": _fields(schema, "Row")}
 
 
-def _fields(fields: Any, within: str) -> list[Any]:
-    described: list[Any] = []
+def _fields(fields: Iterable[pa.Field], within: str) -> list[_Type]:
+    described: list[_Type] = []
     for one in fields:
         if not _NAME.fullmatch(one.name):
             raise ConfigError(
@@ -49,7 +51,7 @@ def _fields(fields: Any, within: str) -> list[Any]:
     return described
 
 
-def _type(kind: Any, name: str) -> Any:
+def _type(kind: pa.DataType, name: str) -> _Type:
     if str(kind) in _PLAIN:
         return _PLAIN[str(kind)]
     if pa.types.is_struct(kind):

@@ -48,7 +48,7 @@ _KEPT: Final = 1_000
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})
 _MAX_DEPTH: Final = 64
 
-_PRIMITIVE: Final[Mapping[str, Any]] = {
+_PRIMITIVE: Final[Mapping[str, pa.DataType]] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -58,7 +58,7 @@ _PRIMITIVE: Final[Mapping[str, Any]] = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-_LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
+_LOGICAL: Final[Mapping[tuple[str, str], pa.DataType]] = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time32("ms"),
     ("long", "time-micros"): pa.time64("us"),
@@ -184,7 +184,7 @@ class Avro:
             way_out=self.way_out, nulls=self.nulls,
         )  # fmt: skip
 
-    def _read(self, column: Any) -> Any:
+    def _read(self, column: Column) -> Column | None:
         try:
             data = [None if message is None else self._data.datum(message) for message in column.to_pylist()]
             return pa.array(data, self._type)
@@ -193,7 +193,7 @@ class Avro:
         except Exception:  # noqa: BLE001  what the schema's resolution happens to give may be of no column
             return None
 
-    def _reason(self, column: Any) -> str:
+    def _reason(self, column: Column) -> str:
         """Describe a fault of a message's frame, without showing the data."""
         message: bytes = column[0].as_py()
         if self.lookup is None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, InvalidValueError
 
-Column: TypeAlias = Any
-"""An Arrow array; pyarrow's stubs leave its type open."""
+Column: TypeAlias = pa.Array
 
 OnInvalid: TypeAlias = Literal["fail", "null"]
 """The policy for bytes that do not match their type: an error that names the record, or null."""
@@ -48,8 +47,7 @@ class Binary:
     @property
     def arrow_type(self) -> pa.DataType:
         """Binary."""
-        kind: pa.DataType = pa.binary()
-        return kind
+        return pa.binary()
 
     def convert(self, column: Column, place: Place) -> Column:  # noqa: ARG002  nothing is wrong with bytes
         """Return the column itself."""
@@ -101,7 +99,7 @@ def by_parts(
     become null, and ``nulls`` counts them. Only a column with invalid rows costs more than one conversion.
     """
 
-    def converted(start: int, count: int) -> list[Any]:
+    def converted(start: int, count: int) -> list[Column]:
         part = column.slice(start, count)
         whole = convert(part)
         if whole is not None:

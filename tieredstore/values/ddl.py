@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, quoted
 
-_TYPES: Final[Mapping[str, Any]] = {
+_TYPES: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -49,8 +49,7 @@ def parse_ddl(text: str) -> pa.Schema:
         fields = reading.fields(0, None)
     if reading.at < len(reading.tokens):
         raise ConfigError(f"the schema is not valid DDL from {quoted(reading.tokens[reading.at])} on")
-    schema: pa.Schema = pa.schema(fields)
-    return schema
+    return pa.schema(fields)
 
 
 def format_ddl(schema: pa.Schema) -> str:
@@ -62,7 +61,7 @@ def _quoted_name(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"ARRAY<{_type_name(kind.value_type)}>"
     if pa.types.is_struct(kind):
@@ -101,9 +100,9 @@ class _Reading:
         self.at += 1
         return token
 
-    def fields(self, depth: int, end: str | None) -> list[Any]:
+    def fields(self, depth: int, end: str | None) -> list[pa.Field]:
         """Parse names and types up to ``end``, without taking ``end``."""
-        fields: list[Any] = []
+        fields: list[pa.Field] = []
         names: set[str] = set()
         while True:
             token = self.take()
@@ -133,7 +132,7 @@ class _Reading:
             while self.peek().startswith("'"):
                 self.at += 1
 
-    def type(self, depth: int) -> Any:
+    def type(self, depth: int) -> pa.DataType:
         """Parse one type."""
         if depth > _MAX_DEPTH:
             raise ConfigError(f"the schema is nested more than {_MAX_DEPTH} levels deep")
@@ -161,7 +160,7 @@ class _Reading:
                     f"the schema has the type {quoted(word)}; there are {', '.join(_TYPES)}, decimal, array and struct"
                 )
 
-    def _decimal(self) -> Any:
+    def _decimal(self) -> pa.DataType:
         numbers = self._numbers() or [10]
         precision, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
         if not (0 < precision <= _MOST_DIGITS and scale <= precision):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from tieredstore.errors import ConfigError, excerpt
 _NO_COLUMN: Final = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\) in|Nested)")
 
 
-def refused_filter(expression: Any, schema: Any, error: Exception) -> ConfigError:
+def refused_filter(expression: object, schema: pa.Schema, error: Exception) -> ConfigError:
     """Return the error to raise for ``error``, which Arrow raised for an expression over the columns of ``schema``."""
     # Arrow's message names its own functions and classes: show only the column.
     missing = _NO_COLUMN.match(str(error))
@@ -25,5 +25,5 @@ def refused_filter(expression: Any, schema: Any, error: Exception) -> ConfigErro
     return ConfigError(f"the filter {excerpt(expression)} cannot be applied: {reason}")
 
 
-def _type_text(kind: Any) -> str:
+def _type_text(kind: pa.DataType) -> str:
     return excerpt(kind.value_type if pa.types.is_dictionary(kind) else kind, 60)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any, Final, cast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, quoted
 
-_TYPES: Final[Mapping[str, Any]] = {
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+_TYPES: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
     "bool": pa.bool_(),
     "boolean": pa.bool_(),
@@ -38,13 +41,12 @@ def parse_json_schema(text: str) -> pa.Schema:
     else.
     """
     try:
-        schema = json.loads(text)
+        schema: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the schema is not JSON: {error}") from None
     if not isinstance(schema, dict):
         raise ConfigError('the schema is not an object of names and types, as {"customer": "string"}')
-    fields: pa.Schema = pa.schema(_fields(cast("dict[str, Any]", schema), 0))
-    return fields
+    return pa.schema(_fields(schema, 0))
 
 
 def format_json_schema(schema: pa.Schema) -> str:
@@ -52,21 +54,21 @@ def format_json_schema(schema: pa.Schema) -> str:
     return json.dumps(_names_of(schema))
 
 
-def _names_of(fields: Any) -> dict[str, Any]:
+def _names_of(fields: Iterable[pa.Field]) -> dict[str, object]:
     return {each.name: _name_of(each.type) for each in fields}
 
 
-def _name_of(kind: Any) -> Any:
+def _name_of(kind: pa.DataType) -> object:
     if pa.types.is_struct(kind):
         return _names_of(kind)
     return [_name_of(kind.value_type)] if pa.types.is_list(kind) else str(kind)
 
 
-def _fields(schema: Mapping[str, Any], depth: int) -> list[Any]:
+def _fields(schema: Mapping[str, JsonValue], depth: int) -> list[pa.Field]:
     return [pa.field(name, _type(kind, name, depth)) for name, kind in schema.items()]
 
 
-def _type(kind: Any, name: str, depth: int) -> Any:
+def _type(kind: JsonValue, name: str, depth: int) -> pa.DataType:
     if depth > _MAX_DEPTH:
         raise ConfigError(f"the schema is nested more than {_MAX_DEPTH} levels deep")
     match kind:
@@ -77,7 +79,7 @@ def _type(kind: Any, name: str, depth: int) -> Any:
         case [element]:
             return pa.list_(_type(element, name, depth + 1))
         case dict() if kind:
-            return pa.struct(_fields(cast("dict[str, Any]", kind), depth + 1))
+            return pa.struct(_fields(kind, depth + 1))
         case _:
             raise ConfigError(
                 f"the schema's field {quoted(name)} is of the type {quoted(kind)}; it must be one of "

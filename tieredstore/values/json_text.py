@@ -22,10 +22,8 @@ _MOST_FIELDS: Final = 500
 a column per key is of no use.
 """
 
-# pyarrow's type stubs know neither the JSON type nor arrays of it.
-_arrow: Final[Any] = pa
-_JSON: Final[Any] = _arrow.json_()
-_NO_FIELDS: Final[Any] = pa.array([b"{}"], pa.binary())
+_JSON: Final = pa.json_()
+_NO_FIELDS: Final = pa.array([b"{}"], pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,7 @@ class Json:
     @property
     def arrow_type(self) -> pa.DataType:
         """A struct, or JSON."""
-        kind: pa.DataType = _JSON if self.schema is None else pa.struct(list(self.schema))
-        return kind
+        return _JSON if self.schema is None else pa.struct(list(self.schema))
 
     def convert(self, column: Column, place: Place) -> Column:
         """Parse the objects or check the texts; raise InvalidValueError for invalid JSON or a field of another type."""
@@ -80,7 +77,7 @@ class Json:
         whole = self._parsed(column)
         return self._struct(column, list(self.schema), (), place) if whole is None else whole
 
-    def _struct(self, column: Any, fields: Sequence[Any], path: tuple[str, ...], place: Place) -> Any:
+    def _struct(self, column: Column, fields: Sequence[pa.Field], path: tuple[str, ...], place: Place) -> Column:
         """Return the objects at ``path`` in the messages, as structs. A value that is not an object becomes null, and
         so does a field of another type than in the schema.
         """
@@ -94,29 +91,30 @@ class Json:
         ]
         return pa.StructArray.from_arrays(arrays, fields=list(fields), mask=shells.is_null())
 
-    def _field(self, column: Any, path: tuple[str, ...], kind: Any, place: Place) -> Any:
+    def _field(self, column: Column, path: tuple[str, ...], kind: pa.DataType, place: Place) -> Column:
         """Return one field of the messages as a column, without checking the other fields."""
+        leaf = kind
         for name in reversed(path):
             kind = pa.struct([pa.field(name, kind)])
 
-        def parsed(part: Any) -> Any:
+        def parsed(part: Column) -> Column | None:
+            assert pa.types.is_struct(kind)
             try:
                 return pc.struct_field(_parse(part, pa.schema(list(kind))), [0] * len(path))
             except pa.ArrowException:
                 return None
 
-        leaf = kind
-        for _ in path:
-            leaf = leaf.field(0).type
         return self._by_parts(column, parsed, leaf, place)
 
-    def _by_parts(self, column: Any, convert: Callable[[Any], Any], kind: Any, place: Place) -> Any:
+    def _by_parts(
+        self, column: Column, convert: Callable[[Column], Column | None], kind: pa.DataType, place: Place
+    ) -> Column:
         return by_parts(
             column, convert, kind, place,
             fault=self._fault, on_invalid=self.on_invalid, way_out=self.way_out, nulls=self.nulls,
         )  # fmt: skip
 
-    def _parsed(self, column: Any) -> Any:
+    def _parsed(self, column: Column) -> Column | None:
         try:
             if self.schema is None:
                 return _checked(column)
@@ -128,7 +126,7 @@ class Json:
     def _refuses_more(self) -> bool:
         return self.is_closed and self.on_invalid == "fail"
 
-    def _fault(self, column: Any) -> str:
+    def _fault(self, column: Column) -> str:
         """Describe what is wrong with a message: "does not match the schema: amount: '2.5' is not int64"."""
         if self.schema is None:
             return "is not JSON"
@@ -157,9 +155,9 @@ def infer_schema(messages: Sequence[bytes]) -> pa.Schema:
         ) from None
     if not pa.types.is_struct(objects.type) or not objects.type.num_fields:
         raise ConfigError("they are not objects with fields")
-    count = 0
+    count = 1
 
-    def plain(kind: Any) -> Any:
+    def plain(kind: pa.DataType) -> pa.DataType:
         nonlocal count
         count += 1
         if count > _MOST_FIELDS:
@@ -172,16 +170,15 @@ def infer_schema(messages: Sequence[bytes]) -> pa.Schema:
             return pa.struct([pa.field(each.name, plain(each.type)) for each in kind])
         return pa.string() if pa.types.is_timestamp(kind) or pa.types.is_null(kind) else kind
 
-    schema: pa.Schema = pa.schema(list(plain(objects.type)))
-    return schema
+    return pa.schema([pa.field(each.name, plain(each.type)) for each in objects.type])
 
 
-def _find_misfit(value: object, kind: Any, path: str = "", *, refuses_more: bool) -> str | None:
+def _find_misfit(value: object, kind: pa.DataType, path: str = "", *, refuses_more: bool) -> str | None:
     """Describe the first part of a JSON value that does not match the type; return None if all parts match.
 
     ``path`` names the value within its message, as ``customer.name`` or ``tags[2]``.
     """
-    parts: Iterable[tuple[str, object, Any]]
+    parts: Iterable[tuple[str, object, pa.DataType]]
     if value is None:
         return None
     if pa.types.is_struct(kind) and isinstance(value, dict):
@@ -203,7 +200,7 @@ def _find_misfit(value: object, kind: Any, path: str = "", *, refuses_more: bool
     return next((misfit for misfit in found if misfit is not None), None)
 
 
-def _fits(value: object, kind: Any) -> bool:
+def _fits(value: object, kind: pa.DataType) -> bool:
     """Return True if pyarrow can read this value as the type."""
     try:
         message = json.dumps({"v": value}).encode()
@@ -225,7 +222,7 @@ def _shown(value: object) -> str:
             return excerpt(json.dumps(value), 40)
 
 
-def json_values(column: Any) -> list[Any]:
+def json_values(column: Column) -> list[Any]:
     """Parse a column of JSON into Python dictionaries, lists, texts and numbers."""
     return [None if text is None else from_json(text) for text in column.to_pylist()]
 
@@ -235,15 +232,15 @@ def is_json(kind: pa.DataType) -> bool:
     return kind.equals(_JSON)
 
 
-def _checked(column: Any) -> Any:
+def _checked(column: Column) -> Column:
     """Return the messages as JSON text; raise ValueError if one of them is invalid."""
     for message in column.to_pylist():
         if message is not None:
             from_json(message, allow_inf_nan=False)
-    return _arrow.ExtensionArray.from_storage(_JSON, column.cast(pa.string()))
+    return pa.ExtensionArray.from_storage(_JSON, column.cast(pa.string()))
 
 
-def _without_type(schema: Any) -> ConfigError:
+def _without_type(schema: pa.Schema) -> ConfigError:
     for column in schema:
         try:
             _parse(_NO_FIELDS, pa.schema([column]))

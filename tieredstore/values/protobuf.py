@@ -25,7 +25,7 @@ _MOST_SECONDS: Final = 253_402_300_800
 """The beginning of the year 10000, in seconds since 1970: by definition a Timestamp is earlier."""
 
 _LEAST_SECONDS: Final = -62_135_596_800
-_LABELS: Final[Mapping[int, Any]] = {
+_LABELS: Final[Mapping[int, pa.DataType]] = {
     1: pa.float64(),
     2: pa.float32(),
     3: pa.int64(),
@@ -69,8 +69,7 @@ class Protobuf:
     @property
     def arrow_type(self) -> pa.DataType:
         """A struct."""
-        kind: pa.DataType = _columns(self.descriptor_set, self.message)[0]
-        return kind
+        return _columns(self.descriptor_set, self.message)[0]
 
     def convert(self, column: Column, place: Place) -> Column:
         """Decode the messages; raise InvalidValueError for invalid ones."""
@@ -79,7 +78,7 @@ class Protobuf:
             fault=lambda _: f"is not a {self.message} of Protocol Buffers",
         )  # fmt: skip
 
-    def _read(self, column: Any) -> Any:
+    def _read(self, column: Column) -> Column | None:
         kind, convert = _columns(self.descriptor_set, self.message)
         try:
             rows = [None if data is None else convert(self.parsed(data)) for data in column.to_pylist()]
@@ -151,7 +150,7 @@ _Convert = Callable[[Any], Any]
 
 
 @functools.lru_cache(maxsize=64)
-def _columns(descriptor_set: bytes, name: str) -> tuple[Any, _Convert]:
+def _columns(descriptor_set: bytes, name: str) -> tuple[pa.DataType, _Convert]:
     return _Columns().of_message(message_class(descriptor_set, name).DESCRIPTOR, 0)
 
 
@@ -163,7 +162,7 @@ class _Columns:
     def __init__(self) -> None:
         self._types = 0
 
-    def of_message(self, descriptor: Any, depth: int) -> tuple[Any, _Convert]:
+    def of_message(self, descriptor: Any, depth: int) -> tuple[pa.DataType, _Convert]:
         """Return the Arrow type of a message, and the function that converts a message to a row."""
         if depth > _MAX_DEPTH:
             raise ConfigError(f"{descriptor.full_name} contains itself, which Arrow columns do not support")
@@ -189,7 +188,7 @@ class _Columns:
 
         return pa.struct([pa.field(field.name, kind) for field, kind, _ in fields]), row
 
-    def _of_field(self, field: Any, depth: int) -> tuple[Any, _Convert]:
+    def _of_field(self, field: Any, depth: int) -> tuple[pa.DataType, _Convert]:
         message = field.message_type
         if message is not None and message.GetOptions().map_entry:
             key, _ = self._of_single(message.fields_by_name["key"], depth + 1)
@@ -200,7 +199,7 @@ class _Columns:
             return pa.list_(kind), lambda items: [convert(item) for item in items]
         return kind, convert
 
-    def _of_single(self, field: Any, depth: int) -> tuple[Any, _Convert]:
+    def _of_single(self, field: Any, depth: int) -> tuple[pa.DataType, _Convert]:
         if field.message_type is not None:
             return self.of_message(field.message_type, depth)
         if field.type == _ENUM:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -27,8 +26,7 @@ class Text:
     @property
     def arrow_type(self) -> pa.DataType:
         """String."""
-        kind: pa.DataType = pa.string()
-        return kind
+        return pa.string()
 
     def convert(self, column: Column, place: Place) -> Column:
         """Return the same bytes as text; raise InvalidValueError if they are not UTF-8."""
@@ -38,7 +36,7 @@ class Text:
         )  # fmt: skip
 
 
-def _as_text(column: Any) -> Any:
+def _as_text(column: Column) -> Column | None:
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 _decoder: Final = json.JSONDecoder()
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
@@ -16,8 +19,8 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 class UnmappedFields:
     """Finds the fields of objects for which a schema has no column."""
 
-    def __init__(self, schema: Any) -> None:
-        self._fields: Mapping[str, Any] = {field.name: field.type for field in schema}
+    def __init__(self, schema: pa.Schema) -> None:
+        self._fields: Mapping[str, pa.DataType] = {field.name: field.type for field in schema}
 
     def of(self, text: str) -> str | None:
         """Return a JSON object of the fields without a column, each as written in ``text``; None if all fields have
@@ -37,7 +40,7 @@ class UnmappedFields:
         return rest
 
 
-def _beyond(text: str, at: int, fields: Mapping[str, Any]) -> tuple[str | None, int]:
+def _beyond(text: str, at: int, fields: Mapping[str, pa.DataType]) -> tuple[str | None, int]:
     """In the JSON object at position ``at`` of ``text``, find the fields that are not in ``fields``. Return their text,
     and the position of the object's end.
     """
@@ -66,7 +69,7 @@ def _name(text: str, at: int) -> tuple[str, int]:
     return str(name), end
 
 
-def _of_field(text: str, start: int, kind: Any) -> tuple[str | None, int]:
+def _of_field(text: str, start: int, kind: pa.DataType | None) -> tuple[str | None, int]:
     """Return the part of a field's value that its type does not include, and the position of the value's end. Without a
     type, that part is the whole value.
     """
@@ -76,14 +79,13 @@ def _of_field(text: str, start: int, kind: Any) -> tuple[str | None, int]:
     return (text[start:end] if kind is None or _has_more(value, kind) else None), end
 
 
-def _has_more(content: object, kind: Any) -> bool:
+def _has_more(content: JsonValue, kind: pa.DataType) -> bool:
     """Return True if a list contains objects with fields that their type lacks."""
-    value: Any = content
     if isinstance(content, list) and pa.types.is_list(kind):
-        return any(_has_more(item, kind.value_type) for item in value)
+        return any(_has_more(item, kind.value_type) for item in content)
     if isinstance(content, dict) and pa.types.is_struct(kind):
         fields = {field.name: field.type for field in kind}
-        return any(name not in fields or _has_more(item, fields[name]) for name, item in value.items())
+        return any(name not in fields or _has_more(item, fields[name]) for name, item in content.items())
     return False
 
 

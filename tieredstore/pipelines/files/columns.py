@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, ClassVar, Final, cast
 
@@ -22,9 +22,6 @@ from tieredstore.values.avro_union import CannotUniteError, unite_schemas
 from tieredstore.values.base import ValueType
 from tieredstore.values.json_text import Json
 from tieredstore.values.unmapped_json import UnmappedFields
-
-# Treat ``pyarrow.ipc`` as untyped, because its type stubs are incomplete.
-_ipc: Final[Any] = pa.ipc
 
 REST: Final = "_rest"
 
@@ -51,7 +48,7 @@ class Decoder(ABC):
         """Return the decoder for a topic; raise ConfigError if the settings do not describe the topic's values."""
 
     @abstractmethod
-    def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
+    def decode(self, values: pa.Array) -> tuple[pa.Array | None, dict[int, str]]:
         """Return the decoded values as a column of structs, and the reasons why rows could not be decoded, by row
         number.
 
@@ -92,7 +89,7 @@ class OfOneSchema(Decoder):
         _check_names(_fields_of(value_type.arrow_type), topic, self.taken)
         return replace(self, value_type=value_type)
 
-    def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
+    def decode(self, values: pa.Array) -> tuple[pa.Array | None, dict[int, str]]:
         """Decode all values by the topic's schema."""
         assert self.value_type is not None
         column = self.value_type.convert(values, _place)
@@ -111,6 +108,7 @@ class OfOneSchema(Decoder):
                     faults[row] = "its value is not a JSON object, or has a field twice"
             rest.append(text)
         kind = pa.struct([*_fields_of(column.type), pa.field(REST, pa.string())])
+        assert isinstance(column, pa.StructArray)
         arrays = [*column.flatten(), pa.array(rest, pa.string())]
         return pa.StructArray.from_arrays(arrays, fields=list(kind)), faults
 
@@ -126,20 +124,19 @@ class OfOneSchema(Decoder):
 _NAMES: Final = {"json": "JSON", "protobuf": "a Protocol Buffers message", "avro": "Avro"}
 
 
-def _find_lost(values: Any, column: Any) -> list[int]:
+def _find_lost(values: pa.Array, column: pa.Array) -> list[int]:
     """Return the indices of rows whose value is not null but could not be decoded."""
     rows = pc.indices_nonzero(pc.and_(column.is_null(), values.is_valid()))
-    numbers: list[int] = rows.to_pylist()
-    return numbers
+    return rows.to_pylist()
 
 
-def _fields_of(kind: Any) -> list[Any]:
+def _fields_of(kind: pa.DataType) -> list[pa.Field]:
     if not pa.types.is_struct(kind):
         raise ConfigError("the schema is not a record, so it has no columns")
     return [kind.field(number) for number in range(kind.num_fields)]
 
 
-def _check_names(fields: Any, topic: str, taken: Taken) -> None:
+def _check_names(fields: Iterable[pa.Field], topic: str, taken: Taken) -> None:
     directories = dict(taken)
     for name in (one.name for one in fields):
         if name in (KAFKA, REST):
@@ -156,7 +153,7 @@ def _check_names(fields: Any, topic: str, taken: Taken) -> None:
 class ColumnsFile(FileWriter):
     """Writes the decoded columns of rows, and the struct column ``kafka``."""
 
-    def __init__(self, inner: FileWriter, schema: Any) -> None:
+    def __init__(self, inner: FileWriter, schema: pa.Schema) -> None:
         self._inner, self._schema = inner, schema
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -192,7 +189,7 @@ class OfRegistry(Decoder):
         """
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
-    def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
+    def decode(self, values: pa.Array) -> tuple[pa.Array | None, dict[int, str]]:
         """Return None as the column, because the columns are known only at the end of a file. Also return the faults of
         values that do not match their schema.
         """
@@ -256,7 +253,7 @@ class _Seen:
         return None
 
 
-_NOTHING: Final = {"type": "record", "name": "Nothing", "fields": list[Any]()}
+_NOTHING: Final = {"type": "record", "name": "Nothing", "fields": list[object]()}
 
 
 class _UnitedFile(FileWriter):
@@ -266,8 +263,8 @@ class _UnitedFile(FileWriter):
         self._file, self._inner, self._lookup = file, inner, lookup
         self._numbers: dict[int, None] = {}
         self._aside = tempfile.TemporaryFile(dir=local_path)  # noqa: SIM115  it lives as long as this one
-        options = _ipc.IpcWriteOptions(compression="lz4")
-        self._rows = _ipc.new_stream(self._aside, ENVELOPE, options=options)
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._rows = pa.ipc.new_stream(self._aside, ENVELOPE, options=options)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Store rows in the temporary file, and note their schemas."""
@@ -296,7 +293,7 @@ class _UnitedFile(FileWriter):
         schema = pa.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
         writer = ColumnsFile(self._inner.open_columns(self._file, schema), schema)
         self._aside.seek(0)
-        for batch in _ipc.open_stream(self._aside):
+        for batch in pa.ipc.open_stream(self._aside):
             column = avro.convert(batch.column("value"), _place)
             writer.write(batch.append_column(DECODED, column))
         writer.close()
@@ -339,7 +336,7 @@ class Columns(_OfAnother):
         """Return the format with the topic's schema."""
         return replace(self, decoder=self.decoder.for_window(topic))
 
-    def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
+    def decode(self, records: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, str]]:
         """Decode the values of records; return the columns and the faults by row number."""
         return self.decoder.decode(records.column("value"))
 
@@ -379,7 +376,7 @@ def as_records(rows: pa.RecordBatch) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*ENVELOPE, *own]))
 
 
-def check_columns(schema: Any) -> None:
+def check_columns(schema: pa.Schema) -> None:
     """Raise InvalidValueError if a column of ENVELOPE is missing, a column is repeated or named ``kafka``, or topic,
     partition or offset have another type.
     """
@@ -409,7 +406,7 @@ class FrameColumns(_OfAnother):
     own: pa.Schema
     name: ClassVar[str] = "frame"
 
-    def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
+    def decode(self, records: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, str]]:
         """Return the added columns as one column of structs."""
         fields: list[Any] = list(self.own)
         arrays = [records.column(field.name) for field in fields]
