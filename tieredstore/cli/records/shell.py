@@ -30,7 +30,7 @@ _PROMPT: Final = "tieredstore> "
 _CONTINUED: Final = "        ...> "
 _HELP: Final = (
     "SQL ends with a semicolon; topics are its tables (SHOW TABLES). Each stays as it was at its first query.",
-    "TAB completes, Ctrl-C leaves a query, Ctrl-D leaves the shell.",
+    "TAB completes, Ctrl-C leaves a query, Ctrl-D leaves the shell; help shows these lines again.",
 )
 _MOST_LINES: Final = 1_000
 _MOST_ROWS: Final = 100
@@ -57,7 +57,10 @@ def run_shell(tables: QueryTables, most_rows: int | None) -> None:
 
 
 def _read_statement() -> str | None:
-    """Return the next statement, which may take several lines; None at the end of input."""
+    """Return the next statement, which may take several lines; None at the end of input.
+
+    The words ``exit``, ``help`` and ``.tables`` need no semicolon.
+    """
     lines: list[str] = []
     while True:
         try:
@@ -69,12 +72,20 @@ def _read_statement() -> str | None:
             lines.clear()
             continue
         text = "\n".join(lines).strip()
-        if not text:
-            lines.clear()
-        elif text.rstrip(";").lower() in ("exit", "quit", ".exit", ".quit"):
-            return None
-        elif sqlite3.complete_statement(text):
-            return text.rstrip("; \n")
+        match text.rstrip(";").lower():
+            case "":
+                lines.clear()
+            case "exit" | "quit" | ".exit" | ".quit":
+                return None
+            case "help" | ".help":
+                print_lines(_HELP)
+                lines.clear()
+            case ".tables":
+                return "SHOW TABLES"
+            case _ if sqlite3.complete_statement(text):
+                return text.rstrip("; \n")
+            case _:
+                pass
 
 
 def _answer(tables: QueryTables, statement: str, most: int) -> None:
