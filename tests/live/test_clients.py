@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.support.fresh_python import run_fresh
-from tieredstore.live.clients import LiveProducer
+from tieredstore.live.clients import LiveConsumer, LiveProducer
 
 
 @pytest.mark.slow
@@ -40,20 +40,34 @@ print(*sorted(set(ends)))
     assert printed == "KeyboardInterrupt\n"
 
 
+FATAL: Final = KafkaError(KafkaError._FENCED, "another client", fatal=True)
+
+
+def raise_fatal(_: str) -> None:
+    """Raise a KafkaError as the library does, which no ``raise`` of Python can: it is no BaseException."""
+    ctypes.pythonapi.PyErr_SetObject(ctypes.py_object(KafkaError), ctypes.py_object(FATAL))
+
+
 @pytest.mark.parametrize("call", ["poll", "flush"])
 def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> None:
     assert not issubclass(KafkaError, BaseException)
-    fatal = KafkaError(KafkaError._FENCED, "another producer", fatal=True)
-
-    def raise_it(_: str) -> None:
-        ctypes.pythonapi.PyErr_SetObject(ctypes.py_object(KafkaError), ctypes.py_object(fatal))
-
     configuration: Any = {
-        "bootstrap.servers": "127.0.0.1:9", "statistics.interval.ms": "10", "stats_cb": raise_it
+        "bootstrap.servers": "127.0.0.1:9", "statistics.interval.ms": "10", "stats_cb": raise_fatal
     }  # fmt: skip
     producer = LiveProducer(configuration)
     producer.produce("orders", b"1")
     while not producer.is_lost:
         getattr(producer, call)(10)
-    assert len(producer) == 1
+    assert len(producer) >= 1  # it counts waiting statistics, too
     producer.purge()
+
+
+def test_a_consumer_raises_an_exception_in_its_place() -> None:
+    configuration = {"bootstrap.servers": "127.0.0.1:9", "group.id": "none", "statistics.interval.ms": "10"}
+    consumer = LiveConsumer(configuration)
+    consumer.statistics.listener = raise_fatal
+    with pytest.raises(KafkaException) as raised:
+        consumer.consume(1, 60)
+    assert raised.value.args == (FATAL,)
+    assert raised.value.__context__ is None
+    consumer.close()

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata
 
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 
 class Statistics:
@@ -62,6 +63,24 @@ class _Family:
 _family: Final = _Family()
 
 
+def _with_exceptions(
+    call: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> Result:
+    """Return the result of ``call``; raise KafkaException for a fatal error.
+
+    confluent-kafka 2.16 sometimes raises the KafkaError itself. KafkaError is no BaseException, so only a bare
+    ``except`` catches it; without one the process would end.
+    """
+    try:
+        return call(*arguments, **named)
+    except:  # noqa: E722  a KafkaError is no BaseException
+        error: object = sys.exc_info()[1]
+        if not isinstance(error, KafkaError):
+            raise
+    # Not raised above: there the KafkaError, which is no exception, would become the context of this exception.
+    raise KafkaException(error)
+
+
 class LiveConsumer(Consumer):
     """A consumer that keeps its last connection error (``trouble``). Unlike confluent-kafka's consumer, it supports
     weak references."""
@@ -73,9 +92,10 @@ class LiveConsumer(Consumer):
         _family.add(self)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Consume like the library's method, but raise KeyboardInterrupt if Ctrl-C interrupts the call."""
+        """Consume like the library's method, but raise KeyboardInterrupt if Ctrl-C interrupts the call, and
+        KafkaException for a fatal error."""
         try:
-            return super().consume(num_messages, timeout)
+            return _with_exceptions(super().consume, num_messages, timeout)
         except SystemError as error:
             # If a signal handler raises an exception during the call, confluent-kafka 2.16 often loses it, and Python
             # raises SystemError instead: so raise the interrupt here.
@@ -102,20 +122,11 @@ class LiveProducer(Producer):
         return len(self) if left is None else left
 
     def _unless_fatal(self, call: Callable[[float], int], timeout: float) -> int | None:
-        """Return the result of ``call``; keep a Kafka error and return None. Raise all other exceptions.
-
-        confluent-kafka 2.16 sometimes raises a KafkaError in place of a KafkaException. KafkaError is no BaseException,
-        so only a bare ``except`` catches it; without one the process would end.
-        """
+        """Return the result of ``call``; keep a Kafka error and return None."""
         try:
-            return call(timeout)
-        except:  # noqa: E722  a KafkaError is no BaseException
-            error: object = sys.exc_info()[1]
-            if isinstance(error, KafkaException):
-                error = error.args[0]
-            if not isinstance(error, KafkaError):
-                raise
-            self._note(error)
+            return _with_exceptions(call, timeout)
+        except KafkaException as error:
+            self._note(error.args[0])
             return None
 
     def _note(self, error: KafkaError) -> None:
