@@ -66,8 +66,13 @@ def test_a_consumer_raises_an_exception_in_its_place() -> None:
     configuration = {"bootstrap.servers": "127.0.0.1:9", "group.id": "none", "statistics.interval.ms": "10"}
     consumer = LiveConsumer(configuration)
     consumer.statistics.listener = raise_fatal
+
+    def consume() -> None:
+        while True:  # until there are statistics
+            consumer.consume(1, 0.2)
+
     with pytest.raises(KafkaException) as raised:
-        consumer.consume(1, 60)
+        consume()
     assert raised.value.args == (FATAL,)
     assert raised.value.__context__ is None
     consumer.close()
