@@ -78,7 +78,7 @@ core: toolchain ## the core's unit tests in a copy of the tree without the wings
 	$(BIN)/python -m tests.support.core_alone --numprocesses 2 -m "not (server or broker or spark or slow or soak or hypothesis)"
 
 soak: toolchain servers ## what make test has no time for
-	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 --timeout 3600 -o faulthandler_timeout=3000 -m "soak or hypothesis or slow" $(PYTEST_ARGS)
+	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 --timeout 3600 -o faulthandler_timeout=3000 -m "soak or hypothesis or slow or sweep" $(PYTEST_ARGS)
 	$(BIN)/python -m tests.support.core_alone --numprocesses 2 -m "not (spark or soak)"
 
 asan: $(VENV)/installed ## damaged batches, and files that change, against kernels built with AddressSanitizer

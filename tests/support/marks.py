@@ -1,5 +1,7 @@
 """Requirements of a test, derived from its fixtures: marks to choose tests by, and the worker it runs on.
 
+What `make soak` sweeps whole is derived too: the tests of a file that sweeps over operations.
+
 A test that starts processes, or a server without the fixtures, is marked by hand; so are tests of `make soak`, which
 run only if the expression of ``-m`` names soak.
 """
@@ -40,6 +42,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
             for mark in sorted(marks_of(item.fixturenames) | marks_of(parameters)):
                 item.add_marker(mark)
+            if {"OperationSweep", "numbers_to_sweep"} & vars(item.module).keys():
+                item.add_marker("sweep")
     if "soak" not in config.option.markexpr:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("soak") is not None])
         items[:] = [item for item in items if item.get_closest_marker("soak") is None]

@@ -13,6 +13,7 @@ from tests.support.stores.doubles import (
     Moment,
     Operation,
 )
+from tests.support.stores.operation_sweep import numbers_to_sweep
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.memory import MemoryObjectStore
@@ -232,3 +233,11 @@ def test_a_sweep_fails_each_operation_once_and_a_predicate_whenever_it_says(inne
         with pytest.raises(AccessDeniedError, match="no"):
             store.get("object/1")
     assert [operation.number for operation in store.failed] == [1, 2]
+
+
+def test_a_part_of_a_sweep_has_the_first_of_each_kind_each_fourth_one_and_the_last() -> None:
+    kinds = [*"ab" * 5, "c", "a"]
+    assert numbers_to_sweep(kinds, whole=False) == [0, 1, 8, 9, 10, 11]
+    assert numbers_to_sweep(kinds, whole=True) == list(range(12))
+    with pytest.raises(AssertionError, match="no operation to sweep over"):
+        numbers_to_sweep([])

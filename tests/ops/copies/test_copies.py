@@ -382,7 +382,7 @@ def test_killed_at_any_operation_a_second_run_completes_the_work(
     source = folder("source")
     for segment in MADE:
         segment.put(source)
-    for number in range(len(OperationSweep(lambda: folder("quiet"), copy).operations)):
+    for number in OperationSweep(lambda: folder("quiet"), copy).numbers:
         target = folder(number)
         die_at(target, number, moment, copy)
         assert_completes(source, target, texts)

@@ -277,7 +277,7 @@ def test_killed_at_any_operation_a_second_run_completes_the_repair(moment: Momen
         repair(plain(), plain(store))
 
     old, new = content(damaged_everywhere(MemoryObjectStore())), content(made())
-    for number in range(len(OperationSweep(lambda: folder("quiet"), work).operations)):
+    for number in OperationSweep(lambda: folder("quiet"), work).numbers:
         target = folder(number)
         die_at(target, number, moment, work)
         for name, data in content(target).items():

@@ -202,7 +202,7 @@ def test_whichever_request_fails_a_second_run_completes_the_work(moment: Moment)
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_at_any_operation_a_second_run_completes_the_work(moment: Moment, tmp_path: Path) -> None:
-    for number in range(len(OperationSweep(partial(golden_store, CASE), run_alone).operations)):
+    for number in OperationSweep(partial(golden_store, CASE), run_alone).numbers:
         store = FilesystemObjectStore(shutil.copytree(GOLDEN / CASE / "store", tmp_path / str(number)))
         die_at(store, number, moment, run_alone)
         assert_completes(store, NEW_ALONE)

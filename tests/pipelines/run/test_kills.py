@@ -143,13 +143,14 @@ def test_who_sleeps_while_another_does_the_same_changes_nothing_that_is_seen(hou
         expected.append(content_of(inner))
 
     sweep = OperationSweep(copies_of(first), partial(work, hourly))
-    for at, inner, store in sweep.sleep(another):
+    for sleeps, (at, inner, store) in enumerate(sweep.sleep(another), 1):
         with suppress(FencedError):
             work(hourly, store)
-        assert (len(expected), content_of(inner)) == (at + 1, expected[-1])
+        assert (len(expected), content_of(inner)) == (sleeps, expected[-1])
         assert list(verify_output(after, inner)) == [], at
         assert listed_offsets(inner) == ([] if name == "drop" else list(range(5))), at
-    assert len(expected) >= 10
+    assert len(expected) == len(sweep.numbers)
+    assert len(sweep.operations) >= 10
 
 
 PIPELINE = pipeline_of(max__file__records="100")

@@ -166,13 +166,13 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
         seen.append(content_of(inner))
 
     sweep = OperationSweep(new_world, lambda store: run_once(worlds[-1].topic, store, HOURLY))
-    for number, inner, store in sweep.sleep(run_another):
+    for sleeps, (_, inner, store) in enumerate(sweep.sleep(run_another), 1):
         with closing(worlds[-1].topic):
             try:
                 run_once(worlds[-1].topic, store, HOURLY)
             except FencedError:
                 fenced += 1
-            assert len(seen) == number + 1
+            assert len(seen) == sleeps
             # If the other process died, this one may still publish the files that it had committed.
             assert dies or content_of(inner) == seen[-1]
             worlds[-1].check_seen(inner)

@@ -21,7 +21,7 @@ from tests.support.pubsub.pubsub_topics import (
     topics_on,
 )
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation
-from tests.support.stores.operation_sweep import DyingStore, Killed
+from tests.support.stores.operation_sweep import DyingStore, Killed, kinds_of, numbers_to_sweep
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
@@ -102,7 +102,7 @@ def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: str) 
     """The next driver repeats the epoch, or continues from the record."""
     quiet = FaultyStore(MemoryObjectStore())
     commits_of(orders_on(quiet, 2)).commit(4, batches_of(topics_on(quiet.inner), 4))
-    for number in range(len(quiet.operations)):
+    for number in numbers_to_sweep(kinds_of(quiet.operations)):
         inner = MemoryObjectStore()
         whole = orders_on(inner, 2)
         run_epoch(whole, 3)
@@ -121,7 +121,7 @@ def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: str) 
 def test_lost_answers_and_failures_change_nothing(moment: str) -> None:
     quiet = FaultyStore(MemoryObjectStore())
     commits_of(orders_on(quiet, 2)).commit(0, batches_of(topics_on(quiet.inner), 0))
-    for number in range(len(quiet.operations) + 1):
+    for number in [*numbers_to_sweep(kinds_of(quiet.operations)), None]:
         inner = MemoryObjectStore()
         whole = orders_on(inner, 2)
         stored = batches_of(whole, 0)

@@ -18,6 +18,7 @@ import pytest
 import tieredstore as ts
 from tests.restore.logdir.log_dirs import ALL, CLUSTER, fresh_bucket, make_log_dir, prepared, restore, tree
 from tests.support.paths import GOLDEN
+from tests.support.stores.operation_sweep import numbers_to_sweep
 from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError, TieredStoreError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState
@@ -231,7 +232,7 @@ class KilledError(BaseException):
 def test_killed_at_any_step_the_next_run_completes_it(
     thirds: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    plan, left, step = prepared(ORDERS, OTHER), 0, 0
+    plan, left, kinds = prepared(ORDERS, OTHER), 0, list[str]()
     # A process is killed, not the machine: what is written stays, and syncing it takes most of the time.
     monkeypatch.setattr(os, "fsync", lambda _: None)
     options = RestoreOptions(stop=300 if count == 1 else 100)
@@ -239,6 +240,7 @@ def test_killed_at_any_step_the_next_run_completes_it(
     def dying(real: Callable[..., object]) -> Callable[..., object]:
         def act(*arguments: Any, **keywords: Any) -> object:
             nonlocal left
+            kinds.append(real.__name__)
             left -= 1
             if not left:
                 raise KilledError
@@ -248,26 +250,27 @@ def test_killed_at_any_step_the_next_run_completes_it(
 
     whole, log_dirs = make_disks(tmp_path / "whole", count)
     empty = tree(whole)
-    restore(thirds, log_dirs, plan, options)
-    ends = False
-    while not ends:
-        left = step = step + 1
-        root, log_dirs = make_disks(tmp_path / f"step{step}", count)
+
+    def restore_dying() -> None:
         with monkeypatch.context() as patched:
             for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "rmdir"), (os, "chown")):
                 patched.setattr(owner, name, dying(getattr(owner, name)))
-            try:
-                restore(thirds, log_dirs, plan, options)
-                ends = True
-            except KilledError:
-                assert any((log_dir / MARKER).exists() for log_dir in log_dirs) or tree(root) in (empty, tree(whole))
-                for log_dir in log_dirs:
-                    if is_unfinished(log_dir):
-                        # A broker that starts deletes the mark before it refuses the folder.
-                        (log_dir / ".kafka_cleanshutdown").unlink(missing_ok=True)
+            restore(thirds, log_dirs, plan, options)
+
+    restore_dying()
+    assert len(kinds) > 30
+    for step in numbers_to_sweep(list(kinds)):
+        left = step + 1
+        root, log_dirs = make_disks(tmp_path / f"step{step}", count)
+        with pytest.raises(KilledError):
+            restore_dying()
+        assert any((log_dir / MARKER).exists() for log_dir in log_dirs) or tree(root) in (empty, tree(whole))
+        for log_dir in log_dirs:
+            if is_unfinished(log_dir):
+                # A broker that starts deletes the mark before it refuses the folder.
+                (log_dir / ".kafka_cleanshutdown").unlink(missing_ok=True)
         restore(thirds, log_dirs, plan, options)
         assert tree(root) == tree(whole)
-    assert step > 30
 
 
 def make_disks(root: Path, count: int) -> tuple[Path, list[Path]]:

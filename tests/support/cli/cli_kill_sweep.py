@@ -1,4 +1,4 @@
-"""Run ``upload`` in a process, kill it at each store operation in turn, then run it again.
+"""Run ``upload`` in a process, kill it at each store operation to sweep, then run it again.
 
 Forks, so it must stay single-threaded: python -m tests.support.cli.cli_kill_sweep WORK_FOLDER LOG_DIR. Prints one JSON
 line per kill: how the child ended, and the store's content after a second and a third run.
@@ -17,6 +17,7 @@ from typing import get_args
 from tests.support.cli.cli_process import stored_files, tieredstore, write_settings
 from tests.support.cli.cli_stores import KillingStore
 from tests.support.stores.doubles import Moment
+from tests.support.stores.operation_sweep import kinds_of, numbers_to_sweep
 
 SETTINGS = {"compression.enabled": "true"}
 
@@ -30,11 +31,11 @@ def new_settings(folder: Path) -> tuple[Path, Path]:
     return settings, faulty
 
 
-def operation_count(folder: Path, log_dir: Path) -> int:
-    """Return the number of operations of an undisturbed copy."""
+def numbers_of(folder: Path, log_dir: Path) -> list[int]:
+    """Return the operations of an undisturbed copy that are swept."""
     _, faulty = new_settings(folder)
     tieredstore("upload", "-c", faulty, log_dir)
-    return len(KillingStore.last.operations)
+    return numbers_to_sweep(kinds_of(KillingStore.last.operations))
 
 
 def run_killed(faulty: Path, log_dir: Path, number: int, moment: Moment) -> bool:
@@ -48,9 +49,9 @@ def run_killed(faulty: Path, log_dir: Path, number: int, moment: Moment) -> bool
 
 
 def sweep(work: Path, log_dir: Path) -> None:
-    count = operation_count(work / "quiet", log_dir)
+    numbers = numbers_of(work / "quiet", log_dir)
     for moment in get_args(Moment):
-        for number in range(count):
+        for number in numbers:
             folder = work / f"{moment}-{number}"
             settings, faulty = new_settings(folder)
             died = run_killed(faulty, log_dir, number, moment)

@@ -1,16 +1,48 @@
-"""Repeats work on a store for each of its operations, which fails, dies or is delayed there."""
+"""Repeats work on a store for its operations, which fail, die or are delayed there: in `make soak` for each of them.
+
+`make test` takes a part, the same in each run: see :func:`numbers_to_sweep`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from pathlib import PurePath
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from tests.support.examples import SOAK
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 
 Inner = TypeVar("Inner", bound=ObjectStore)
 Over = TypeVar("Over", bound=ScriptedStore)
+
+
+STRIDE: Final = 4
+"""Of the operations of a kind, `make test` sweeps the first one and each fourth one after it."""
+
+
+def numbers_to_sweep(kinds: Sequence[Hashable], *, whole: bool = SOAK) -> list[int]:
+    """Return the numbers of the operations to sweep, given the kind of each: all of them, or of each kind the first and
+    each fourth one, and the last of all.
+
+    Operations come in cycles, such as one for each
+    segment: counted by kind, the stride meets each step of a cycle, whatever the cycle's length.
+    """
+    assert kinds, "no operation to sweep over: the test would check nothing"
+    seen: Counter[Hashable] = Counter()
+    numbers: list[int] = []
+    for number, kind in enumerate(kinds):
+        if whole or seen[kind] % STRIDE == 0 or number == len(kinds) - 1:
+            numbers.append(number)
+        seen[kind] += 1
+    return numbers
+
+
+def kinds_of(operations: Sequence[Operation]) -> list[tuple[str, str]]:
+    """Return the kind of each operation of a store: its name, and the extension of its first key."""
+    return [(operation.name, PurePath(next(iter(operation.keys), "")).suffix) for operation in operations]
 
 
 class Killed(BaseException):
@@ -33,9 +65,10 @@ class Round(NamedTuple, Generic[Inner, Over]):
 
 
 class OperationSweep(Generic[Inner]):
-    """Runs ``work`` on an undisturbed store of ``make``, then yields a new store for each of its ``operations``.
+    """Runs ``work`` on an undisturbed store of ``make``, then yields a new store for each of its operations to sweep.
 
-    The caller does the work on the round's ``store`` and checks its ``inner``. ``numbers`` selects operations.
+    The caller does the work on the round's ``store`` and checks its ``inner``. ``numbers`` narrows the choice; with a
+    step, it is the choice.
     """
 
     def __init__(
@@ -44,24 +77,27 @@ class OperationSweep(Generic[Inner]):
         quiet = FaultyStore(make())
         work(quiet)
         self.operations = quiet.operations
-        self._make, self._numbers = make, range(len(quiet.operations))[numbers]
-        assert self._numbers, "no operation to sweep over: the test would check nothing"
+        self._make = make
+        within = range(len(quiet.operations))[numbers]
+        chosen = numbers_to_sweep(kinds_of(quiet.operations), whole=SOAK or numbers.step is not None)
+        self.numbers = [number for number in chosen if number in within]
+        assert self.numbers, "no operation to sweep over: the test would check nothing"
 
     def fail(self, moment: Moment = "before", *, for_good: bool = False) -> Iterator[Round[Inner, FaultyStore]]:
         """Fail one operation, or all from it on; ``after``: its answer is lost."""
-        for number in self._numbers:
+        for number in self.numbers:
             inner = self._make()
             yield Round(number, inner, FaultyStore(inner, number, moment=moment, for_good=for_good))
 
     def die(self, moment: Moment = "before") -> Iterator[Round[Inner, FaultyStore]]:
         """Raise Killed at one operation; later ones have no effect."""
-        for number in self._numbers:
+        for number in self.numbers:
             inner = self._make()
             yield Round(number, inner, DyingStore(inner, number, moment))
 
     def sleep(self, meanwhile: Callable[[Inner], object]) -> Iterator[Round[Inner, ScriptedStore]]:
         """Call the function with the inner store before one operation, then let that operation continue."""
-        for number in self._numbers:
+        for number in self.numbers:
             inner = self._make()
             yield Round(
                 number, inner, ScriptedStore(inner).on(do=partial(_wake, meanwhile, inner), skip=number, times=1)
