@@ -241,8 +241,8 @@ class OpenBatch:
 
         index = BatchIndex(body, self.batch.key, len(body))
         self.batch.check_count(len(index))
-        if not position.message and not position.record and not self.repeated:
-            yield from noting(decoder.decode(body, self.batch.key, checksums))
+        if not position.message and not position.record:
+            yield from noting(decoder.decode(body, self.batch.key, checksums, without=self.repeated))
             note_skipped()
         else:
             for number in range(min(position.message, len(index)), len(index)):

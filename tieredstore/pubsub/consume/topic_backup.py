@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -159,17 +159,7 @@ class BatchBackup:
         firsts = pa.array(accumulate(counts[:-1], initial=batch.offset << _BITS), pa.int64())
         repeated = seen.doubles(batch, body)
         self.repeats += sum(counts[number] for number in repeated)
-        decoded: Iterator[pa.RecordBatch]
-        if repeated:
-            kept = [number for number in range(len(index)) if number not in repeated]
-            ranges = ((number, *index.byte_range(number)) for number in kept)
-            view = memoryview(body)
-            decoded = chain.from_iterable(
-                decoder.decode_message(view[start:stop], index.place(number)) for number, start, stop in ranges
-            )
-        else:
-            decoded = decoder.decode(body, batch.key, checksums)
-        for rows in decoded:
+        for rows in decoder.decode(body, batch.key, checksums, without=repeated):
             yield _with_offsets(rows, firsts)
 
 
