@@ -49,8 +49,9 @@ class Result:
         return rows, last["summary"]
 
     def clean(self) -> Result:
-        """Return self, after asserting success and an empty stderr."""
-        assert (self.code, self.stderr) == (0, ""), self
+        """Return self, after asserting success and an empty stderr, except for the progress of a slow machine."""
+        said = [line for line in self.stderr.splitlines() if not line.endswith(" so far")]
+        assert (self.code, said) == (0, []), self
         return self
 
     def fails(self, code: int, *words: str) -> None:
