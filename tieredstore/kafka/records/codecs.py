@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
@@ -58,7 +58,11 @@ class Decompressor:
         self._max_bytes = max_bytes
         self._limit = limit
         self._memory = memoryview(b"")
-        self._zstd: Any = zstandard.ZstdDecompressor()
+
+    @cached_property
+    def _zstd(self) -> Any:
+        # Made for the first body that needs it: it takes longer than hundreds of uncompressed records.
+        return zstandard.ZstdDecompressor()
 
     def decompress(self, compression: CompressionType, magic: int, body: memoryview) -> Body:
         """Decompress the records of one batch; the result is valid until the next call.
