@@ -54,7 +54,8 @@ class UploaderSettings(SettingsGroup):
     server_properties: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="uploader.server.properties",
-        description="The broker's settings file, for log directories, id and listener that are not set here.",
+        description="The broker's settings file. It supplies log directories, id and listener if they are "
+        "not set here.",
     )
     log_dirs: Annotated[tuple[str, ...], words("folders, separated by commas", _not_empty)] = Field(
         default=(), alias="uploader.log.dirs", description="The broker's log directories."
@@ -65,22 +66,24 @@ class UploaderSettings(SettingsGroup):
     leadership: Annotated[str, NAME] = Field(
         default="auto",
         alias="uploader.leadership",
-        description="How to find the partitions that this broker leads: `auto` asks the cluster, `zookeeper` watches "
-        "its ZooKeeper, `static` takes all on disk; or a Python class `module.Class`, a subclass of "
-        "`tieredstore.uploader.Leadership`.",
+        description="How to find the partitions that this broker leads. `auto`: ask the cluster. "
+        "`zookeeper`: watch the cluster's ZooKeeper. `static`: take all partitions on disk. Or a Python class "
+        "`module.Class`, a subclass of `tieredstore.uploader.Leadership`.",
     )
     zookeeper_connect: Annotated[str | None, NAME] = Field(
         default=None,
         alias="uploader.zookeeper.connect",
-        description="ZooKeeper's servers, `host:port,…/chroot`; unset: those of the broker's settings.",
+        description="ZooKeeper's servers, `host:port,…/chroot`. If unset, they come from the broker's settings file.",
     )
     include: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
         default=(".*",),
         alias="uploader.topics.include",
-        description="Topics to upload: a pattern matches the whole name.",
+        description="Topics to upload. A pattern must match a topic's whole name.",
     )
     exclude: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
-        default=(), alias="uploader.topics.exclude", description="Topics not to upload, even if they are included."
+        default=(),
+        alias="uploader.topics.exclude",
+        description="Topics not to upload, even if `uploader.topics.include` matches them.",
     )
     internal_topics: Annotated[bool, BOOLEAN] = Field(
         default=False, alias="uploader.internal.topics", description="Also upload topics whose names begin with `__`."
@@ -93,31 +96,35 @@ class UploaderSettings(SettingsGroup):
     start: Annotated[str, choice("earliest", "latest")] = Field(
         default="earliest",
         alias="uploader.start",
-        description="The first segments of a new partition to upload: all on disk, or those closed from now on.",
+        description="Where to begin in a new partition. `earliest`: with all segments on disk. `latest`: "
+        "with the segments that the broker closes from now on.",
     )
     concurrent_uploads: Annotated[int, integer(1, 256)] = Field(
-        default=10, alias="uploader.concurrent.uploads", description="Partitions to upload in parallel."
+        default=10, alias="uploader.concurrent.uploads", description="Number of partitions to upload in parallel."
     )
     scan_interval_ms: Annotated[int, long(100)] = Field(
         default=5000,
         alias="uploader.scan.interval.ms",
-        description="Time between scans of the folders, which complement file system notifications.",
+        description="Time between scans of the log directories. Scans find what file system notifications miss.",
     )
     hold_dir: Annotated[tuple[str, ...], words("folders, separated by commas", _not_empty)] = Field(
         default=(),
         alias="uploader.hold.dir",
         description=(
-            "Folders for hard links to segments that are not uploaded yet, so that they survive the broker's "
-            "retention while no uploader runs. Each file system with log directories needs one, outside of them."
+            "Folders for hard links to segments that are not uploaded yet. The links keep the "
+            "segments if the broker's retention deletes them while no uploader runs. Each file system with log "
+            "directories needs such a folder, outside of the log directories."
         ),
     )
     hold_max_files: Annotated[int, integer(10)] = Field(
-        default=10000, alias="uploader.hold.max.files", description="Maximum of files held open."
+        default=10000,
+        alias="uploader.hold.max.files",
+        description="Maximum number of segment files that the uploader keeps open until they are uploaded.",
     )
     hold_min_free_percent: Annotated[int, integer(0, 99)] = Field(
         default=10,
         alias="uploader.hold.min.free.percent",
-        description="With less free disk space, release files that the broker has deleted.",
+        description="If less disk space than this is free, release held files that the broker has deleted.",
     )
     upload_timeout_ms: Annotated[int, long(1000)] = Field(
         default=300000,
@@ -132,20 +139,22 @@ class UploaderSettings(SettingsGroup):
     retention_ms: Annotated[int, long(-1)] = Field(
         default=-1,
         alias="uploader.retention.ms",
-        description="Delete stored segments of led partitions if all records are older; -1: never.",
+        description="Delete a stored segment when all its records are older than this, if this broker "
+        "leads the partition; -1: never.",
     )
     retention_topics: Annotated[
         tuple[str, ...], words("topics, each with `=` and its milliseconds, separated by commas", parse_topic_ms)
     ] = Field(
         default=(),
         alias="uploader.retention.topics",
-        description="Topics with another time than `uploader.retention.ms`: `orders=86400000,clicks=-1`.",
+        description="Topics with another age than `uploader.retention.ms`: `orders=86400000,clicks=-1`.",
     )
     retention_bytes: Annotated[int, long(-1)] = Field(
         default=-1,
         alias="uploader.retention.bytes",
         description=(
-            "Keep at least this many stored log bytes of a led partition, and delete older segments; -1: keep all."
+            "Minimum of stored log bytes to keep of each partition that this broker leads. Older "
+            "segments are deleted; -1: keep all."
         ),
     )
     retention_dry_run: Annotated[bool, BOOLEAN] = Field(
@@ -154,45 +163,50 @@ class UploaderSettings(SettingsGroup):
         description="Log what retention would delete, and delete nothing.",
     )
     retention_interval_ms: Annotated[int, long(1000)] = Field(
-        default=3600000, alias="uploader.retention.interval.ms", description="Time between passes of retention."
+        default=3600000,
+        alias="uploader.retention.interval.ms",
+        description="Time between two checks for segments to delete by retention.",
     )
     snapshots_enabled: Annotated[bool, BOOLEAN] = Field(
         default=True,
         alias="uploader.snapshots.enabled",
         description=(
-            "Write an hourly snapshot of the cluster, if a broker can be asked: topic settings, ACLs, group "
-            "offsets. All uploaders of a cluster together write one."
+            "Write an hourly snapshot of the cluster if a broker answers: topic settings, ACLs, "
+            "group offsets. All uploaders of a cluster together write one snapshot per hour."
         ),
     )
     snapshots_retention_ms: Annotated[int, long(-1)] = Field(
         default=2592000000,
         alias="uploader.snapshots.retention.ms",
-        description="Delete older snapshots, but never the newest; -1: never.",
+        description="Age at which snapshots are deleted, except the newest snapshot; -1: never.",
     )
     snapshots_registry_config: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="uploader.snapshots.registry.config",
         description=(
-            "Properties file of a schema registry (`schema.registry.url`, logins), to include its schemas in snapshots."
+            "Properties file of a schema registry (`schema.registry.url`, logins). Snapshots then "
+            "include the registry's schemas."
         ),
     )
     nice: Annotated[int, integer(0, 19)] = Field(
-        default=0, alias="uploader.nice", description="Niceness of the process, so that the broker has priority."
+        default=0,
+        alias="uploader.nice",
+        description="Niceness of the process. With a higher niceness, the broker gets more processor time.",
     )
     drain_ms: Annotated[int, long(0)] = Field(
-        default=60000, alias="uploader.drain.ms", description="Time for work in progress to end after SIGTERM."
+        default=60000, alias="uploader.drain.ms", description="Longest time to finish work in progress after SIGTERM."
     )
     listen: Annotated[tuple[str, int] | None, string("host:port", _listen)] = Field(
         default=None,
         alias="uploader.listen",
-        description="Address of `/metrics`, `/healthz`, `/lag` and `/readyz`.",
+        description="Address at which the uploader serves `/metrics`, `/healthz`, `/lag` and `/readyz`.",
     )
     metrics_topics: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
         default=(),
         alias="uploader.metrics.topics",
         description=(
-            "Topics with a lag metric of their own (label `topic`): the first 100 by name; all others are summed as "
-            "`(other)`. A pattern matches the whole name."
+            "Topics with their own lag metric (label `topic`): the first 100 matches by name. The "
+            "lags of all other topics are summed as `(other)`. A pattern must match a topic's whole name."
         ),
     )
     kafka: tuple[tuple[str, SecretStr], ...] = ()

@@ -46,12 +46,13 @@ class OffsetSettings(SettingsGroup):
     offsets_per_partition: Annotated[int, long(1), secor.HONOURED] = pydantic.Field(
         default=10000000,
         alias="secor.offsets.per.partition",
-        description="Offsets per directory of the parsers `offset` and `daily-offset`.",
+        description="Number of offsets in each directory of the parsers `offset` and `daily-offset`.",
     )
     offsets_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = pydantic.Field(
         default="base_offset=",
         alias="secor.offsets.prefix",
-        description="Prefix of offset directories. Secor's `offset=` would hide the files' column `offset`.",
+        description="Text before the offset in names of directories. With Secor's `offset=`, readers "
+        "would confuse directories with the files' column `offset`.",
     )
 
 
@@ -62,7 +63,8 @@ class PatternSettings(SettingsGroup):
         pydantic.Field(
             default="",
             alias=_PATTERN,
-            description="Pattern of `date`, or expression of `regex` with the time as its first group.",
+            description="For the parser `date`, the date pattern of the time. For `regex`, an expression with "
+            "the time as its first group.",
         )
     )
 
@@ -78,8 +80,8 @@ class SplitSettings(SettingsGroup):
     field_prefix: Annotated[str | None, string("without /", path_prefix), secor.HONOURED] = pydantic.Field(
         default=None,
         alias="partitioner.granularity.field.prefix",
-        description="Prefix of directories by a field. Unset: the field's name and `=`, after `by_` if `columns` is "
-        "set. Empty: none, as in Secor.",
+        description="Text before the field's value in names of directories. If unset, it is the field's "
+        "name and `=`, with `by_` in front if `columns` is set. If empty, the names have no prefix, as in Secor.",
     )
 
 
@@ -93,7 +95,8 @@ class ThriftSettings(SettingsGroup):
     ] = pydantic.Field(
         default="1",
         alias="message.timestamp.id",
-        description="Id of a Thrift message's field with the time, after the ids of enclosing structs.",
+        description="Id of the field with the time in a Thrift message. For a nested field, write the ids "
+        "of the enclosing structs in front, separated by dots.",
     )
     thrift_protocol: Annotated[
         str, string("binary, compact or Thrift's class", read_name(secor.THRIFT_PROTOCOLS)), secor.HONOURED
@@ -103,8 +106,8 @@ class ThriftSettings(SettingsGroup):
     thrift_idl: Annotated[str, string("a file")] = pydantic.Field(
         default="",
         alias="thrift.idl",
-        description="Thrift IDL file that defines `secor.thrift.message.class.TOPIC`. Finds the field "
-        "`message.timestamp.name`.",
+        description="Thrift IDL file that defines the types in `secor.thrift.message.class.TOPIC`. The "
+        "parser looks up the field `message.timestamp.name` in it.",
     )
 
 

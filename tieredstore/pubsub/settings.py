@@ -43,27 +43,28 @@ class BatchSettings(SettingsGroup):
     queue: Annotated[str, NAME] = Field(
         default="store",
         alias="pubsub.queue",
-        description="Queue of notifications of new topics: `store`, with the objects; `kafka`, as in MemQ; or the "
-        "name of an installed queue (entry points `tieredstore.queues`).",
+        description="For new topics, the queue of notifications about new batches: `store`, beside the "
+        "objects; `kafka`, as in MemQ; or the name of an installed queue (entry points `tieredstore.queues`).",
     )
     queue_topic: Annotated[str | None, NAME] = Field(
         default=None,
         alias="pubsub.queue.topic",
-        description="The Kafka topic of the notifications; by default `<topic>_notifications`.",
+        description="The Kafka topic of the notifications. If unset, it is `<topic>_notifications`.",
     )
     topic_config: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="pubsub.topic.config",
-        description="MemQ's JSON file of a topic: bucket, path, notification topic and limits of batches. Adds this "
-        "topic to those of the store.",
+        description="MemQ's JSON file of a topic: bucket, path, notification topic and limits of batches. "
+        "This topic is added to the topics of the store.",
     )
     compression: Annotated[str, choice("none", "gzip", "zstd")] = Field(
-        default="zstd", alias="pubsub.compression", description="Compression of Messages by producers."
+        default="zstd", alias="pubsub.compression", description="How producers compress Messages."
     )
     message_bytes: Annotated[int, integer(1024, 67108864)] = Field(
         default=1048576,
         alias=_MESSAGE_BYTES,
-        description="Bytes of a Message before compression; larger records are refused.",
+        description="Size in bytes, before compression, at which a Message (a group of records) is "
+        "complete. Larger records are refused.",
     )
     batch_bytes: Annotated[int, integer(1024, 1073741824)] = Field(
         default=16777216,
@@ -86,12 +87,12 @@ class BatchSettings(SettingsGroup):
     max_block_ms: Annotated[int, integer(0)] = Field(
         default=60000,
         alias="pubsub.max.block.ms",
-        description="Time in ms for which `send` waits for room in that buffer.",
+        description="Time in ms for which `send` waits for room in the buffer of `pubsub.buffer.bytes`.",
     )
     delivery_timeout_ms: Annotated[int, integer(1000)] = Field(
         default=120000,
         alias="pubsub.delivery.timeout.ms",
-        description="Time in ms in which a full batch and its notification must be stored; after it, delivery fails.",
+        description="Time in ms for storing a full batch and its notification. After this time, delivery fails.",
     )
     uploads: Annotated[int, integer(1, 64)] = Field(
         default=4, alias="pubsub.uploads", description="Batches of one producer to write in parallel."
@@ -102,12 +103,12 @@ class BatchSettings(SettingsGroup):
     fetch_bytes: Annotated[int, integer(1048576)] = Field(
         default=268435456,
         alias="pubsub.fetch.bytes",
-        description="Bytes of objects that one consumer may hold; one object may be larger.",
+        description="Bytes of objects that one consumer may hold in memory. A single object may be larger.",
     )
     retention_ms: Annotated[int | None, integer(1)] = Field(
         default=None,
         alias="pubsub.retention.ms",
-        description="Age in ms from which `pubsub gc` frees batches; unset: no batch is freed for its age.",
+        description="Age in ms from which `pubsub gc` frees batches. If unset, it frees no batch for its age.",
     )
     retention_bytes: Annotated[int | None, integer(0)] = Field(
         default=None,
@@ -132,13 +133,13 @@ class BatchSettings(SettingsGroup):
     audit_topic: Annotated[str | None, NAME] = Field(
         default=None,
         alias="pubsub.audit.topic",
-        description="Kafka topic (on `pubsub.kafka.bootstrap.servers`) for MemQ's audit records, one per Message; "
-        "unset: none.",
+        description="Kafka topic (on `pubsub.kafka.bootstrap.servers`) for MemQ's audit records, one "
+        "record per Message. If unset, no audit records are written.",
     )
     audit_pages: Annotated[tuple[str, int] | None, string("host:port", host_and_port)] = Field(
         default=None,
         alias="pubsub.audit.metrics.listen",
-        description="Where `pubsub verify --follow` serves `/metrics`, `/healthz` and `/readyz`.",
+        description="Address at which `pubsub verify --follow` serves `/metrics`, `/healthz` and `/readyz`.",
     )
 
     kafka: tuple[tuple[str, SecretStr], ...] = ()
@@ -160,12 +161,13 @@ class BatchBrokerSettings(SettingsGroup):
     listen: Annotated[tuple[str, int], string("host:port, the port up to 32767", _address)] = Field(
         default=("0.0.0.0", 9092),  # noqa: S104  a broker serves other machines
         alias="pubsub.broker.listen",
-        description="Where a broker listens for MemQ's packets.",
+        description="Address at which the broker accepts connections in MemQ's protocol.",
     )
     advertised: Annotated[tuple[str, int] | None, string("host:port, the port up to 32767", _address)] = Field(
         default=None,
         alias="pubsub.broker.advertised",
-        description="Address that clients get; unset: this machine's address, and the port of `pubsub.broker.listen`.",
+        description="Address that clients connect to. If unset, it is this machine's address with the "
+        "port of `pubsub.broker.listen`.",
     )
     rack: Annotated[str, string()] = Field(
         default="", alias="pubsub.broker.rack", description="Zone of the broker (MemQ's locality)."
@@ -173,7 +175,7 @@ class BatchBrokerSettings(SettingsGroup):
     pages: Annotated[tuple[str, int] | None, string("host:port", host_and_port)] = Field(
         default=None,
         alias="pubsub.broker.metrics.listen",
-        description="Where `/metrics`, `/healthz` and `/readyz` are served.",
+        description="Address at which the broker serves `/metrics`, `/healthz` and `/readyz`.",
     )
     buffer_bytes: Annotated[int, integer(16777216)] = Field(
         default=268435456,
@@ -197,13 +199,14 @@ class BatchBrokerSettings(SettingsGroup):
     coordinator: Annotated[str, choice("none", "store", "zookeeper")] = Field(
         default="store",
         alias=_COORDINATOR,
-        description="How brokers share topics: leases in the `store`, MemQ's nodes in `zookeeper`, or `none`: this "
-        "broker has all topics.",
+        description="How brokers divide topics among themselves. `store`: by leases in the store. "
+        "`zookeeper`: by MemQ's nodes in ZooKeeper. `none`: this broker has all topics.",
     )
     zookeeper: Annotated[str | None, NAME] = Field(
         default=None,
         alias="pubsub.broker.zookeeper.connect",
-        description="ZooKeeper's servers, `host:port,host:port/path`; if there are MemQ brokers, the same as theirs.",
+        description="ZooKeeper's servers, `host:port,host:port/path`. If MemQ's own brokers run too, use "
+        "their servers and path.",
     )
     zookeeper_session_ms: Annotated[int, integer(1000, 600000)] = Field(
         default=8000,
@@ -213,8 +216,8 @@ class BatchBrokerSettings(SettingsGroup):
     assignment: Annotated[str, NAME] = Field(
         default="free-capacity",
         alias="pubsub.broker.assignment",
-        description="How topics are assigned: `free-capacity`, or a Python class `module.Class`, a subclass of "
-        "`tieredstore.pubsub.governor.assigning.AssignmentStrategy`.",
+        description="How topics are assigned to brokers: by `free-capacity`, or by a Python class "
+        "`module.Class`, a subclass of `tieredstore.pubsub.governor.assigning.AssignmentStrategy`.",
     )
     capacity_mb: Annotated[int, integer(1, 1000000)] = Field(
         default=200, alias="pubsub.broker.capacity.mb", description="Capacity of the broker in MB per second."
@@ -265,31 +268,35 @@ class BatchClientSettings(SettingsGroup):
     bootstrap: Annotated[tuple[str, ...], words("host:port, separated by commas", _bootstrap)] = Field(
         default=(),
         alias="pubsub.bootstrap",
-        description="Brokers to contact first; if set, producers write to brokers.",
+        description="Brokers that a producer contacts first. If set, producers write to brokers; if "
+        "unset, to the store.",
     )
     rack: Annotated[str, string()] = Field(
-        default="", alias="pubsub.rack", description="Zone of a producer, which prefers brokers of the same zone."
+        default="",
+        alias="pubsub.rack",
+        description="Zone of a producer. The producer prefers brokers of the same zone.",
     )
     linger_ms: Annotated[int, integer(0, 60000)] = Field(
         default=10,
         alias="pubsub.linger.ms",
-        description="Age in ms of the first record at which a Message is sent to a broker.",
+        description="Age in ms of a Message's first record at which the Message is sent to a broker.",
     )
     request_timeout_ms: Annotated[int, integer(100)] = Field(
         default=15000,
         alias="pubsub.request.timeout.ms",
-        description="Time in ms to wait for a broker before trying another one; storing a batch must take less.",
+        description="Time in ms that a producer waits for a broker before it tries another broker. It "
+        "must be longer than storing a batch takes.",
     )
     endpoints: Annotated[int, integer(1, 64)] = Field(
         default=1, alias="pubsub.write.endpoints", description="Number of brokers that a producer writes to in turn."
     )
     tls: Annotated[str, choice("none", "tls")] = Field(
-        default="none", alias="pubsub.security", description="Use TLS to brokers."
+        default="none", alias="pubsub.security", description="Whether producers connect to brokers by TLS."
     )
     ca: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="pubsub.tls.ca",
-        description="CA certificates for brokers (PEM); unset: the system's.",
+        description="CA certificates for brokers (PEM). If unset, the system's CA certificates apply.",
     )
     certificate: Annotated[Path | None, PATH] = Field(
         default=None, alias="pubsub.tls.certificate", description="The client's certificate and its chain (PEM)."

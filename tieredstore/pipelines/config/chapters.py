@@ -53,8 +53,8 @@ class FilingSettings(SettingsGroup):
     ] = Field(
         default="offset",
         alias="secor.message.parser.class",
-        description=f"Parser that chooses a record's directory: {', '.join(PARSERS)}. A class of yours gets "
-        "`parser.*`.",
+        description=f"Parser that chooses a record's directory: {', '.join(PARSERS)}. Your own class "
+        "receives the properties `parser.*`.",
     )
     hours: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False, alias="partitioner.granularity.hour", description="Make a directory per hour below each day."
@@ -65,48 +65,60 @@ class FilingSettings(SettingsGroup):
         description="Make a directory per minute below each hour.",
     )
     date_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
-        default="dt=", alias="partitioner.granularity.date.prefix", description="Prefix of day directories."
+        default="dt=",
+        alias="partitioner.granularity.date.prefix",
+        description="Text before the date in names of day directories.",
     )
     hour_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
-        default="hr=", alias="partitioner.granularity.hour.prefix", description="Prefix of hour directories."
+        default="hr=",
+        alias="partitioner.granularity.hour.prefix",
+        description="Text before the hour in names of hour directories.",
     )
     minute_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
-        default="min=", alias="partitioner.granularity.minute.prefix", description="Prefix of minute directories."
+        default="min=",
+        alias="partitioner.granularity.minute.prefix",
+        description="Text before the minute in names of minute directories.",
     )
     date_format: Annotated[str, string("a Java date pattern"), secor.HONOURED] = Field(
         default="yyyy-MM-dd",
         alias="partitioner.granularity.date.format",
-        description="Date pattern of day directories.",
+        description="Pattern of the date in names of day directories.",
     )
     hour_format: Annotated[str, string("a Java date pattern"), secor.HONOURED] = Field(
-        default="HH", alias="partitioner.granularity.hour.format", description="Date pattern of hour directories."
+        default="HH",
+        alias="partitioner.granularity.hour.format",
+        description="Pattern of the hour in names of hour directories.",
     )
     minute_format: Annotated[str, string("a Java date pattern"), secor.HONOURED] = Field(
-        default="mm", alias="partitioner.granularity.minute.format", description="Date pattern of minute directories."
+        default="mm",
+        alias="partitioner.granularity.minute.format",
+        description="Pattern of the minute in names of minute directories.",
     )
     zone: Annotated[str, string("a time zone", _time_zone), secor.HONOURED] = Field(
         default="UTC",
         alias="secor.parser.timezone",
-        description="Time zone of directories, and of times that `date` parses.",
+        description="Time zone of the times in directory names, and of times that the parser `date` reads.",
     )
     strict: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="secor.parser.strict",
-        description="Refuse what Secor accepts: JSON that is not UTF-8 or has raw control characters, numeric texts "
-        "with blanks or fractions, text after a date.",
+        description="Treat messages as bad although Secor accepts them: JSON that is not UTF-8 or has raw "
+        "control characters, numeric texts with blanks or fractions, text after a date.",
     )
     timestamp_name: Annotated[str, string("a field"), secor.HONOURED] = Field(
-        default="timestamp", alias="message.timestamp.name", description="Field with a message's time."
+        default="timestamp", alias="message.timestamp.name", description="Field that holds a message's time."
     )
     timestamp_separator: Annotated[str, string("a text"), secor.HONOURED] = Field(
         default="",
         alias="message.timestamp.name.separator",
-        description="Separator in the path to a nested field. Unset: a dot if messages have a schema, else none.",
+        description="Separator of names in the path to a nested field. If unset, it is a dot for messages "
+        "with a schema; for other messages, the path is one field's name.",
     )
     descriptor_set: Annotated[str, string("a file")] = Field(
         default="",
         alias="protobuf.descriptor.set",
-        description="Protocol Buffers descriptors, as `protoc --include_imports --descriptor_set_out` writes them.",
+        description="File of Protocol Buffers descriptors, as `protoc --include_imports "
+        "--descriptor_set_out` writes it.",
     )
 
     def field_path(self, name: str = "") -> tuple[str, ...]:
@@ -141,25 +153,29 @@ class GroupSettings(SettingsGroup):
     starting_group: Annotated[str, string("group:NAME", _start)] = Field(
         default="",
         alias="startingOffsets",
-        description="Consumer group with the first offsets of new partitions; unset: none.",
+        description="Consumer group whose offsets are where new partitions begin. If unset, "
+        "`kafka.new.consumer.auto.offset.reset` decides.",
     )
     group_storage: Annotated[str, choice("kafka", "zookeeper"), secor.HONOURED] = Field(
         default="kafka",
         alias="kafka.offsets.storage",
-        description="Where the group of `startingOffsets` keeps its offsets.",
+        description="System that stores the offsets of the group in `startingOffsets`.",
     )
     zookeeper: Annotated[str, string("host:port, several separated by commas"), secor.HONOURED] = Field(
-        default="", alias="zookeeper.quorum", description="ZooKeeper servers with the offsets of `startingOffsets`."
+        default="",
+        alias="zookeeper.quorum",
+        description="ZooKeeper servers that store the offsets of the group in `startingOffsets`.",
     )
     zookeeper_path: Annotated[str, string("a node's path", _node), secor.HONOURED] = Field(
         default="",
         alias="kafka.zookeeper.path",
-        description="Path of the ZooKeeper node above `/consumers`; unset: the root.",
+        description="Path of the ZooKeeper node that contains `/consumers`. If unset, the root contains it.",
     )
     commit_group: Annotated[str, string("a group's name", _group)] = Field(
         default="",
         alias="commit.to.group",
-        description="Consumer group for published offsets, to show lag.",
+        description="Consumer group to which the pipeline commits its published offsets, so that Kafka's "
+        "tools show its lag.",
     )
 
 
@@ -186,22 +202,24 @@ class NamingSettings(SettingsGroup):
     name_offset: Annotated[str, choice("file", "window")] = Field(
         default="file",
         alias="name.offset",
-        description="Offset in a file's name: the first offset of the file, or of its window as in Secor.",
+        description="Offset in a file's name. `file`: the first offset of the file. `window`: the first "
+        "offset of the file's window (the offsets that one task writes), as in Secor.",
     )
     hashed: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.s3.prefix.md5hash",
-        description="Begin object keys, in any store, with four digits of the MD5 of topic and directory.",
+        description="Begin each object key, in any store, with four digits of the MD5 of topic and directory.",
     )
     alternative_root: Annotated[str, string("a path", _root), secor.HONOURED] = Field(
         default="",
         alias="secor.s3.alternative.path",
-        description="Replaces `output.key.prefix` for days from `secor.s3.alter.path.date` on. A slash is added.",
+        description="Path that replaces `output.key.prefix` for days from `secor.s3.alter.path.date` on. "
+        "The pipeline adds a slash at its end.",
     )
     alternative_since: Annotated[str, string("a day, as 2026-01-31", _day), secor.HONOURED] = Field(
         default="",
         alias="secor.s3.alter.path.date",
-        description="First day that goes to `secor.s3.alternative.path`; unset: no day.",
+        description="First day whose files go to `secor.s3.alternative.path`. If unset, no files go there.",
     )
 
 
@@ -215,7 +233,8 @@ class TableSettings(SettingsGroup):
     ] = Field(
         default="",
         alias="hive.table.prefix",
-        description="Hive table of a topic without `hive.table.name.TOPIC`: this prefix and the topic's name.",
+        description="Text before the topic's name in the name of its Hive table, for topics without "
+        "`hive.table.name.TOPIC`.",
     )
 
     kind: Annotated[str, choice("none", "iceberg")] = Field(
@@ -224,12 +243,15 @@ class TableSettings(SettingsGroup):
         description=f"`iceberg` adds the files of each batch to an Iceberg table; `{CATALOG}*` configures its catalog.",
     )
     name: Annotated[str, string("namespace.table", matcher(r"(?a)(\w+\.)+\w+"))] = Field(
-        default="", alias="table.iceberg.name", description="Name of the Iceberg table; created if absent."
+        default="",
+        alias="table.iceberg.name",
+        description="Name of the Iceberg table. The pipeline creates the table if it does not exist.",
     )
     catalog: Annotated[str, string("letters, digits, _ and -", matcher(r"(?a)[\w-]+"))] = Field(
         default="default",
         alias="table.iceberg.catalog",
-        description="Name of the Iceberg catalog, as in pyiceberg's configuration if that has an entry.",
+        description="Name of the Iceberg catalog. If pyiceberg's configuration has an entry of this name, "
+        "the entry applies.",
     )
 
 
@@ -287,7 +309,7 @@ class LimitSettings(SettingsGroup):
     max_file_age_s: Annotated[int, long(0), secor.HONOURED] = Field(
         default=3600,
         alias="secor.max.file.age.seconds",
-        description="Longest time in seconds until a record is written.",
+        description="Longest time in seconds that a record waits before the pipeline writes it.",
     )
     max_file_records: Annotated[int, long(0)] = Field(
         default=0, alias="max.file.records", description="Maximum number of records per file; 0: no limit."
@@ -295,12 +317,13 @@ class LimitSettings(SettingsGroup):
     minute_mark: Annotated[int, integer(0, 59), secor.HONOURED] = Field(
         default=0,
         alias="secor.upload.minute_mark",
-        description="Minute of each hour at which all records seen so far are written.",
+        description="Minute of each hour at which the pipeline writes all records seen so far, for topics "
+        "that match `secor.kafka.upload_at_minute_mark.topic_filter`.",
     )
     minute_mark_filter: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
         default="",
         alias="secor.kafka.upload_at_minute_mark.topic_filter",
-        description="Topics to which the minute mark applies; unset: none.",
+        description="Topics to which `secor.upload.minute_mark` applies. If unset, it applies to no topic.",
     )
     upload_on_shutdown: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
@@ -310,22 +333,23 @@ class LimitSettings(SettingsGroup):
     is_deterministic: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.upload.deterministic",
-        description="End all files of a partition together: by bytes of values or range of timestamps, not by file "
-        "size or minute mark.",
+        description="End all files of a partition together, at a limit of the values' bytes or of the "
+        "timestamps' range. File size and minute mark then end no files.",
     )
     max_payload_bytes: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.input.payload.size.bytes",
-        description="Limit of deterministic uploads: bytes of all values; 0: no limit.",
+        description="In deterministic uploads, the bytes of all values at which a partition's files end; 0: no limit.",
     )
     max_range_ms: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.file.timestamp.range.millis",
-        description="Limit of deterministic uploads: range of timestamps in ms; 0: no limit.",
+        description="In deterministic uploads, the range of timestamps in ms at which a partition's files "
+        "end; 0: no limit.",
     )
     max_open_files: Annotated[int, long(-1), secor.HONOURED] = Field(
         default=-1,
         alias="secor.max.file.count",
-        description="Maximum number of open files per window; -1: no limit. Beyond it, the least recently written "
-        "file ends.",
+        description="Maximum number of open files per window; -1: no limit. To open a further file, the "
+        "pipeline ends the least recently written file.",
     )

@@ -98,21 +98,26 @@ class PipelineSettings(SettingsGroup):
     generation: Annotated[int, integer(0, 999999999), secor.HONOURED] = Field(
         default=1,
         alias="secor.generation",
-        description="Version of the output, in file names. Each has its own commit log; several can run in parallel.",
+        description="Version of the output, part of file names. Each generation has its own commit log; "
+        "several generations can run in parallel.",
     )
     topic_filter: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
-        default=".*", alias="secor.kafka.topic_filter", description="Topics to read; must match the whole name."
+        default=".*",
+        alias="secor.kafka.topic_filter",
+        description="Topics to read. The expression must match a topic's whole name.",
     )
     topic_list: Annotated[str, string("names separated by commas"), secor.HONOURED] = Field(
-        default="", alias="kafka.new.consumer.topic.list", description="Topics to read, in place of the filter."
+        default="",
+        alias="kafka.new.consumer.topic.list",
+        description="Topics to read. The list replaces `secor.kafka.topic_filter`.",
     )
     topic_blacklist: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
-        default="", alias="secor.kafka.topic_blacklist", description="Topics to exclude."
+        default="", alias="secor.kafka.topic_blacklist", description="Topics not to read."
     )
     starting: Annotated[str, choice("earliest", "latest"), secor.HONOURED] = Field(
         default="earliest",
         alias="kafka.new.consumer.auto.offset.reset",
-        description="First offset of a partition that has no progress yet.",
+        description="Where to begin in a partition without progress: at its first offset, or at its end.",
     )
     isolation: Annotated[str, choice("read_committed", "read_uncommitted"), secor.HONOURED] = Field(
         default=DEFAULT_ISOLATION,
@@ -129,7 +134,7 @@ class PipelineSettings(SettingsGroup):
     columns: Annotated[str, choice("none", "json", "avro", "protobuf")] = Field(
         default="none",
         alias="columns",
-        description="Decode values of this format into columns; none: keep values unchanged.",
+        description="Format of values, which are decoded into columns. `none`: files hold the values unchanged.",
     )
     codec: Annotated[
         str,
@@ -138,28 +143,33 @@ class PipelineSettings(SettingsGroup):
             read_name(_CODEC_NAMES),
         ),
         secor.HONOURED,
-    ] = Field(default="zstd", alias="secor.compression.codec", description="Compression of files; empty: none.")
+    ] = Field(
+        default="zstd",
+        alias="secor.compression.codec",
+        description="Compression of files. If empty, files are not compressed.",
+    )
     extension: Annotated[str, string("begins with a dot", matcher(r"\.[A-Za-z0-9._-]{1,40}")), secor.HONOURED] = Field(
         default="",
         alias="secor.file.extension",
-        description="Extension of file names; unset: that of format and codec.",
+        description="Extension of file names. If unset, it is that of format and codec.",
     )
     delimiter: Annotated[
         str, string("a text; \\n, \\t, \\r, \\s, \\f and \\uXXXX are escapes", _delimiter), secor.HONOURED
     ] = Field(
         default="\\n",
         alias="secor.file.writer.Delimiter",
-        description="Text after each value in text files; empty: none.",
+        description="Text after each value in text files. If empty, no text follows the values.",
     )
     outage_s: Annotated[int, long(0)] = Field(
         default=3600,
         alias="outage.seconds",
-        description="Seconds that a service waits for an unavailable store or broker before exit code 75.",
+        description="Seconds that a service waits for an unavailable store or broker. Then it ends with exit code 75.",
     )
     max_bad_messages: Annotated[int, long(-1), secor.HONOURED] = Field(
         default=1000,
         alias="secor.consumer.max_bad_messages",
-        description="Maximum bad messages in a batch; -1: no limit. With more, the batch is not written.",
+        description="Maximum number of bad messages in a batch; -1: no limit. A batch with more bad "
+        "messages is not written.",
     )
     finalize: Annotated[bool, BOOLEAN] = Field(
         default=False,
@@ -169,8 +179,8 @@ class PipelineSettings(SettingsGroup):
     finalizer_delay_s: Annotated[int, long(0), secor.HONOURED] = Field(
         default=3600,
         alias="partitioner.finalizer.delay.seconds",
-        description="Seconds after a directory's day, hour or minute, by record timestamps, at which it gets "
-        "`_SUCCESS`.",
+        description="Seconds from the end of a directory's day, hour or minute, measured by record "
+        "timestamps, until the directory gets `_SUCCESS`.",
     )
     transformer: Annotated[
         str,
@@ -179,12 +189,12 @@ class PipelineSettings(SettingsGroup):
     ] = Field(
         default="",
         alias="secor.message.transformer.class",
-        description="Your code to change or drop messages before they are filed.",
+        description="Your code that changes or drops messages before the parser chooses their directories.",
     )
     frame: Annotated[str, string("module:function", matcher(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"))] = Field(
         default="",
         alias="frame",
-        description="Function over the records as a DataFrame; only on Spark.",
+        description="Your function that changes the records as a DataFrame. It works only on Spark.",
     )
     local_path: Annotated[str, string("a folder"), secor.HONOURED] = Field(
         default="", alias="secor.local.path", description="Folder for files that are not uploaded yet."
