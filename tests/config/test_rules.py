@@ -195,7 +195,7 @@ def test_each_property_of_the_key_ring_is_required(missing: str) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"encryption.key.pair.id": "c"}, "encryption.key.pair.id is 'c', which is not in encryption.key.pairs"),
+        ({"encryption.key.pair.id": "c"}, "encryption.key.pair.id is 'c', which encryption.key.pairs does not list"),
         ({"encryption.key.pair.id": "a:b"}, "encryption.key.pair.id is 'a:b'; expected is string: an id without ':'"),
         ({"encryption.key.pair.id": " "}, "encryption.key.pair.id is ''; expected"),
         ({"encryption.key.pairs": "a,b:c"}, "encryption.key.pairs is 'a,b:c'; expected is list: ids without ':'"),
@@ -214,17 +214,17 @@ def test_each_rule_of_the_key_ring(change: dict[str, str], sentence: str) -> Non
     [
         (S3, {"storage.aws.access.key.id": "x"}, "aws.access.key.id is set without storage.aws.secret.access.key"),
         (S3, {"storage.aws.secret.access.key": "x"}, "secret.access.key is set without storage.aws.access.key.id"),
-        (S3, {"storage.aws.session.token": "x"}, "storage.aws.session.token is set without the access key"),
+        (S3, {"storage.aws.session.token": "x"}, "storage.aws.session.token is set without storage.aws.access.key.id"),
         (S3 | {"storage.aws.access.key.id": "x", "storage.aws.secret.access.key": "x"},
-         {"storage.aws.credentials.file": "x"}, "storage.aws.credentials.file excludes storage.aws.access.key.id"),
-        (BASE, {"storage.aws.credentials.provider.class": "com.x.Y"}, "a Java credentials provider cannot run here"),
-        (BASE, {"segment.format": "iceberg"}, "Iceberg tables are not written or read here"),
+         {"storage.aws.credentials.file": "x"}, "storage.aws.credentials.file cannot be set together with storage.aws"),
+        (BASE, {"storage.aws.credentials.provider.class": "com.x.Y"}, "a Java class cannot run in Python"),
+        (BASE, {"segment.format": "iceberg"}, "in Kafka's own format; set segment.format to kafka"),
         (BASE, {"storage.backend.class": "filesystem"}, "storage.root is missing"),
         (BASE, {"storage.s3.bucket.nam": "x"}, "did you mean storage.s3.bucket.name"),
-        (BASE, {"compression.heuristic.enabled": "true"}, "heuristic.enabled is true, which needs compression.enabled"),
-        (GCS, {"storage.gcs.credentials.json": "{}"}, "exactly one of these three"),
-        (GCS, {"storage.gcs.credentials.path": "x"}, "exactly one of these three"),
-        (AZURE, {"storage.azure.connection.string": "x"}, "name is excluded by storage.azure.connection.string"),
+        (BASE, {"compression.heuristic.enabled": "true"}, "heuristic.enabled is true, but compression.enabled is"),
+        (GCS, {"storage.gcs.credentials.json": "{}"}, "set exactly one of the three"),
+        (GCS, {"storage.gcs.credentials.path": "x"}, "set exactly one of the three"),
+        (AZURE, {"storage.azure.connection.string": "x"}, "name cannot be set together with storage.azure.c"),
         (PROXY, {"storage.proxy.username": "x"}, "storage.proxy.username is set without storage.proxy.password"),
         (PROXY, {"storage.proxy.password": "x"}, "storage.proxy.password is set without storage.proxy.username"),
         (S3, {"storage.proxy.port": "1"}, "storage.proxy.host is missing"),
@@ -242,11 +242,11 @@ def test_each_rule_of_stores_and_caches(base: dict[str, str], change: dict[str, 
     [
         ({}, "storage.azure.account.name is missing"),
         ({"account.key": "k"}, "storage.azure.account.name is missing"),
-        ({"sas.token": "s"}, "storage.azure.sas.token needs storage.azure.account.name or"),
+        ({"sas.token": "s"}, "storage.azure.sas.token is set without storage.azure.account.name or"),
         ({"sas.token": "s", "account.key": "k"}, "account.key is set without storage.azure.account.name"),
-        ({"connection.string": "c", "account.key": "k"}, "storage.azure.account.key is excluded"),
-        ({"connection.string": "c", "sas.token": "k"}, "storage.azure.sas.token is excluded"),
-        ({"connection.string": "c", "endpoint.url": "http://h"}, "storage.azure.endpoint.url is excluded"),
+        ({"connection.string": "c", "account.key": "k"}, "storage.azure.account.key cannot be set together"),
+        ({"connection.string": "c", "sas.token": "k"}, "storage.azure.sas.token cannot be set together"),
+        ({"connection.string": "c", "endpoint.url": "http://h"}, "storage.azure.endpoint.url cannot be set together"),
         ({"connection.string": "c"}, None),
         ({"sas.token": "s", "endpoint.url": "http://h"}, None),
         ({"account.name": "a", "account.key": "k", "sas.token": "s"}, None),
@@ -263,7 +263,7 @@ def test_azure_has_one_way_in(parts: dict[str, str], sentence: str | None) -> No
 
 def test_gcs_needs_credentials_and_false_counts_as_one() -> None:
     without = {name: text for name, text in GCS.items() if name != "storage.gcs.credentials.default"}
-    assert "exactly one of these three must be set" in error_of(without)
+    assert "set exactly one of the three" in error_of(without)
     anonymous = settings_from({**without, "storage.gcs.credentials.default": "false"}).gcs
     assert anonymous is not None
     assert anonymous.credentials_default is False

@@ -180,7 +180,7 @@ def test_a_broker_without_topic_ids_is_shipped(disk: BrokerDisk) -> None:
 
 
 def test_compression_and_encryption_are_refused_in_the_raw_layout() -> None:
-    with pytest.raises(ConfigError, match="nothing is encrypted or compressed"):
+    with pytest.raises(ConfigError, match="never encrypted or compressed"):
         raw_settings(**{"compression.enabled": "true"})  # type: ignore[arg-type]
 
 

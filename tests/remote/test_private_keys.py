@@ -141,16 +141,19 @@ def test_a_pair_that_we_protect_is_opened_by_openssl_and_by_us(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("private", "sentence"),
     [
-        ({}, r"private\.key\.file is missing; expected is a path"),
-        ({"file": "a", "env": "B"}, r"private\.key\.env excludes private\.key\.file"),
-        ({"file": "a", "fd": "3"}, r"private\.key\.fd excludes private\.key\.file"),
+        ({}, r"private\.key\.file is missing: set it to the path"),
+        ({"file": "a", "env": "B"}, r"private\.key\.env cannot be set together with private\.key\.file"),
+        ({"file": "a", "fd": "3"}, r"private\.key\.fd cannot be set together with private\.key\.file"),
         ({"fd": "-1"}, r"private\.key\.fd is '-1'"),
         ({"env": " "}, r"private\.key\.env is '\s*'; expected is string: the name of an environment variable"),
-        ({"file": "a", "passphrase_env": "B", "passphrase_file": "c"}, "give one of them"),
+        ({"file": "a", "passphrase_env": "B", "passphrase_file": "c"}, "set only one of the two"),
         ({"file": "a", "kms": "aws"}, r"private\.key\.kms\.key is missing"),
-        ({"file": "a", "kms_key": "b"}, r"private\.key\.kms\.key needs private\.key\.kms"),
-        ({"file": "a", "kms_endpoint_url": "http://b"}, r"private\.key\.kms\.endpoint\.url needs private\.key\.kms"),
-        ({"file": "a", "kms": "aws", "kms_key": "b", "passphrase_env": "C"}, "a key sealed by a service needs none"),
+        ({"file": "a", "kms_key": "b"}, r"private\.key\.kms\.key is set without private\.key\.kms"),
+        (
+            {"file": "a", "kms_endpoint_url": "http://b"},
+            r"private\.key\.kms\.endpoint\.url is set without private\.key\.kms",
+        ),
+        ({"file": "a", "kms": "aws", "kms_key": "b", "passphrase_env": "C"}, "a service encrypted has no passphrase"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(private: dict[str, str], sentence: str) -> None:

@@ -43,40 +43,51 @@ class EncryptionProperties(SettingsGroup):
     enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="encryption.enabled",
-        description="Encrypt new segments; also needed to read encrypted segments.",
+        description="Encrypt new segments. Must also be true to read encrypted segments.",
     )
     key_pair_id: Annotated[str | None, string("an id without ':'", _key_id)] = Field(
         default=None,
         alias="encryption.key.pair.id",
-        description="The active pair, which wraps new data keys; required with encryption.",
+        description=(
+            "Id of the key pair that encrypts the data keys of new segments. Required if encryption.enabled is true."
+        ),
     )
     ids: Annotated[tuple[str, ...], words("ids without ':', separated by commas", _key_id)] = Field(
         default=(),
         alias=PAIRS,
-        description="All key pairs that readers may need, including the active one; required with encryption.",
+        description=(
+            "Ids of all key pairs that readers may need, including the one in encryption.key.pair.id. Required if "
+            "encryption.enabled is true."
+        ),
     )
 
     required: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="encryption.required",
-        description="Refuse unencrypted segments: in a fully encrypted bucket they are forged. Needs "
-        "encryption.enabled. Not of the plugin.",
+        description=(
+            "Refuse to read segments that are not encrypted. If a bucket holds only encrypted segments, an "
+            "unencrypted segment is forged. Needs encryption.enabled. Not of the plugin."
+        ),
     )
 
     @model_validator(mode="after")
     def _complete(self) -> EncryptionProperties:
         if self.required and not self.enabled:
-            raise broken_rule("encryption.required", "is true; it needs encryption.enabled")
+            raise broken_rule("encryption.required", "is true, but encryption.enabled is not: set both to true")
         if not self.enabled:
             return self
         if self.key_pair_id is None:
             raise broken_rule(
-                "encryption.key.pair.id", "is missing; encryption.enabled needs the id of the active pair"
+                "encryption.key.pair.id",
+                "is missing: encryption.enabled is true, so set the id of the key pair for new segments",
             )
         if not self.ids:
-            raise broken_rule(PAIRS, "is missing; encryption.enabled needs the list of key pair ids")
+            raise broken_rule(PAIRS, "is missing: encryption.enabled is true, so list the ids of the key pairs")
         if self.key_pair_id not in self.ids:
-            raise broken_rule("encryption.key.pair.id", f"is {excerpt(self.key_pair_id)!r}, which is not in {PAIRS}")
+            raise broken_rule(
+                "encryption.key.pair.id",
+                f"is {excerpt(self.key_pair_id)!r}, which {PAIRS} does not list: add the id to the list",
+            )
         return self
 
 
@@ -88,48 +99,56 @@ class KeyPairSettings(SettingsGroup):
     """
 
     id: str
-    public_key_file: Annotated[Path, PATH] = Field(alias="public.key.file", description="Public key (PEM, X.509).")
+    public_key_file: Annotated[Path, PATH] = Field(
+        alias="public.key.file", description="File that contains the public key (PEM, X.509)."
+    )
     private_key_file: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="private.key.file",
-        description="Private key (PEM, PKCS#8); required unless one of the next two is set.",
+        description=(
+            "File that contains the private key (PEM, PKCS#8). Required, unless one of the next two properties is set."
+        ),
     )
     private_key_env: Annotated[str | None, string("the name of an environment variable", _some_name)] = Field(
         default=None,
         alias="private.key.env",
-        description="Environment variable with the private key as PEM. Not of the plugin.",
+        description="Name of the environment variable that contains the private key as PEM. Not of the plugin.",
     )
     private_key_fd: Annotated[int | None, integer(0)] = Field(
         default=None,
         alias="private.key.fd",
-        description="Open file descriptor to read the private key from, as PEM. Not of the plugin.",
+        description="Number of an open file descriptor from which the private key is read as PEM. Not of the plugin.",
     )
     passphrase_env: Annotated[str | None, string("the name of an environment variable", _some_name)] = Field(
         default=None,
         alias="private.key.passphrase.env",
-        description="Environment variable with the private key's passphrase. Not of the plugin.",
+        description="Name of the environment variable that contains the private key's passphrase. Not of the plugin.",
     )
     passphrase_file: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="private.key.passphrase.file",
-        description="File with the private key's passphrase in its first line. Not of the plugin.",
+        description="File whose first line is the private key's passphrase. Not of the plugin.",
     )
     kms: Annotated[str | None, string("aws, gcp, azure, vault, or an installed service", _some_name)] = Field(
         default=None,
         alias="private.key.kms",
-        description="Key management service that opens the private key, sealed by `tieredstore keys seal`. "
-        "Not of the plugin.",
+        description=(
+            "Key management service that decrypts the private key. `tieredstore keys seal` encrypts it. Not of "
+            "the plugin."
+        ),
     )
     kms_key: Annotated[str | None, string("the key's name there", _some_name)] = Field(
         default=None,
         alias="private.key.kms.key",
-        description="The service's key: an ARN, a resource name, a key's URL, or Vault's `mount/key`. Not of the "
-        "plugin.",
+        description=(
+            "Name of the key at the service: an ARN, a resource name, a key's URL, or Vault's `mount/key`. Not of "
+            "the plugin."
+        ),
     )
     kms_endpoint_url: Annotated[str | None, URL] = Field(
         default=None,
         alias="private.key.kms.endpoint.url",
-        description="URL of the service, if its default does not apply. Not of the plugin.",
+        description="URL of the service. If unset, the service's usual URL is used. Not of the plugin.",
     )
 
     @model_validator(mode="after")
@@ -144,11 +163,16 @@ class KeyPairSettings(SettingsGroup):
             if value is not None
         ]
         if not given:
-            raise self._broken("private.key.file", "is missing; expected is a path")
+            raise self._broken("private.key.file", "is missing: set it to the path of the private key")
         if len(given) > 1:
-            raise self._broken(given[1], f"excludes {given[0]}; give one source of the private key")
+            raise self._broken(
+                given[1], f"cannot be set together with {given[0]}: set only one source of the private key"
+            )
         if self.passphrase_env is not None and self.passphrase_file is not None:
-            raise self._broken("private.key.passphrase.file", "excludes private.key.passphrase.env; give one of them")
+            raise self._broken(
+                "private.key.passphrase.file",
+                "cannot be set together with private.key.passphrase.env: set only one of the two",
+            )
         return self
 
     @model_validator(mode="after")
@@ -156,12 +180,19 @@ class KeyPairSettings(SettingsGroup):
         if self.kms is None:
             for name, value in (("key", self.kms_key), ("endpoint.url", self.kms_endpoint_url)):
                 if value is not None:
-                    raise self._broken(f"private.key.kms.{name}", "needs private.key.kms, the service's name")
+                    raise self._broken(
+                        f"private.key.kms.{name}", "is set without private.key.kms: also set the service's name"
+                    )
             return self
         if self.kms_key is None:
-            raise self._broken("private.key.kms.key", "is missing; private.key.kms needs the service's key")
+            raise self._broken(
+                "private.key.kms.key", "is missing: private.key.kms is set, so set the name of the service's key"
+            )
         if self.passphrase_env is not None or self.passphrase_file is not None:
-            raise self._broken("private.key.kms", "excludes a passphrase; a key sealed by a service needs none")
+            raise self._broken(
+                "private.key.kms",
+                "cannot be set together with a passphrase: a key that a service encrypted has no passphrase",
+            )
         return self
 
     def _broken(self, name: str, why: str) -> PydanticCustomError:
@@ -192,7 +223,10 @@ def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
     # the mistake would only show when a read of the pair's segments fails.
     for name in reader.values:
         if (key_id := pair_id(name)) is not None and key_id not in ring.ids:
-            reader.note(name, f"belongs to a key pair that {PAIRS} does not list")
+            reader.note(
+                name,
+                f"belongs to a key pair that {PAIRS} does not list: add the id to the list or remove this property",
+            )
     pairs = [
         reader.read(KeyPairSettings, under=f"{PAIRS}.{listed_id}.", fields={"id": listed_id}) for listed_id in ring.ids
     ]

@@ -66,15 +66,20 @@ class EndpointRule(SettingsGroup):
 
     name: str = ""
     topics: Annotated[tuple[str, ...], PATTERNS] = Field(
-        alias="topics", description="Topics of this place: a pattern matches the whole name."
+        alias="topics", description="Topics that this rule applies to. A pattern must match the whole name."
     )
     url: Annotated[str | None, NAME] = Field(
         default=None,
         alias="url",
-        description="The topics' store, as for `--store`; unset: the settings' store.",
+        description=(
+            "URL of the store that holds the topics, written as for `--store`. If unset, the topics are in the "
+            "store of the settings."
+        ),
     )
     prefix: Annotated[str | None, string()] = Field(
-        default=None, alias="prefix", description="The topics' `key.prefix`; unset: the URL's or the settings'."
+        default=None,
+        alias="prefix",
+        description="`key.prefix` of these topics. If unset, the prefix of the rule's URL or of the settings is used.",
     )
     storage: tuple[tuple[str, SecretStr], ...] = ()
 
@@ -85,9 +90,12 @@ class EndpointRule(SettingsGroup):
     @model_validator(mode="after")
     def _leads_elsewhere(self) -> EndpointRule:
         if not self.topics:
-            raise broken_rule(f"{RULES}.{self.name}.topics", "is empty, so the rule matches no topic")
+            raise broken_rule(
+                f"{RULES}.{self.name}.topics",
+                "is empty, so the rule matches no topic: list patterns or remove the rule",
+            )
         if self.url is None and self.prefix is None:
-            raise broken_rule(f"{RULES}.{self.name}.url", "is missing; a rule needs it, a prefix, or both")
+            raise broken_rule(f"{RULES}.{self.name}.url", "is missing: set the rule's url, its prefix, or both")
         return self
 
 
@@ -99,28 +107,42 @@ class EndpointSettings(SettingsGroup):
     """
 
     rule_names: Annotated[tuple[str, ...], words("names, separated by commas", _rule_name)] = Field(
-        default=(), alias=RULES, description="Names of rules for topics in other places; the first match counts."
+        default=(),
+        alias=RULES,
+        description=(
+            "Names of the rules that say where topics are stored. If several rules match a topic, the first is used."
+        ),
     )
     provider_class: Annotated[str | None, NAME] = Field(
         default=None,
         alias="endpoint.provider.class",
-        description="Instead of rules: a Python class `module.Class`, a subclass of "
-        "`tieredstore.places.EndpointProvider`.",
+        description=(
+            "Python class `module.Class` that says where topics are stored, in place of rules. It must be a "
+            "subclass of `tieredstore.places.EndpointProvider`."
+        ),
     )
     entropy_bits: Annotated[int, integer(0, MOST_BITS)] = Field(
         default=0,
         alias=BITS,
-        description="Bits of MD5(`cluster-topic-partition`) after the prefix. The JVM plugin cannot read such keys.",
+        description=(
+            "Number of bits of MD5(`cluster-topic-partition`) to write after the prefix in keys. The JVM plugin "
+            "cannot read such keys."
+        ),
     )
     cluster: Annotated[str | None, string("letters, digits, '.', '_' and '-'", _cluster)] = Field(
         default=None,
         alias=CLUSTER,
-        description="The cluster's name in keys; needed for entropy bits and the raw layout.",
+        description=(
+            "Name of the cluster in keys. Required for `endpoint.prefix.entropy.bits` and for the layout `pinterest`."
+        ),
     )
     layout: Annotated[str | None, _LAYOUTS] = Field(
         default=None,
         alias=LAYOUT,
-        description="`plugin` (default), or `pinterest`: raw segment files, as Pinterest's uploader stores them.",
+        description=(
+            "`plugin` (default): the plugin's objects. `pinterest`: raw segment files, as Pinterest's uploader "
+            "stores them."
+        ),
     )
     uploader_layout: Annotated[str | None, _LAYOUTS] = Field(
         default=None, alias=UPLOADER_LAYOUT, description=f"Another name of `{LAYOUT}`."
@@ -142,13 +164,13 @@ class EndpointSettings(SettingsGroup):
     @model_validator(mode="after")
     def _fits_together(self) -> EndpointSettings:
         if self.layout and self.uploader_layout and self.layout != self.uploader_layout:
-            raise broken_rule(UPLOADER_LAYOUT, f"differs from {LAYOUT}")
+            raise broken_rule(UPLOADER_LAYOUT, f"differs from {LAYOUT}: set only one of the two")
         if self.rule_names and self.provider_class:
-            raise broken_rule(RULES, "and endpoint.provider.class exclude each other")
+            raise broken_rule(RULES, "cannot be set together with endpoint.provider.class: set only one of the two")
         if self.cluster is None and self.entropy_bits:
-            raise broken_rule(CLUSTER, f"is missing; {BITS} needs it")
+            raise broken_rule(CLUSTER, f"is missing: {BITS} is set, so set the cluster's name")
         if self.cluster is None and self.is_raw:
-            raise broken_rule(CLUSTER, "is missing; the raw layout needs it")
+            raise broken_rule(CLUSTER, "is missing: the layout is pinterest, so set the cluster's name")
         return self
 
 
@@ -160,7 +182,10 @@ def read_endpoint(reader: SettingsReader) -> EndpointSettings | None:
     for name in reader.values:
         rule = rule_of(name)
         if rule is not None and rule[0] not in settings.rule_names:
-            reader.note(name, f"belongs to a rule that {RULES} does not list")
+            reader.note(
+                name,
+                f"belongs to a rule that {RULES} does not list: add the name to the list or remove this property",
+            )
     rules = [_rule(reader, name) for name in settings.rule_names]
     if settings.is_default and not rules:
         return settings

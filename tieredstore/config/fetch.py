@@ -34,22 +34,24 @@ class ManifestCacheSettings(SettingsGroup):
     """The cache of manifests, in memory."""
 
     size: Annotated[int, long(-1)] = Field(
-        default=1000, alias="fetch.manifest.cache.size", description="Maximum of entries; -1: no limit."
+        default=1000,
+        alias="fetch.manifest.cache.size",
+        description="Maximum number of manifests in the cache. -1: no limit.",
     )
     retention_ms: Annotated[int, long(-1)] = Field(
         default=3600000,
         alias="fetch.manifest.cache.retention.ms",
-        description="Time to keep an entry after its last use; -1: forever.",
+        description="Time for which the cache keeps a manifest after its last use. -1: forever.",
     )
     get_timeout_ms: Annotated[int, long(1)] = Field(
         default=10000,
         alias="fetch.manifest.cache.get.timeout.ms",
-        description="Longest wait of a caller for a load.",
+        description="Time that a reader waits for a manifest to load.",
     )
     thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
         alias="fetch.manifest.cache.thread.pool.size",
-        description="Loading threads; 0: one per processor.",
+        description="Number of threads that load manifests. 0: one per processor.",
     )
 
 
@@ -57,22 +59,24 @@ class IndexCacheSettings(SettingsGroup):
     """The cache of index files, in memory."""
 
     size: Annotated[int, long(-1)] = Field(
-        default=10485760, alias="fetch.indexes.cache.size", description="Maximum of bytes; -1: no limit."
+        default=10485760,
+        alias="fetch.indexes.cache.size",
+        description="Maximum number of bytes in the cache of index files. -1: no limit.",
     )
     retention_ms: Annotated[int, long(-1)] = Field(
         default=600000,
         alias="fetch.indexes.cache.retention.ms",
-        description="Time to keep an entry after its last use; -1: forever.",
+        description="Time for which the cache keeps an index file after its last use. -1: forever.",
     )
     get_timeout_ms: Annotated[int, long(1)] = Field(
         default=10000,
         alias="fetch.indexes.cache.get.timeout.ms",
-        description="Longest wait of a caller for a load.",
+        description="Time that a reader waits for an index file to load.",
     )
     thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
         alias="fetch.indexes.cache.thread.pool.size",
-        description="Loading threads; 0: one per processor.",
+        description="Number of threads that load index files. 0: one per processor.",
     )
 
 
@@ -80,45 +84,50 @@ class ChunkCacheSettings(SettingsGroup):
     """The cache of chunks, in memory or on disk."""
 
     kind: Annotated[Literal["memory", "disk"], java_class("memory, disk or the plugin's Java class", _chunk_cache)] = (
-        Field(alias=_CHUNK_CACHE_CLASS, description="Cache of chunks; unset: none.")
+        Field(alias=_CHUNK_CACHE_CLASS, description="Kind of the cache of chunks. If unset, chunks are not cached.")
     )
     size: Annotated[int, long(-1)] = Field(
         alias="fetch.chunk.cache.size",
-        description="Maximum of bytes of cached chunks (on disk, of index files too); -1: no limit.",
+        description=(
+            "Maximum number of bytes of cached chunks. -1: no limit. The limit of a disk cache includes index files."
+        ),
     )
     retention_ms: Annotated[int, long(-1)] = Field(
         default=600000,
         alias="fetch.chunk.cache.retention.ms",
-        description="Time to keep an entry after its last use; -1: forever.",
+        description="Time for which the cache keeps a chunk after its last use. -1: forever.",
     )
     get_timeout_ms: Annotated[int, long(1)] = Field(
         default=10000,
         alias="fetch.chunk.cache.get.timeout.ms",
-        description="Longest wait of a caller for a load.",
+        description="Time that a reader waits for a chunk to load.",
     )
     thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
         alias="fetch.chunk.cache.thread.pool.size",
-        description="Loading threads; 0: one per processor.",
+        description="Number of threads that load chunks. 0: one per processor.",
     )
     path: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="fetch.chunk.cache.path",
         description=(
             "Folder of the disk cache, which survives restarts. Do not use the JVM plugin's folder: the plugin "
-            "empties it at its start."
+            "empties its folder when it starts."
         ),
     )
     encrypted: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="fetch.chunk.cache.encrypted",
-        description="Keep encrypted chunks encrypted in the cache; false: plaintext, on disk too. Not of the plugin.",
+        description=(
+            "true: the cache holds the chunks of encrypted segments encrypted. false: it holds them as plaintext, "
+            "also on disk. Not of the plugin."
+        ),
     )
 
     @model_validator(mode="after")
     def _disk_has_a_path(self) -> ChunkCacheSettings:
         if self.kind == "disk" and self.path is None:
-            raise broken_rule("fetch.chunk.cache.path", "is missing; the disk cache needs a folder")
+            raise broken_rule("fetch.chunk.cache.path", "is missing: set the folder of the disk cache")
         return self
 
 
@@ -128,28 +137,35 @@ class FetchSettings(SettingsGroup):
     coalesce_max_bytes: Annotated[int, integer(1)] = Field(
         default=16777216,
         alias="fetch.coalesce.max.bytes",
-        description="Maximum of log bytes in one request for adjacent chunks; at least one chunk. Not of the plugin.",
+        description=(
+            "Adjacent chunks are fetched in one request, up to this number of log bytes. A larger chunk is "
+            "fetched alone. Not of the plugin."
+        ),
     )
     parallelism: Annotated[int, integer(1, 1024)] = Field(
-        default=8, alias="fetch.parallelism", description="Parallel requests of one reader. Not of the plugin."
+        default=8,
+        alias="fetch.parallelism",
+        description="Number of requests that one reader sends in parallel. Not of the plugin.",
     )
     read_ahead_bytes: Annotated[int, integer(0)] = Field(
         default=16777216,
         alias="fetch.chunk.cache.prefetch.max.size",
-        description="Bytes to read ahead for a sequential reader; 0: none (the plugin's default).",
+        description="Number of bytes to read ahead for a sequential reader. 0 (the plugin's default): no read-ahead.",
     )
     min_chunk_size: Annotated[int, integer(1)] = Field(
         default=1024,
         alias="fetch.chunk.min.size",
         description=(
-            "Refuse segments with over 65,536 chunks that are smaller than both this and chunk.size: a small "
-            "manifest could claim millions. Not of the plugin."
+            "Refuse a segment with over 65,536 chunks if they are smaller than this and smaller than chunk.size. "
+            "A forged manifest could list millions of tiny chunks. Not of the plugin."
         ),
     )
     rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
         default=None,
         alias="fetch.rate.limit.bytes.per.second",
-        description="Limit for all downloads of the process; unset: none. Not of the plugin.",
+        description=(
+            "Limit for the sum of all downloads of the process. If unset, there is no limit. Not of the plugin."
+        ),
     )
     manifest_cache: ManifestCacheSettings = ManifestCacheSettings()
     index_cache: IndexCacheSettings = IndexCacheSettings()

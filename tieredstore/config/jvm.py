@@ -13,7 +13,7 @@ from tieredstore.config.values import BOOLEAN, choice, integer, java_class, long
 def _no_iceberg(text: str) -> str:
     # Refuse Iceberg: a broker that writes Iceberg tables stores no segments that could be read here.
     if text == "iceberg":
-        raise ValueError("Iceberg tables are not written or read here; only segments in Kafka's own format are")
+        raise ValueError("segments can only be stored in Kafka's own format; set segment.format to kafka")
     if text != "kafka":
         raise ValueError
     return text
@@ -21,30 +21,30 @@ def _no_iceberg(text: str) -> str:
 
 def _no_provider(_text: str) -> str:
     raise ValueError(
-        "a Java credentials provider cannot run here, and no other identity replaces it; use "
-        "storage.aws.access.key.id, storage.aws.credentials.file or the SDK's own chain"
+        "a Java class cannot run in Python; remove this property, and set storage.aws.access.key.id or "
+        "storage.aws.credentials.file, or let the AWS SDK find credentials"
     )
 
 
 class JvmProperties(SettingsGroup):
     """Properties that only the plugin uses; values are checked as the plugin checks them."""
 
-    segment_format: Annotated[str, string("kafka (iceberg is refused)", _no_iceberg)] = Field(
+    segment_format: Annotated[str, string("kafka (iceberg is an error)", _no_iceberg)] = Field(
         default="kafka", alias="segment.format", description="Format of the stored segments."
     )
     metrics_num_samples: Annotated[int, integer(1)] = Field(
-        default=2, alias="metrics.num.samples", description="Samples kept for a metric."
+        default=2, alias="metrics.num.samples", description="Number of samples that the plugin keeps for a metric."
     )
     metrics_sample_window_ms: Annotated[int, long(1)] = Field(
-        default=30000, alias="metrics.sample.window.ms", description="Time that a sample spans."
+        default=30000, alias="metrics.sample.window.ms", description="Time that one sample of a metric covers."
     )
     metrics_recording_level: Annotated[str, choice("INFO", "DEBUG", "TRACE")] = Field(
-        default="INFO", alias="metrics.recording.level", description="Which metrics are recorded."
+        default="INFO", alias="metrics.recording.level", description="Level of the metrics that the plugin records."
     )
     overwrite_enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="storage.overwrite.enabled",
-        description="For the file system store; the plugin always overwrites anyway.",
+        description="Let the file system store overwrite files. The plugin always overwrites them.",
     )
     credentials_provider_class: Annotated[str | None, java_class("not set", _no_provider)] = Field(
         default=None,
@@ -52,27 +52,29 @@ class JvmProperties(SettingsGroup):
         description="Java class that finds AWS credentials.",
     )
     structure_provider_class: Annotated[str | None, java_class("", str)] = Field(
-        default=None, alias="structure.provider.class", description="Source of record schemas, for Iceberg."
+        default=None,
+        alias="structure.provider.class",
+        description="Java class that finds the schemas of records for Iceberg.",
     )
     iceberg_namespace: Annotated[str | None, string()] = Field(
-        default=None, alias="iceberg.namespace", description="Namespace of the tables."
+        default=None, alias="iceberg.namespace", description="Namespace of the Iceberg tables."
     )
     iceberg_catalog_class: Annotated[str | None, java_class("", str)] = Field(
-        default=None, alias="iceberg.catalog.class", description="Catalog of the tables."
+        default=None, alias="iceberg.catalog.class", description="Java class of the Iceberg catalog."
     )
     iceberg_cache_enabled: Annotated[bool, BOOLEAN] = Field(
-        default=True, alias="iceberg.catalog.cache.enabled", description="Cache the catalog."
+        default=True, alias="iceberg.catalog.cache.enabled", description="Cache the Iceberg catalog."
     )
     iceberg_cache_expiration_ms: Annotated[int, long(1)] = Field(
         default=600000,
         alias="iceberg.catalog.cache.expiration.ms",
-        description="Time that an entry of that cache lives.",
+        description="Time for which the cache of the Iceberg catalog keeps an entry.",
     )
 
 
 FAMILIES: Final = {
-    "structure.provider.serde.": "Handed to the schema registry's deserializers, for Iceberg.",
-    "iceberg.catalog.": "Handed to the catalog.",
+    "structure.provider.serde.": "Properties of the schema registry's deserializers, for Iceberg.",
+    "iceberg.catalog.": "Properties of the Iceberg catalog.",
 }
 """Prefixes under which every property name is accepted."""
 

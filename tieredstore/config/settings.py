@@ -40,22 +40,28 @@ class Settings(SettingsGroup):
     """
 
     storage_backend: Annotated[str, BACKEND_CLASS] = Field(
-        alias="storage.backend.class", description="The object store. A Python class must be a subclass of ObjectStore."
+        alias="storage.backend.class",
+        description="The object store. A Python class must be a subclass of `tieredstore.backends.ObjectStore`.",
     )
     storage_root: Annotated[Path | None, PATH] = Field(
-        default=None, alias="storage.root", description="Folder of the file system store; must exist."
+        default=None, alias="storage.root", description="Folder of the file system store. It must exist."
     )
     # At most half of Java's greatest int: an incompressible chunk grows when stored, and its stored size must fit an
     # int too.
     chunk_size: Annotated[int, integer(1, 1073741823)] = Field(
         default=4194304,
         alias="chunk.size",
-        description="Bytes of a chunk before compression and encryption. It may change: each manifest records its own.",
+        description=(
+            "Bytes of a chunk before compression and encryption. You may change it: the manifest of each segment "
+            "records the segment's size of chunks."
+        ),
     )
     key_prefix: Annotated[str, string()] = Field(
         default="",
         alias="key.prefix",
-        description="Prefix of all object keys; objects under others are not found. End it in / for a folder.",
+        description=(
+            "Prefix of all object keys. Objects under other prefixes are not found. If it is a folder, end it in /."
+        ),
     )
     key_prefix_mask: Annotated[bool, BOOLEAN] = Field(
         default=False, alias="key.prefix.mask", description="Hide the prefix in messages."
@@ -66,7 +72,7 @@ class Settings(SettingsGroup):
     compression_heuristic_enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="compression.heuristic.enabled",
-        description="Do not compress a segment if its first batch is already compressed; needs compression.enabled.",
+        description="Do not compress a segment if its first batch is already compressed. Needs compression.enabled.",
     )
     compression_level: Annotated[int, integer(1, 22)] = Field(
         default=3, alias="compression.level", description="Level of zstd. Not of the plugin, which always uses 3."
@@ -74,33 +80,35 @@ class Settings(SettingsGroup):
     custom_metadata_fields: Annotated[tuple[str, ...], choices("REMOTE_SIZE", "OBJECT_PREFIX", "OBJECT_KEY")] = Field(
         default=(),
         alias="custom.metadata.fields.include",
-        description="Fields to return to Kafka after a copy; all three may exceed Kafka's limit of 128 bytes.",
+        description=(
+            "Fields to return to Kafka after a copy. All three fields together may exceed Kafka's limit of 128 bytes."
+        ),
     )
     upload_rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
         default=None,
         alias="upload.rate.limit.bytes.per.second",
-        description="Limit for all uploads of the process; unset: none.",
+        description="Limit for the sum of all uploads of the process. If unset, there is no limit.",
     )
     upload_stall_timeout_ms: Annotated[int, long(1)] = Field(
         default=600000,
         alias="upload.stall.timeout.ms",
         description=(
-            "An upload to a cloud fails after this time without progress; waits for the rate limit do not count. "
-            "Not of the plugin."
+            "An upload to a cloud fails if it makes no progress for this time. Waits for the rate limit are not "
+            "part of this time. Not of the plugin."
         ),
     )
     upload_max_age_ms: Annotated[int, long(60000)] = Field(
         default=43200000,
         alias="upload.max.age.ms",
         description=(
-            "A copy that takes longer fails; gc keeps objects up to twice as old. Use one value for all writers of "
-            "a bucket. Not of the plugin."
+            "A copy of a segment fails if it takes longer. `gc` keeps unreferenced objects until they are twice "
+            "as old. Use the same value for all writers of a bucket. Not of the plugin."
         ),
     )
     transform_thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
         alias="transform.thread.pool.size",
-        description="Threads that compress and encrypt; 0: one per processor. Not of the plugin.",
+        description="Number of threads that compress and encrypt. 0: one per processor. Not of the plugin.",
     )
     encryption: EncryptionSettings | None = None
     fetch: FetchSettings = FetchSettings()
@@ -161,9 +169,14 @@ class Settings(SettingsGroup):
     @model_validator(mode="after")
     def _fits_together(self) -> Settings:
         if self.storage_backend == "filesystem" and self.storage_root is None:
-            raise broken_rule("storage.root", "is missing; the file system store needs a folder")
+            raise broken_rule("storage.root", "is missing: set the folder of the file system store")
         if self.endpoint.is_raw and (self.encryption is not None or self.compression_enabled):
-            raise broken_rule(LAYOUT, "is the raw one, in which nothing is encrypted or compressed: turn that off")
+            raise broken_rule(
+                LAYOUT,
+                "is pinterest, whose objects are never encrypted or compressed: turn off encryption and compression",
+            )
         if self.compression_heuristic_enabled and not self.compression_enabled:
-            raise broken_rule("compression.heuristic.enabled", "is true, which needs compression.enabled to be true")
+            raise broken_rule(
+                "compression.heuristic.enabled", "is true, but compression.enabled is not: set both to true"
+            )
         return self

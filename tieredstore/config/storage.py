@@ -59,19 +59,23 @@ def require_both(first: tuple[str, object], second: tuple[str, object]) -> None:
     """Raise an error for a validator if only one of the two properties is set."""
     if (first[1] is None) != (second[1] is None):
         (absent, _), (present, _) = (first, second) if first[1] is None else (second, first)
-        raise broken_rule(f"storage.{present}", f"is set without storage.{absent}: set both or neither")
+        raise broken_rule(f"storage.{present}", f"is set without storage.{absent}: set both properties or neither")
 
 
 class ProxySettings(SettingsGroup):
     """A SOCKS5 proxy in front of the object store."""
 
-    host: Annotated[str, NAME] = Field(alias="storage.proxy.host", description="Host of a SOCKS5 proxy.")
-    port: Annotated[int, integer(1, 65535)] = Field(alias="storage.proxy.port", description="Port of the proxy.")
+    host: Annotated[str, NAME] = Field(alias="storage.proxy.host", description="Host name of the SOCKS5 proxy.")
+    port: Annotated[int, integer(1, 65535)] = Field(alias="storage.proxy.port", description="Port of the SOCKS5 proxy.")
     username: Annotated[SecretStr | None, SECRET] = Field(
-        default=None, alias="storage.proxy.username", description="User at the proxy; needs the password."
+        default=None,
+        alias="storage.proxy.username",
+        description="User name at the proxy. If you set it, also set storage.proxy.password.",
     )
     password: Annotated[SecretStr | None, SECRET] = Field(
-        default=None, alias="storage.proxy.password", description="Password at the proxy; needs the user."
+        default=None,
+        alias="storage.proxy.password",
+        description="Password at the proxy. If you set it, also set storage.proxy.username.",
     )
 
     @model_validator(mode="after")
