@@ -62,7 +62,7 @@ class Starts:
                 raise DataLossError(
                     f"the group {self._groups.starting_group} is at offset {at} of {log.topic}-{log.partition}, "
                     f"whose log begins at {log.earliest}: offsets {at} to {log.earliest - 1} are no longer in bucket "
-                    "or broker; to skip them, move the group there"
+                    f"or broker; to skip them, move the group to offset {log.earliest}"
                 )
             elif at > log.end:
                 beyond.append(log)

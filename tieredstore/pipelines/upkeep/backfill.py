@@ -125,7 +125,7 @@ class Backfill:
         if entry.fingerprint != self.driver.generation.fingerprint:
             raise ConfigError(
                 f"generation {self._pipeline.own.generation} was begun with other settings of parser or "
-                "files: complete it with those, or remove it (pipeline rm) and set another --generation"
+                "files: complete it with those settings, or remove it (pipeline rm) and set another --generation"
             )
         return entry
 

@@ -163,7 +163,8 @@ class StoreQueue(NotificationQueue):
             turn = self._tails[partition].turn
         if not turn.acquire(max(0.0, deadline.remaining_s())):
             raise StoreUnavailableError(
-                f"{self._where(partition)}: the notification was not appended in time: earlier ones hold the queue"
+                f"{self._where(partition)}: the notification was not appended in time, "
+                "since earlier notifications still wait"
             )
         try:
             return self._offsets(entry, self._until_stored(partition, partial(self._try, attempt), deadline))
