@@ -30,6 +30,8 @@ from tieredstore.records.settings import OnDataLoss, ReadSettings
 from tieredstore.values import Avro, Binary, Json, Text, ValueType
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
     from tieredstore.api.bucket import Bucket
     from tieredstore.duckdb.query_tables import QueryTables
     from tieredstore.reading.log_snapshot import LogSnapshot
@@ -72,7 +74,7 @@ class ReadOptions(QueryOptions, total=False):
     """Options of reads of one topic."""
 
     columns: Sequence[str]
-    filter: Any
+    filter: ds.Expression | None
     follow: bool
     topic_id: TopicIdLike
 
@@ -205,7 +207,7 @@ def kind_of(
             return None
 
 
-def isolation_of(how: Mapping[str, Any]) -> Isolation:
+def isolation_of(how: Mapping[str, object]) -> Isolation:
     """Return Kafka's isolation level: read_committed unless set."""
     given: Any = how.get("isolation", "read_committed")
     if given not in get_args(Isolation):
@@ -214,7 +216,7 @@ def isolation_of(how: Mapping[str, Any]) -> Isolation:
     return level
 
 
-def policy_of(how: Mapping[str, Any]) -> OnDataLoss:
+def policy_of(how: Mapping[str, object]) -> OnDataLoss:
     """Return the policy for lost offsets; by default, the read fails."""
     given: Any = how.get("on_loss", "fail")
     if given not in get_args(OnDataLoss):
@@ -243,7 +245,7 @@ def _limit(how: QueryOptions) -> int | None:
 
 
 def _columns(how: ReadOptions) -> tuple[str, ...]:
-    columns: Any = how.get("columns", TOPIC_COLUMNS)
+    columns: object = how.get("columns", TOPIC_COLUMNS)
     if isinstance(columns, str) or not isinstance(columns, Sequence):
         raise ConfigError(f"columns is of the type {type(columns).__name__}; give a list of names")
     names = cast("Sequence[str]", columns)
@@ -254,7 +256,7 @@ def _columns(how: ReadOptions) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _kind(option: str, given: Any, registry: SchemaRegistry | None) -> Callable[[str], ValueType]:
+def _kind(option: str, given: object, registry: SchemaRegistry | None) -> Callable[[str], ValueType]:
     if isinstance(given, ValueType):
         return lambda _: given
     if given == "avro" and registry is None:
@@ -281,7 +283,7 @@ class _GivenRows(ArrowStream):
         if self._left == 0:
             raise StopIteration
         try:
-            batch: Any = next(self._rows)
+            batch = next(self._rows)
         except StopIteration:
             if self._left_out is not None:
                 self._left_out.note_end()

@@ -108,7 +108,7 @@ class Read(Closing):
         """Return all rows as a pandas frame, with partitions as integers."""
         import pyarrow as pa  # noqa: PLC0415
 
-        rows: Any = self.to_arrow()
+        rows = self.to_arrow()
         for place, column in enumerate(rows.schema):
             # Pandas' categories have no order: `partition > 0` would be an error.
             if pa.types.is_dictionary(column.type) and pa.types.is_integer(column.type.value_type):
@@ -154,11 +154,10 @@ class Read(Closing):
 
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    untyped: Any = batch
-    rows: list[dict[str, Any]] = batch.to_pylist()
-    for column in untyped.schema:
+    rows = batch.to_pylist()
+    for column in batch.schema:
         if is_json(column.type):
-            for row, value in zip(rows, json_values(untyped.column(column.name)), strict=True):
+            for row, value in zip(rows, json_values(batch.column(column.name)), strict=True):
                 row[column.name] = value
     return rows
 

@@ -6,7 +6,7 @@ metadata has the version of this layout, and the store and key prefix of the row
 ignored, because everything in it can be read from the store again. A file that a later release wrote is neither used
 nor replaced.
 
-pyarrow is imported on first use. It has no type hints, so its values are ``Any`` here.
+pyarrow is imported on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.lineage import check_segment
@@ -28,6 +28,9 @@ from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tieredstore.versions import CATALOG
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -171,7 +174,7 @@ class Origin:
 class StoredRows:
     """Rows of a catalog file, sorted by path, decoded batch by batch on access."""
 
-    def __init__(self, batches: Iterable[Any] = ()) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch] = ()) -> None:
         self._batches = tuple(batches)
 
     def __len__(self) -> int:
@@ -200,7 +203,7 @@ class StoredRows:
 class RowCursor:
     """Finds rows by ascending paths, in one pass. Not thread-safe."""
 
-    def __init__(self, batches: Iterable[Any]) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
         self._rows: _Values = {"path": []}
         self._at = 0
@@ -277,13 +280,13 @@ def catalog_version(head: bytes) -> int | None:
         return None
 
 
-def _version_of(schema: Any) -> int:
+def _version_of(schema: pa.Schema) -> int:
     fields: dict[bytes, bytes] = schema.metadata or {}
     text = fields.get(_VERSION_NAME, b"")
     return int(text) if text.isdigit() and len(text) < 10 else 0
 
 
-def _encode(table: Any, origin: Origin) -> bytes:
+def _encode(table: pa.Table, origin: Origin) -> bytes:
     pa = _arrow()
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata(_origin_fields(origin))
@@ -293,7 +296,7 @@ def _encode(table: Any, origin: Origin) -> bytes:
     return b"".join((content, hashlib.sha256(content).digest()))
 
 
-def _is_sound(batch: Any) -> bool:
+def _is_sound(batch: pa.RecordBatch) -> bool:
     """Return True for a valid batch. Raise ArrowInvalid for contradictory buffers, or nulls in a column that allows
     none."""
     batch.validate(full=True)
@@ -335,7 +338,7 @@ def _ascends(epochs: LeaderEpochs) -> bool:
     return all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(epochs))
 
 
-def _bare(batch: Any) -> Any:
+def _bare(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.replace_schema_metadata(None)
 
 

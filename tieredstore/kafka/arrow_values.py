@@ -7,94 +7,95 @@ itself. It imports pyarrow on first use.
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from collections.abc import Sequence
-from functools import cache
 from itertools import accumulate
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _CODES: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 
-def array_of(values: Sequence[Any], kind: Any) -> Any:
+def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Make an array of the type ``kind``: signed integers, timestamps, booleans, text, bytes, lists, maps, or structs
     (given as tuples).
 
     None becomes a null, but is not allowed for a struct. Raise OverflowError for integers beyond the type, and for more
     than 2 GiB of text or bytes.
     """
-    arrow = _arrow()
-    types, nulls = arrow.types, values.count(None)
+    import pyarrow as pa  # noqa: PLC0415  see above
+
+    nulls = values.count(None)
     if nulls and nulls == len(values):
-        return arrow.nulls(nulls, kind)
-    if types.is_binary(kind) or types.is_string(kind):
+        return pa.nulls(nulls, kind)
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
         return _bytes(values, kind)
-    if types.is_boolean(kind):
+    if pa.types.is_boolean(kind):
         return _booleans([bool(value) for value in values], _validity(values))
-    if types.is_list(kind):
+    if pa.types.is_list(kind):
         return _lists(values, kind, array_of(_flat(values), kind.value_type))
-    if types.is_map(kind):
-        entries = arrow.struct([kind.key_field, kind.item_field])
+    if pa.types.is_map(kind):
+        entries = pa.struct([kind.key_field, kind.item_field])
         return _lists(values, kind, array_of(_flat(values), entries))
-    if types.is_struct(kind):
+    if pa.types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
         children = [array_of([value[at] for value in values], field.type) for at, field in enumerate(fields)]
-        return arrow.Array.from_buffers(kind, len(values), [None], children=children)
+        return pa.Array.from_buffers(kind, len(values), [None], children=children)
     present = [0 if value is None else value for value in values] if nulls else values
     numbers = array(_CODES[kind.bit_width], present)
-    return arrow.Array.from_buffers(kind, len(values), [_validity(values), arrow.py_buffer(numbers)])
+    return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(numbers)])
 
 
-def scalar_of(value: Any, kind: Any) -> Any:
+def scalar_of(value: object, kind: pa.DataType) -> pa.Scalar:
     """Make an Arrow scalar, to pass to Arrow's compute functions: given a Python value, they would convert it
     themselves, and import pandas.
     """
     return array_of([value], kind)[0]
 
 
-def repeat_value(value: Any, count: int, kind: Any) -> Any:
+def repeat_value(value: object, count: int, kind: pa.DataType) -> pa.Array:
     """Repeat the same value ``count`` times."""
-    arrow = _arrow()
-    return arrow.nulls(count, kind) if value is None else arrow.repeat(scalar_of(value, kind), count)
+    import pyarrow as pa  # noqa: PLC0415  see above
+
+    return pa.nulls(count, kind) if value is None else pa.repeat(scalar_of(value, kind), count)
 
 
-def _bytes(values: Sequence[Any], kind: Any) -> Any:
-    arrow = _arrow()
-    if arrow.types.is_string(kind):
+def _bytes(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415  see above
+
+    if pa.types.is_string(kind):
         values = [None if value is None else value.encode() for value in values]
     validity = _validity(values)
     present = values if validity is None else [value or b"" for value in values]
     ends = array("i", accumulate(map(len, present), initial=0))
-    buffers = [validity, arrow.py_buffer(ends), arrow.py_buffer(b"".join(present))]
-    return arrow.Array.from_buffers(kind, len(values), buffers)
+    buffers = [validity, pa.py_buffer(ends), pa.py_buffer(b"".join(present))]
+    return pa.Array.from_buffers(kind, len(values), buffers)
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:
     return [item for value in values if value for item in value]
 
 
-def _lists(values: Sequence[Any], kind: Any, items: Any) -> Any:
+def _lists(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> pa.Array:
     ends = array("i", accumulate((len(value) if value else 0 for value in values), initial=0))
-    arrow = _arrow()
-    buffers = [_validity(values), arrow.py_buffer(ends)]
-    return arrow.Array.from_buffers(kind, len(values), buffers, children=[items])
+    import pyarrow as pa  # noqa: PLC0415  see above
+
+    buffers = [_validity(values), pa.py_buffer(ends)]
+    return pa.Array.from_buffers(kind, len(values), buffers, children=[items])
 
 
-def _validity(values: Sequence[Any]) -> Any:
+def _validity(values: Sequence[object]) -> pa.Buffer | None:
     """Return a bit for each value that is not null; None if there is no null."""
     if None not in values:
         return None
     return _booleans([value is not None for value in values], None).buffers()[1]
 
 
-def _booleans(flags: Sequence[bool], validity: Any) -> Any:
+def _booleans(flags: Sequence[bool], validity: pa.Buffer | None) -> pa.Array:
     """Return an array of booleans; a cast by Arrow packs them into bits."""
-    arrow = _arrow()
-    octets = arrow.Array.from_buffers(arrow.uint8(), len(flags), [validity, arrow.py_buffer(bytes(flags))])
-    return octets.cast(arrow.bool_())
+    import pyarrow as pa  # noqa: PLC0415  see above
 
-
-@cache
-def _arrow() -> Any:
-    return importlib.import_module("pyarrow")
+    octets = pa.Array.from_buffers(pa.uint8(), len(flags), [validity, pa.py_buffer(bytes(flags))])
+    return octets.cast(pa.bool_())

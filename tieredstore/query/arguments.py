@@ -29,7 +29,7 @@ def wrong_kind(name: str, given: object, wanted: str) -> ConfigError:
     return ConfigError(f"{name} is of the type {type(given).__name__}; it must be {wanted}")
 
 
-def path_of(name: str, given: Any) -> Path:
+def path_of(name: str, given: str | os.PathLike[str]) -> Path:
     """Convert an argument to a path. Raise ConfigError if that is impossible."""
     try:
         return Path(os.fsdecode(given))

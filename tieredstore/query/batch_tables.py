@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from tieredstore.config.installed import attached_parts
 from tieredstore.errors import ConfigError
@@ -14,6 +14,7 @@ from tieredstore.query.topic_table import Scan, ScannedTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
     from tieredstore.backends.base import ObjectStore
     from tieredstore.config import Settings
@@ -36,7 +37,7 @@ class BatchScan(Scan, Protocol):
 class BatchTable(ScannedTable, Protocol):
     """A topic of batches that can be scanned repeatedly until it is closed."""
 
-    def scan(self, columns: Sequence[str] | None = None, filter: Any = None) -> BatchScan:
+    def scan(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None) -> BatchScan:
         """Scan the records for which the filter holds, with these columns."""
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -42,9 +42,9 @@ class Condition:
     decides which files of a dataset to skip. Raise ConfigError for unknown columns or an invalid comparison.
     """
 
-    def __init__(self, expression: Any, schema: pa.Schema) -> None:
-        self._expression: Any = expression
-        self._schema: Any = schema
+    def __init__(self, expression: ds.Expression, schema: pa.Schema) -> None:
+        self._expression = expression
+        self._schema = schema
         self._may_hold([None])
         try:
             pa.RecordBatch.from_pylist([], schema=schema).filter(expression)
@@ -60,9 +60,8 @@ class Condition:
         """Return the rows for which the filter holds. Raise ConfigError if the filter cannot be computed, for example
         if a sum overflows.
         """
-        untyped: Any = batch
         try:
-            rows: pa.RecordBatch = untyped.filter(self._expression)
+            rows = batch.filter(self._expression)
         except pa.ArrowException:
             # Do not show Arrow's message, which may contain a record's data.
             raise ConfigError(
@@ -113,7 +112,7 @@ class Condition:
 
     def _may_hold_before(self, timestamp_ms: int) -> bool:
         """Return True if a record of this time or earlier may be wanted."""
-        return self._may_hold([_field("timestamp") <= pa.scalar(timestamp_ms, _MS)])[0]
+        return self._may_hold([ds.field("timestamp") <= pa.scalar(timestamp_ms, _MS)])[0]
 
     def _binds_without(self, name: str) -> bool:
         rest = pa.schema([field for field in self._schema if field.name != name])
@@ -123,7 +122,7 @@ class Condition:
             return False
         return True
 
-    def _may_hold(self, guarantees: Sequence[Any]) -> list[bool]:
+    def _may_hold(self, guarantees: Sequence[ds.Expression | None]) -> list[bool]:
         known = [ds.scalar(True) if guarantee is None else guarantee for guarantee in guarantees]
         try:
             kept = _fragments(self._schema, known, self._expression)
@@ -132,7 +131,7 @@ class Condition:
         return [str(number) in kept for number in range(len(known))]
 
 
-def _fragments(schema: Any, guarantees: Sequence[Any], expression: Any) -> set[str]:
+def _fragments(schema: pa.Schema, guarantees: Sequence[ds.Expression], expression: ds.Expression) -> set[str]:
     """Return which of some files Arrow would read, if each file has one of ``guarantees``.
 
     The files are only names for Arrow: the names are numbers, and no file is opened or exists.
@@ -144,21 +143,17 @@ def _fragments(schema: Any, guarantees: Sequence[Any], expression: Any) -> set[s
     return {fragment.path for fragment in files.get_fragments(filter=expression)}
 
 
-def _of_span(span: PartitionSpan) -> Any:
+def _of_span(span: PartitionSpan) -> ds.Expression:
     topic, partition = span.where
     known = [
-        _field("topic") == pa.scalar(topic),
-        _field("partition") == pa.scalar(partition, _INT32),
-        _field("offset") >= pa.scalar(span.start),
-        _field("offset") <= pa.scalar(min(span.stop - 1, MAX_OFFSET)),
+        ds.field("topic") == pa.scalar(topic),
+        ds.field("partition") == pa.scalar(partition, _INT32),
+        ds.field("offset") >= pa.scalar(span.start),
+        ds.field("offset") <= pa.scalar(min(span.stop - 1, MAX_OFFSET)),
     ]
     if span.latest_ms is not None:
-        known.append(_field("timestamp") <= pa.scalar(span.latest_ms, _MS))
+        known.append(ds.field("timestamp") <= pa.scalar(span.latest_ms, _MS))
     return reduce(lambda one, other: one & other, known)
-
-
-def _field(name: str) -> Any:
-    return ds.field(name)
 
 
 def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:

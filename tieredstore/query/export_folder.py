@@ -7,7 +7,7 @@ import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import pyarrow as pa
 from pydantic import TypeAdapter
@@ -69,7 +69,7 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
 
 def _kind(query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan) -> dict[str, str]:
     ids = {str(one.stored_partition.topic_id) for one in snapshot.logs.values()}
-    schema: Any = topic_schema(types=plan.types)
+    schema = topic_schema(types=plan.types)
     return {
         "topic": query.topic,
         "topic_id": ",".join(sorted(ids)),
@@ -79,7 +79,7 @@ def _kind(query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan) -> dict[str, s
     }
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: pa.DataType) -> str:
     """Describe a type for the folder's record. The fields of a schema are left out, because they may change between
     exports.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import pyarrow as pa
 
@@ -56,7 +56,7 @@ def topic_schema(columns: Sequence[str] = TOPIC_COLUMNS, types: ColumnTypes = _B
     """Return the schema of these columns. Raise ConfigError for an unknown or repeated column."""
     if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(TOPIC_COLUMNS):
         raise ConfigError(f"columns {list(columns)} are not some of {', '.join(TOPIC_COLUMNS)}, each once")
-    decoded: Any = ReadSettings(columns=COLUMNS).schema
+    decoded = ReadSettings(columns=COLUMNS).schema
     special = {
         "topic": _TOPIC, "partition": _PARTITION, "timestamp": _TIME,
         "key": types.key.arrow_type, "value": types.value.arrow_type,
@@ -74,13 +74,13 @@ class TopicColumns:
     """
 
     def __init__(self, columns: Sequence[str], types: ColumnTypes, topic: str, partitions: Sequence[int]) -> None:
-        self.schema: Any = topic_schema(columns, types)
+        self.schema = topic_schema(columns, types)
         self._columns = tuple(columns)
         self._types = types
-        self._topic: Any = pa.array([topic], pa.string())
-        self._partitions: Any = pa.array(partitions, pa.int32())
+        self._topic = pa.array([topic], pa.string())
+        self._partitions = pa.array(partitions, pa.int32())
         self._numbers = {partition: number for number, partition in enumerate(partitions)}
-        self._indices: tuple[int, Any] = (0, pa.array([], pa.int32()))
+        self._indices: tuple[int, pa.Array] = (0, pa.array([], pa.int32()))
 
     @property
     def decoded(self) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class TopicColumns:
         batch: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return batch
 
-    def _array(self, name: str, records: Any, where: TopicPartition) -> Any:
+    def _array(self, name: str, records: pa.RecordBatch, where: TopicPartition) -> pa.Array:
         match name:
             case "topic":
                 return self._constant(0, self._topic, records.num_rows)
@@ -114,7 +114,7 @@ class TopicColumns:
             case _:
                 return records.column(_DECODED.get(name, name))
 
-    def _constant(self, number: int, dictionary: Any, count: int) -> Any:
+    def _constant(self, number: int, dictionary: pa.Array, count: int) -> pa.Array:
         # Reuse the array for the next batches, which usually belong to the same partition and are no larger: a new
         # array for each batch took 2% of a read. The assignment is atomic, so other threads may use the array.
         kept, indices = self._indices

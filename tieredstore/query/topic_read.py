@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -19,6 +19,8 @@ from tieredstore.records.arrow_stream import ArrowStream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow.dataset as ds
 
     from tieredstore.model import Place
     from tieredstore.process.closing import Closing
@@ -37,7 +39,7 @@ class ReadPlan:
     start: GivenPlaces = None
     stop: GivenPlaces = None
     columns: Sequence[str] = TOPIC_COLUMNS
-    filter: Any = None
+    filter: ds.Expression | None = None
     types: ColumnTypes = field(default_factory=ColumnTypes)
     ordered: bool = True
     parallelism: int | None = None
@@ -83,7 +85,7 @@ class TopicRead(ArrowStream):
     def __init__(self, topic: str, plan: ReadPlan, scan: StreamedScan, *, owned: Closing | None = None) -> None:
         """Begin the read. :meth:`close` also closes ``owned``."""
         self.topic = topic
-        self.schema: Any = scan.schema
+        self.schema = scan.schema
         self.error: TieredStoreError | None = None
         self.interruption: BaseException | None = None
         self.is_closed = False

@@ -26,6 +26,8 @@ from tieredstore.records.splits import RecordSplit
 from tieredstore.values import Binary, ValueType
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
     from tieredstore.model import Isolation, TopicPartition, Uuid
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.query.topic_read import GivenPlaces
@@ -223,9 +225,8 @@ def _span_of(split: WindowSplit) -> PartitionSpan:
     return PartitionSpan(where, split.start_offset, split.stop_offset, latest if is_known else None)
 
 
-def _select(batch: Any, names: list[str]) -> pa.RecordBatch:
-    selected: pa.RecordBatch = batch if batch.schema.names == names else batch.select(names)
-    return selected
+def _select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    return batch if batch.schema.names == names else batch.select(names)
 
 
 _BINARY: Final = Binary()
@@ -239,7 +240,7 @@ def read_topic(
     start: GivenPlaces = None,
     stop: GivenPlaces = None,
     columns: Sequence[str] = TOPIC_COLUMNS,
-    filter: Any = None,
+    filter: ds.Expression | None = None,
     key: ValueType = _BINARY,
     value: ValueType = _BINARY,
     isolation: Isolation = DEFAULT_ISOLATION,

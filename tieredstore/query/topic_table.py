@@ -74,7 +74,7 @@ class TopicTable:
         self, source: SegmentSource, topic: str, options: TableOptions, *, keeps_snapshot: bool = False
     ) -> None:
         self.topic = topic
-        self.schema: Any = topic_schema(types=options.types)
+        self.schema = topic_schema(types=options.types)
         self.reads: list[TopicRead] = []
         self._source = source
         self._options = options
@@ -109,7 +109,9 @@ class TopicTable:
             self._interruption = interruption
             raise
 
-    def scan(self, columns: Sequence[str] | None = None, filter: Any = None, *, ordered: bool = True) -> TopicRead:
+    def scan(
+        self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None, *, ordered: bool = True
+    ) -> TopicRead:
         """Scan the records for which the filter holds, with these columns."""
         plan = ReadPlan(
             self._options.start, self._options.stop,
@@ -259,7 +261,7 @@ class ScannedTable(Protocol):
         """The table's columns."""
         ...
 
-    def scan(self, columns: Sequence[str] | None = None, filter: Any = None) -> Scan:
+    def scan(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None) -> Scan:
         """Scan the records for which the filter holds, with these columns."""
         ...
 
@@ -288,7 +290,9 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
         """The topic's columns."""
         return self._table.schema
 
-    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> TopicScanner:
+    def scanner(
+        self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None, **_: object
+    ) -> TopicScanner | ds.Scanner:
         """Return a scanner with these columns, of the records for which the filter holds."""
         return TopicScanner(self._table, columns, filter)
 
@@ -307,7 +311,7 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
     def __reduce__(self) -> NoReturn:
         raise ConfigError("a topic's table belongs to one process: attach the topic where it is read")
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ConfigError("a topic has no fragments, and is no dataset of files: scan it, with columns and a filter")
 
     get_fragments = replace_schema = filter = join = join_asof = sort_by = take = _refuse
@@ -323,7 +327,7 @@ class SegmentDataset(TopicDataset):
         """Make the dataset of ``rows``. ``read_first_times`` takes ids of segments."""
         super().__init__(table)
         self._topic = table
-        self._rows: Any = rows
+        self._rows = rows
         self._read_first_times = read_first_times
 
     @property
@@ -331,7 +335,9 @@ class SegmentDataset(TopicDataset):
         """The columns of a segment."""
         return _SEGMENTS
 
-    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Any:
+    def scanner(
+        self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None, **_: object
+    ) -> ds.Scanner:
         """Return a scanner with these columns, of the segments for which the filter holds."""
         rows, in_filter = self._rows, FIRST_TIMESTAMP in str(filter)
         if in_filter or columns is None or FIRST_TIMESTAMP in columns:
@@ -342,19 +348,17 @@ class SegmentDataset(TopicDataset):
                 times = self._read_first_times(rows.column("segment_id").to_pylist())
             place = _SEGMENTS.get_field_index(FIRST_TIMESTAMP)
             rows = rows.set_column(place, _SEGMENTS.field(place), pa.array(times, _SEGMENTS.field(place).type))
-        dataset: Any = ds.dataset(rows)
-        return dataset.scanner(columns=None if columns is None else list(columns), filter=filter)
+        return ds.dataset(rows).scanner(columns=None if columns is None else list(columns), filter=filter)
 
-    def count_rows(self, *_: Any, filter: Any = None, **__: Any) -> int:
+    def count_rows(self, *_: object, filter: ds.Expression | None = None, **__: object) -> int:
         """Count the segments."""
-        count: int = self.scanner([], filter).count_rows()
-        return count
+        return self.scanner([], filter).count_rows()
 
 
 class TopicScanner:
     """One scan of a topic, which begins when its records are requested."""
 
-    def __init__(self, table: ScannedTable, columns: Sequence[str] | None, filter: Any) -> None:
+    def __init__(self, table: ScannedTable, columns: Sequence[str] | None, filter: ds.Expression | None) -> None:
         self._table = table
         self._columns = columns
         self._filter = filter

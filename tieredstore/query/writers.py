@@ -5,14 +5,13 @@ The commands' help names the formats, so importing this module loads neither pya
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Protocol, TypeAlias, cast
 
 from tieredstore.errors import ConfigError
 
@@ -46,12 +45,13 @@ Writer: TypeAlias = Callable[[BatchRows, BinaryIO], int]
 
 def write_parquet(reader: BatchRows, file: BinaryIO) -> int:
     """Write Parquet, compressed by zstd."""
-    parquet: Any = importlib.import_module("pyarrow.parquet")
+    import pyarrow.parquet as pq  # noqa: PLC0415  see above
+
     rows = 0
     try:
-        writer = parquet.ParquetWriter(file, reader.schema, compression="zstd")
+        writer = pq.ParquetWriter(file, reader.schema, compression="zstd")
     except NotImplementedError:
-        raise _without_type(parquet, reader) from None
+        raise _without_type(reader.schema) from None
     with writer:
         for batch in reader:
             rows += batch.num_rows
@@ -59,12 +59,13 @@ def write_parquet(reader: BatchRows, file: BinaryIO) -> int:
     return rows
 
 
-def _without_type(parquet: Any, reader: BatchRows) -> ConfigError:
-    arrow: Any = importlib.import_module("pyarrow")
-    untyped: Any = reader
-    for column in untyped.schema:
+def _without_type(schema: pa.Schema) -> ConfigError:
+    import pyarrow as pa  # noqa: PLC0415  see above
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    for column in schema:
         try:
-            parquet.ParquetWriter(io.BytesIO(), arrow.schema([column])).close()
+            pq.ParquetWriter(io.BytesIO(), pa.schema([column])).close()
         except NotImplementedError:
             return ConfigError(
                 f"Parquet has no type for the column {column.name}, {column.type}: CAST it in the query, or write "
@@ -75,7 +76,8 @@ def _without_type(parquet: Any, reader: BatchRows) -> ConfigError:
 
 def write_arrow(reader: BatchRows, file: BinaryIO) -> int:
     """Write an Arrow file (Feather, version 2), compressed by zstd."""
-    ipc: Any = importlib.import_module("pyarrow.ipc")
+    from pyarrow import ipc  # noqa: PLC0415  see above
+
     rows = 0
     with ipc.new_file(file, reader.schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
         for batch in reader:
@@ -88,9 +90,8 @@ def write_csv(reader: BatchRows, file: BinaryIO) -> int:
     """Write a line of column names, and a line per row. Null becomes empty text, and nested values become JSON."""
     import csv  # noqa: PLC0415  see above
 
-    untyped: Any = reader
     writer = csv.writer(_Text(file), lineterminator="\n")
-    writer.writerow(untyped.schema.names)
+    writer.writerow(reader.schema.names)
     rows = 0
     for cells in cells_of(reader):
         writer.writerow([cell_text(value, null="") for value in cells])
@@ -104,8 +105,7 @@ def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
     Times and durations are ISO 8601. Bytes are text, or ``0x…`` if they are not UTF-8. NaN and infinities are text. A
     map is an object if its keys are text or whole numbers. JSON values are written as JSON, not as text.
     """
-    untyped: Any = reader
-    names: list[str] = untyped.schema.names
+    names = reader.schema.names
     rows = 0
     for cells in cells_of(reader, parses_json=True):
         _write(file, json_line(dict(zip(names, cells, strict=True))).encode())
@@ -165,20 +165,20 @@ def _one_of(names: Iterable[str]) -> str:
     return f"{', '.join(most)} or {last}"
 
 
-def cells_of(reader: BatchRows, *, parses_json: bool = False) -> Iterator[tuple[Any, ...]]:
+def cells_of(reader: BatchRows, *, parses_json: bool = False) -> Iterator[tuple[object, ...]]:
     """Yield the values of each row. A JSON value is its text; with ``parses_json``, its parsed value."""
     for batch in reader:
-        untyped: Any = batch
         # Take columns by position: two columns of a query may have one name.
-        yield from zip(*(_cells(column, parses_json) for column in untyped.columns), strict=True)
+        yield from zip(*(_cells(column, parses_json) for column in batch.columns), strict=True)
 
 
-def _cells(column: Any, parses_json: bool) -> list[Any]:
+def _cells(column: pa.Array, parses_json: bool) -> list[object]:
+    from pyarrow import types  # noqa: PLC0415  see above
+
     from tieredstore.values.json_text import is_json, json_values  # noqa: PLC0415  needs pyarrow
 
     if parses_json and is_json(column.type):
         return json_values(column)
-    types: Any = importlib.import_module("pyarrow.types")
     maps = [kind for kind in _types_in(column.type) if types.is_map(kind)]
     # Text and whole numbers can be names in a JSON object. Maps with other keys become lists of pairs.
     is_plain = maps and all(types.is_string(kind.key_type) or types.is_integer(kind.key_type) for kind in maps)
@@ -188,25 +188,24 @@ def _cells(column: Any, parses_json: bool) -> list[Any]:
     return cells
 
 
-def _types_in(kind: Any) -> Iterator[Any]:
+def _types_in(kind: pa.DataType) -> Iterator[pa.DataType]:
     yield kind
     for number in range(kind.num_fields):
         yield from _types_in(kind.field(number).type)
 
 
-def _python(column: Any, maps: str | None) -> list[Any]:
+def _python(column: pa.Array, maps: Literal["strict"] | None) -> list[object]:
     try:
-        cells: list[Any] = column.to_pylist(maps_as_pydicts=maps)
+        return column.to_pylist(maps_as_pydicts=maps)
     except KeyError:
         return _python(column, None)  # some map has a key twice
     except (OverflowError, ValueError):
         # Convert values one by one. Producers may set times beyond Python's calendar, and with such a time the
         # conversion of a whole column fails.
-        cells = [_cell(scalar) for scalar in column]
-    return cells
+        return [_cell(scalar) for scalar in column]
 
 
-def _cell(scalar: Any) -> Any:
+def _cell(scalar: pa.Scalar) -> object:
     """Return the value. Return milliseconds for a time beyond Python's calendar, and days for such a date."""
     try:
         return scalar.as_py()
@@ -218,15 +217,15 @@ def _cell(scalar: Any) -> Any:
         return number * 1000 // _A_SECOND[unit] if unit in _A_SECOND else number
 
 
-def _with_durations(value: Any) -> Any:
+def _with_durations(value: object) -> object:
     """Replace intervals (tuples of months, days and nanoseconds) in the value by texts."""
     match value:
         case tuple() if hasattr(cast("object", value), "nanoseconds"):
             return _duration(*cast("tuple[int, int, int]", value))
         case list():
-            return [_with_durations(one) for one in cast("Sequence[Any]", value)]
+            return [_with_durations(one) for one in cast("Sequence[object]", value)]
         case dict():
-            return {name: _with_durations(one) for name, one in cast("Mapping[str, Any]", value).items()}
+            return {name: _with_durations(one) for name, one in cast("Mapping[str, object]", value).items()}
         case _:
             return value
 
@@ -244,7 +243,7 @@ def _duration(months: int, days: int, nanoseconds: int) -> str:
     return f"P{date}T{time}" if time else f"P{date}" if date else "PT0S"
 
 
-def cell_text(value: Any, *, null: str) -> str:
+def cell_text(value: object, *, null: str) -> str:
     """Format a value as a cell of a table or of CSV."""
     match value:
         case None:
@@ -259,7 +258,7 @@ def cell_text(value: Any, *, null: str) -> str:
             return str(_plain(value))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     match value:
         case datetime():
             digits = "microseconds" if value.microsecond % 1000 else "milliseconds"
@@ -272,13 +271,13 @@ def _plain(value: Any) -> Any:
             return value if isinstance(value, int | float) else str(value)
 
 
-def json_line(row: Mapping[str, Any]) -> str:
+def json_line(row: Mapping[str, object]) -> str:
     """Format a row as a line of JSON, with the newline."""
     try:
         line = json.dumps(row, default=_plain, allow_nan=False)
     except ValueError:
         # JSON has only finite numbers. Write NaN and infinities as texts ("NaN", "Infinity"), as Spark does.
-        plain: Any = json.loads(json.dumps(row, default=_plain), parse_constant=str)
+        plain: object = json.loads(json.dumps(row, default=_plain), parse_constant=str)
         line = json.dumps(plain)
     return line + "\n"
 

@@ -17,10 +17,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute
+import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError
 from tieredstore.live import LiveReader
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-_compute: Final[Any] = pyarrow.compute
 
 _AT_ONCE: Final = 4
 """Number of partitions to compare in parallel. Each partition takes a few batches of 4 MiB in memory."""
@@ -148,14 +147,14 @@ class _Work:
         (number,) = self.rules
         return self.topic, number
 
-    def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records that a run restores, as they should be in the target except for their offsets."""
         for batch in batches:
-            records: Any = without(batch, self.left_out)
+            records = without(batch, self.left_out)
             if self.moves_zero_times:
                 # restore produce writes the time 0 as 1, because librdkafka replaces 0 by the current time.
                 times = records.column("timestamp")
-                times = _compute.if_else(_compute.equal(times, 0), pa.scalar(1, pa.int64()), times)
+                times = pc.if_else(pc.equal(times, 0), pa.scalar(1, pa.int64()), times)
                 records = records.set_column(1, records.schema.field("timestamp"), times)
             if records.num_rows:
                 yield records
@@ -330,7 +329,7 @@ def _compare_partition(source: SourceTopics, target: _Target, work: _Work) -> Co
             closing(source.read(work.where, start, stop)) as ours,
             closing(target.read(work.target, rule.span(start, stop))) as theirs,
         ):
-            pair.compare(_expected(ours, work, rule, pair), (Rows(None, batch) for batch in theirs))
+            pair.compare(_expected(ours, work, rule, pair), (Rows(batch.column("offset"), batch) for batch in theirs))
     return work.report(pair, (pair.ours.hexdigest(), pair.theirs.hexdigest()))
 
 
@@ -343,7 +342,7 @@ def _expected(batches: Iterable[pa.RecordBatch], work: _Work, rule: MappedOffset
                 pair.note_not_restored(piece.column("offset"))
                 continue
             delta = pa.scalar(run.target_start - run.start, pa.int64())
-            yield Rows.moved(piece, _compute.add(piece.column("offset"), delta))
+            yield Rows.moved(piece, pc.add(piece.column("offset"), delta))
 
 
 def _expected_by_key(
@@ -375,7 +374,7 @@ class _RunDigests:
         self._whole: dict[OffsetRun, str] = {}
         self._parts: dict[OffsetRun, Side] = {}
 
-    def add(self, run: OffsetRun, records: Any) -> None:
+    def add(self, run: OffsetRun, records: pa.RecordBatch) -> None:
         """Add records of a run."""
         side = self._parts.setdefault(run, Side())
         side.add(records)
@@ -410,7 +409,6 @@ def _digest_target(target: _Target, item: tuple[TopicPartition, Sequence[OffsetR
     made, ends = _RunDigests(), [run.target_end for run in runs]
     with closing(target.read(where, (runs[0].target_start, ends[-1]))) as batches:
         for batch in batches:
-            records: Any = batch
             offsets, row = int64_values(batch, "offset"), 0
             for run in islice(runs, bisect_right(ends, offsets[0]), None):
                 first = bisect_left(offsets, run.target_start, row)
@@ -419,7 +417,7 @@ def _digest_target(target: _Target, item: tuple[TopicPartition, Sequence[OffsetR
                     count, begin = made.extra.get(run, (0, offsets[row]))
                     made.extra[run] = count + first - row, begin
                 if first < stop:
-                    made.add(run, records.slice(first, stop - first))
+                    made.add(run, batch.slice(first, stop - first))
                 row = stop
                 if row == len(offsets):
                     break
@@ -462,5 +460,5 @@ def _first_of_run(
         closing(target.read(where, (run.target_start, run.target_end))) as theirs,
     ):
         expected = (rows for of, rows in _expected_by_key(ours, work, partitioning, pair) if of == run)
-        pair.compare(expected, (Rows(None, batch) for batch in theirs))
+        pair.compare(expected, (Rows(batch.column("offset"), batch) for batch in theirs))
     return pair.difference and replace(pair.difference, target_partition=run.target_partition)

@@ -8,12 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute
-
-_compute: Final[Any] = pyarrow.compute
+import pyarrow.compute as pc
 
 What: TypeAlias = Literal["timestamp", "key", "value", "headers", "missing", "extra", "not_restored"]
 """The field that differs; or the target does not have the record (``missing``), or has a record that the source does
@@ -38,23 +36,22 @@ class RecordDifference:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records with the target offsets that they have or should have. ``offsets`` are their source offsets, if known."""
+    """Records with the target offsets that they have or should have. ``offsets`` are those of their own side."""
 
-    offsets: Any
-    records: Any
+    offsets: pa.Array
+    records: pa.RecordBatch
 
     @classmethod
-    def moved(cls, records: Any, there: Any) -> Rows:
+    def moved(cls, records: pa.RecordBatch, there: pa.Array) -> Rows:
         """Return source records with other offsets."""
         return cls(records.column("offset"), records.set_column(0, records.schema.field("offset"), there))
 
     def __len__(self) -> int:
-        return int(self.records.num_rows)
+        return self.records.num_rows
 
     def cut(self, first: int, stop: int) -> Rows:
         """Return some of the rows."""
-        offsets = None if self.offsets is None else self.offsets.slice(first, stop - first)
-        return Rows(offsets, self.records.slice(first, stop - first))
+        return Rows(self.offsets.slice(first, stop - first), self.records.slice(first, stop - first))
 
 
 class Side:
@@ -73,19 +70,19 @@ class Side:
             self.add(piece.records)
             yield piece
 
-    def add(self, records: Any) -> None:
+    def add(self, records: pa.RecordBatch) -> None:
         """Add records."""
         self.records += records.num_rows
         headers = records.column("headers")
-        pairs = _compute.list_flatten(headers)
+        pairs = pc.list_flatten(headers)
         parts = [
             _fixed(records.column("offset")),
             _fixed(records.column("timestamp")),
             *_binary(records.column("key")),
             *_binary(records.column("value")),
-            _lengths(_compute.list_value_length(headers)),
-            *_binary(_compute.struct_field(pairs, [0])),
-            *_binary(_compute.struct_field(pairs, [1])),
+            _lengths(pc.list_value_length(headers)),
+            *_binary(pc.struct_field(pairs, [0])),
+            *_binary(pc.struct_field(pairs, [1])),
         ]
         for stream, part in zip(self._streams, parts, strict=True):
             stream.update(part)
@@ -104,7 +101,7 @@ class Pair:
     not_restored: int = 0
     difference: RecordDifference | None = None
 
-    def note_not_restored(self, offsets: Any) -> None:
+    def note_not_restored(self, offsets: pa.Array) -> None:
         """Count records that the run did not restore, and report the first of them as a difference."""
         self.not_restored += len(offsets)
         self._note("not_restored", offsets[0].as_py(), None)
@@ -156,7 +153,7 @@ def _side_by_side(ours: Iterator[Rows], theirs: Iterator[Rows]) -> Iterator[tupl
         one, other = next(ours, None), next(theirs, None)
 
 
-def _first_different(one: Any, other: Any) -> int:
+def _first_different(one: pa.RecordBatch, other: pa.RecordBatch) -> int:
     """Return the first row in which the tables differ, by binary search. The tables must differ, and have the same
     number of rows."""
     first, stop = 0, one.num_rows
@@ -166,25 +163,28 @@ def _first_different(one: Any, other: Any) -> int:
             first = middle
         else:
             stop = middle
-    return int(first)
+    return first
 
 
-def _fixed(column: Any) -> memoryview:
+def _fixed(column: pa.Array) -> memoryview:
     """Return the bytes of a column that has int64 values and no nulls."""
-    return memoryview(column.buffers()[1])[column.offset * 8 : (column.offset + len(column)) * 8]
+    octets = column.buffers()[1]
+    assert octets is not None
+    return memoryview(octets)[column.offset * 8 : (column.offset + len(column)) * 8]
 
 
-def _lengths(lengths: Any) -> memoryview:
-    return _fixed(_compute.fill_null(lengths, -1).cast(pa.int64()))
+def _lengths(lengths: pa.Array) -> memoryview:
+    return _fixed(pc.fill_null(lengths, -1).cast(pa.int64()))
 
 
-def _binary(column: Any) -> tuple[memoryview, bytes | memoryview]:
+def _binary(column: pa.Array) -> tuple[memoryview, bytes | memoryview]:
     """Return the lengths of a column's values, and the concatenated bytes of the values."""
     binary = column.cast(pa.large_binary())
-    lengths = _lengths(_compute.binary_length(binary))
+    lengths = _lengths(pc.binary_length(binary))
     # Null values may have bytes.
-    values = _compute.drop_null(binary) if binary.null_count else binary
-    if not len(values) or values.buffers()[2] is None:
+    values = pc.drop_null(binary) if binary.null_count else binary
+    _, places, octets = values.buffers()
+    if not len(values) or places is None or octets is None:
         return lengths, b""
-    ends = memoryview(values.buffers()[1]).cast("q")
-    return lengths, memoryview(values.buffers()[2])[ends[values.offset] : ends[values.offset + len(values)]]
+    ends = memoryview(places).cast("q")
+    return lengths, memoryview(octets)[ends[values.offset] : ends[values.offset + len(values)]]

@@ -41,6 +41,9 @@ from tieredstore.model import hint_of_number, human_bytes
 from tieredstore.process.interruption import Interrupted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
     from tieredstore.api.bucket import Bucket
     from tieredstore.api.reading import QueryOptions, ReadOptions
     from tieredstore.query.arguments import Partitions
@@ -171,34 +174,33 @@ def read_options(records: Records, *, by_id: str = "--topic-id") -> QueryOptions
     return {"isolation": records.isolation, "on_loss": records.on_loss, "words": words}
 
 
-def matching(pattern: str, types: ColumnTypes) -> Any:
+def matching(pattern: str, types: ColumnTypes) -> ds.Expression:
     """Return the filter of records whose key or value contains a match of an RE2 expression.
 
     Raises ConfigError for an invalid expression, and for keys and values with fields. The expression is matched against
     the raw bytes.
     """
     import pyarrow as pa
-    import pyarrow.compute
+    import pyarrow.compute as pc
 
-    compute: Any = pyarrow.compute
     try:
-        compute.match_substring_regex(pa.array([b""], pa.binary()), pattern)
+        pc.match_substring_regex(pa.array([b""], pa.binary()), pattern)
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
         raise ConfigError(f"--grep {excerpt(pattern)!r} is not a regular expression: {error}") from error
-    key, value = (compute.match_substring_regex(_text_of(name, types), pattern) for name in ("key", "value"))
+    key, value = (pc.match_substring_regex(_text_of(name, types), pattern) for name in ("key", "value"))
     return key | value
 
 
-def _text_of(column: str, types: ColumnTypes) -> Any:
+def _text_of(column: str, types: ColumnTypes) -> ds.Expression:
     import pyarrow as pa
-    import pyarrow.dataset
+    import pyarrow.dataset as ds
 
     from tieredstore.values.json_text import is_json
 
-    kind: Any = types.key.arrow_type if column == "key" else types.value.arrow_type
+    kind = types.key.arrow_type if column == "key" else types.value.arrow_type
     if kind.num_fields:
         raise ConfigError(f"--grep matches only bytes and text, but --{column} has fields: leave one of them out")
-    field: Any = pyarrow.dataset.field(column)
+    field = ds.field(column)
     return field.cast(pa.string()) if is_json(kind) else field
 
 
@@ -257,11 +259,10 @@ class _Sink:
             self.target.write(rows, noun="record")
 
 
-def _by_partition(rows: BatchRows) -> Iterator[tuple[int, Any]]:
+def _by_partition(rows: BatchRows) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the batches, each with its partition."""
-    untyped: Any
-    for untyped in rows:
-        yield untyped.column("partition")[0].as_py(), untyped
+    for batch in rows:
+        yield batch.column("partition")[0].as_py(), batch
 
 
 def _write_folder(

@@ -26,8 +26,7 @@ TABLE: Final[Sequence[Column]] = (
 
 def rows_of(records: pa.RecordBatch, columns: Sequence[str] = SHOWN) -> Iterator[dict[str, Any]]:
     """Yield each record as a mapping from the names in ``columns`` to values."""
-    untyped: Any = records
-    values: list[Sequence[Any]] = [_values(untyped.column(name)) for name in columns]
+    values: list[Sequence[Any]] = [_values(records.column(name)) for name in columns]
     # Without columns, still yield one row per record.
     rows = zip(*values, strict=True) if values else ((),) * records.num_rows
     return (dict(zip(columns, row, strict=True)) for row in rows)
@@ -54,7 +53,7 @@ def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -
     return [partition, offset, time, shown_text(row["key"]), shown_text(row["value"]) + headers]
 
 
-def _values(column: Any) -> Sequence[Any]:
+def _values(column: pa.Array) -> Sequence[Any]:
     # Read times as milliseconds, because a record's time may be beyond Python's calendar.
     values: Sequence[Any] = (column.view("int64") if str(column.type).startswith("timestamp") else column).to_pylist()
     return values

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataError
 from tieredstore.live import LiveReader
@@ -86,7 +86,7 @@ class ControlTopic:
         return cluster.earliest_offsets([_WHERE])[_WHERE], end
 
     def _records(self, start: int, stop: int) -> Iterator[tuple[bytes, bytes | None]]:
-        batches: Iterator[Any] = self._reader.read(*_WHERE, start, stop, columns=("key", "value"))
+        batches = self._reader.read(*_WHERE, start, stop, columns=("key", "value"))
         for batch in batches:
             yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import pyarrow.compute
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.limits import MAX_INT64
@@ -257,8 +258,6 @@ def _skipped(check: str, detail: str) -> Check:
     return Check(check, Verdict.SKIPPED, detail)
 
 
-_compute: Final[Any] = pyarrow.compute
-
 RECORDS_PER_S: Final = 100_000
 BYTES_PER_S: Final = 20 * 1024 * 1024
 """The assumed speed of a run in bytes of keys, values and headers per second; a limit by the number of records applies
@@ -367,20 +366,20 @@ def _scan(batches: Iterable[SourceBatch]) -> dict[str, ScannedRecords]:
     return scanned
 
 
-def add_records(before: ScannedRecords, records: Any) -> ScannedRecords:
+def add_records(before: ScannedRecords, records: pa.RecordBatch) -> ScannedRecords:
     """Return the result of a scan, extended by ``records``: a record batch with the columns of a source's batches."""
     keys, values = records.column("key"), records.column("value")
-    sizes = _compute.add(*(_compute.fill_null(_compute.binary_length(each), 0) for each in (keys, values)))
+    sizes = pc.add(*(pc.fill_null(pc.binary_length(each), 0) for each in (keys, values)))
     headers = header_lists(records.column("headers"))
     if any(headers):
-        sizes = _compute.add(sizes, pyarrow.array([_size_of(each) for each in headers], sizes.type))
+        sizes = pc.add(sizes, pa.array([_size_of(each) for each in headers], sizes.type))
     times = int64_values(records, "timestamp")
     known = [time for time in times if time >= 0]
     earliest, latest = min(known, default=None), max(known, default=None)
     return ScannedRecords(
         before.records + len(keys),
-        before.size + int(_compute.sum(sizes).as_py()),
-        max(before.largest, int(_compute.max(sizes).as_py()) + _RECORD_BYTES),
+        before.size + int(pc.sum(sizes).as_py()),
+        max(before.largest, int(pc.max(sizes).as_py()) + _RECORD_BYTES),
         min((time for time in (before.earliest_ms, earliest) if time is not None), default=None),
         max((time for time in (before.latest_ms, latest) if time is not None), default=None),
         before.without_key + int(keys.null_count),

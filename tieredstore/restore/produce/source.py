@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
 
@@ -70,9 +70,9 @@ class SourceBatch:
     def rows(self) -> Iterator[Row]:
         """Yield the records in the form that a producer takes. To save memory, only a few records at a time are Python
         objects."""
-        slices = () if self.records is None else range(0, len(self), _CONVERTED)
-        columns = _untyped(self.records)
-        return chain.from_iterable(_rows(columns.slice(at, _CONVERTED)) for at in slices)
+        records = self.records
+        slices = () if records is None else (records.slice(at, _CONVERTED) for at in range(0, len(self), _CONVERTED))
+        return chain.from_iterable(map(_rows, slices))
 
     def offsets(self) -> Sequence[int]:
         """Return the records' offsets."""
@@ -273,7 +273,7 @@ class BackupTopics(SourceTopics):
         """Yield records. Leave out the records that the backup has lost."""
         for first, end in offsets_without(self.losses(where, start, stop), (start, stop)):
             for batch in self._backup.records(where, first, end):
-                yield _untyped(batch).select(COLUMNS)
+                yield batch.select(COLUMNS)
 
     def close(self) -> None:
         """Do nothing: the caller opened the backup, and closes it."""
@@ -290,11 +290,11 @@ def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBa
             begin = bisect_left(offsets, stop)
     if not begin and not kept:
         return records
-    parts: Any = pa.Table.from_batches([*kept, records.slice(begin)])
+    parts = pa.Table.from_batches([*kept, records.slice(begin)])
     return parts.combine_chunks().to_batches()[0] if parts.num_rows else records.slice(0, 0)
 
 
-def _rows(records: Any) -> Iterator[Row]:
+def _rows(records: pa.RecordBatch) -> Iterator[Row]:
     times = list(int64_values(records, "timestamp"))
     # librdkafka replaces the time 0 by the current time. So write 1, the closest time that it accepts.
     for row, time in enumerate(times) if 0 in times else ():
@@ -303,10 +303,12 @@ def _rows(records: Any) -> Iterator[Row]:
     return zip(keys, values, times, header_lists(records.column("headers")), strict=True)
 
 
-def header_lists(column: Any) -> Sequence[Headers | None]:
+def header_lists(column: pa.Array) -> Sequence[Headers | None]:
     """Return the headers of each record in their order, or None if it has no headers. Names may repeat, and values may
     be None."""
+    assert isinstance(column, pa.ListArray)
     every = column.flatten()
+    assert isinstance(every, pa.StructArray)
     if not len(every):
         return [None] * len(column)
     pairs: Headers = list(zip(every.field(0).to_pylist(), every.field(1).to_pylist(), strict=True))
@@ -328,8 +330,3 @@ def consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:
             start = offset
         last = offset
     return [*runs, (start, last + 1 - start)]
-
-
-def _untyped(records: pa.RecordBatch | None) -> Any:
-    """Return the records as Any, because pyarrow's stubs do not type columns."""
-    return records

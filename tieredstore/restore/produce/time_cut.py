@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
-import pyarrow.compute
+import pyarrow.compute as pc
 from pydantic import Field, TypeAdapter
 
 from tieredstore.catalog.lineage import Lineage, OffsetSpan
@@ -112,8 +112,6 @@ class TimeCut:
 _FILE: Final = TypeAdapter(TimeCut)
 
 
-_compute: Final[Any] = pyarrow.compute
-
 Epochs: TypeAlias = dict[int, set[int]]
 """The epochs, by producer id, of transactions that end in some partition only at the cut (where a restore to a time
 stops) or later.
@@ -155,7 +153,7 @@ def _cut(reader: TopicReader, time_ms: int, late: Epochs, log: PartitionLog, sea
     left_out = search.collect(late)
     open_there = [each for each in left_out if each.is_open_at(search.stop)]
     earlier = sum(
-        int(_compute.sum(_compute.less(records.column("timestamp"), time_ms)).as_py())
+        int(pc.sum(pc.less(records.column("timestamp"), time_ms)).as_py())
         for records in reader.read(log, search.stop, max(log.end, search.stop))
     )
     return PartitionCut(
