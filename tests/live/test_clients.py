@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -62,14 +63,15 @@ def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> Non
     producer.purge()
 
 
-def test_a_consumer_raises_an_exception_in_its_place() -> None:
+@pytest.mark.parametrize("call", [lambda one: one.consume(1, 0.2), lambda one: one.poll(0.2)], ids=["consume", "poll"])
+def test_a_consumer_raises_an_exception_in_its_place(call: Callable[[LiveConsumer], object]) -> None:
     configuration = {"bootstrap.servers": "127.0.0.1:9", "group.id": "none", "statistics.interval.ms": "10"}
     consumer = LiveConsumer(configuration)
     consumer.statistics.listener = raise_fatal
 
     def consume() -> None:
         while True:  # until there are statistics
-            consumer.consume(1, 0.2)
+            call(consumer)
 
     with pytest.raises(KafkaException) as raised:
         consume()

@@ -101,6 +101,10 @@ class LiveConsumer(Consumer):
             # raises SystemError instead: so raise the interrupt here.
             raise KeyboardInterrupt from error
 
+    def poll(self, timeout: float = -1) -> Message | None:
+        """Return a record or None, like the library's method; raise KafkaException for a fatal error."""
+        return _with_exceptions(super().poll, timeout)
+
 
 class LiveProducer(Producer):
     """A producer that keeps its last connection error (``trouble``). ``is_lost`` is true after a fatal error."""
