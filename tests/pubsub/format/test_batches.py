@@ -102,6 +102,19 @@ def test_a_message_is_read_by_itself() -> None:
         index.byte_range(3)
 
 
+@pytest.mark.parametrize("begin", [0, 1])
+def test_chosen_messages_of_a_whole_object_or_of_a_part(begin: int) -> None:
+    damaged = bytearray(build_batch([message_of([RECORD, RECORD], compression) for compression in Compression] * 2))
+    index = BatchIndex(damaged, "batch")
+    for number in (2, 4):
+        damaged[index.byte_range(number)[1] - 1] ^= 1
+    start = index.byte_range(1)[0] if begin else 0
+    chosen = index.messages(bytes(damaged[start:]), [1, 2, 3, 4], start)
+    decoder = BatchDecoder(on_corrupt="skip")
+    assert [row["message"] for rows in decoder.decode_messages(chosen) for row in rows.to_pylist()] == [1, 1, 3, 3]
+    assert [why.partition(",")[0] for why in decoder.skipped] == ["batch: Message 2", "batch: Message 4"]
+
+
 def test_a_large_message_comes_in_parts_and_small_ones_together() -> None:
     large = [(b"x" * 1000, None, None, None, place) for place in range(1000)]
     sizes = [rows.num_rows for rows in BatchDecoder(target_bytes=100_000).decode(build_batch([message_of(large)]))]

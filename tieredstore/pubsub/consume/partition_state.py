@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tieredstore.backends.base import Buffer
 from tieredstore.errors import ObjectNotFoundError, RangeNotSatisfiableError
@@ -231,34 +232,27 @@ class OpenBatch:
     def _decode(self, fetched: FetchedObject, position: Position) -> Iterator[pa.RecordBatch]:
         """Yield the records from ``position`` on, without those of repeated Messages."""
         body, _, checksums = fetched
-        decoder, left_out = self._shared.decoder(), list[str]()
+        decoder = self._shared.decoder()
         noting = iter if self.audited is None else self.audited.note_ids
-
-        def note_skipped() -> None:
-            left_out.extend(decoder.skipped)
-            if self._damage is None:
-                self._shared.skip(decoder.skipped)
-
         index = BatchIndex(body, self.batch.key, len(body))
         self.batch.check_count(len(index))
-        if not position.message and not position.record:
-            yield from noting(decoder.decode(body, self.batch.key, checksums, without=self.repeated))
-            note_skipped()
-        else:
-            for number in range(min(position.message, len(index)), len(index)):
-                if number in self.repeated:
-                    continue
-                start, stop = index.byte_range(number)
-                given = position.record if number == position.message else 0
-                for rows in noting(decoder.decode_message(memoryview(body)[start:stop], index.place(number))):
-                    passed = max(0, min(given, rows.num_rows))
-                    given -= passed
-                    if passed < rows.num_rows:
-                        yield rows.slice(passed)
-                note_skipped()
-        if self._damage is not None:
-            # Report the object's wrong checksum itself if no Message was skipped for it.
-            self._shared.skip(left_out or [self._damage])
+        numbers = (number for number in range(position.message, len(index)) if number not in self.repeated)
+        for rows in noting(decoder.decode_messages(index.messages(body, numbers), checksums)):
+            passed = _count_passed(rows, position)
+            if passed < rows.num_rows:
+                yield rows.slice(passed)
+        # Report the object's wrong checksum itself if no Message was skipped for it.
+        self._shared.skip(decoder.skipped or ([] if self._damage is None else [self._damage]))
+
+
+def _count_passed(rows: pa.RecordBatch, position: Position) -> int:
+    """Return the number of rows before a position in its Message."""
+    if not position.record:
+        return 0
+    is_passed = pc.and_(
+        pc.equal(rows.column("message"), position.message), pc.less(rows.column("record"), position.record)
+    )
+    return int(pc.sum(is_passed).as_py() or 0)
 
 
 class PartitionState:

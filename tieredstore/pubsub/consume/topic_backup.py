@@ -159,7 +159,8 @@ class BatchBackup:
         firsts = pa.array(accumulate(counts[:-1], initial=batch.offset << _BITS), pa.int64())
         repeated = seen.doubles(batch, body)
         self.repeats += sum(counts[number] for number in repeated)
-        for rows in decoder.decode(body, batch.key, checksums, without=repeated):
+        kept = (number for number in range(len(index)) if number not in repeated)
+        for rows in decoder.decode_messages(index.messages(body, kept), checksums):
             yield _with_offsets(rows, firsts)
 
 

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from tieredstore.errors import InvalidRangeError
@@ -111,12 +111,14 @@ class BatchIndex:
         """Return the place of a Message, which errors name."""
         return MessagePlace(self.name, number, self.byte_range(number)[0])
 
-    def messages(self, batch: Buffer) -> Iterator[tuple[MessagePlace, memoryview]]:
-        """Yield the Messages of the whole object ``batch``."""
+    def messages(
+        self, batch: Buffer, numbers: Iterable[int] | None = None, begin: int = 0
+    ) -> Iterator[tuple[MessagePlace, memoryview]]:
+        """Yield Messages of an object, by default all. ``batch`` has the object's bytes from ``begin`` on."""
         view = memoryview(batch)
-        for number in range(len(self)):
+        for number in range(len(self)) if numbers is None else numbers:
             start, stop = self.byte_range(number)
-            yield MessagePlace(self.name, number, start), view[start:stop]
+            yield MessagePlace(self.name, number, start), view[start - begin : stop - begin]
 
 
 def read_index(read: Callable[[int, int], Buffer], name: str, size: int) -> BatchIndex:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
@@ -168,29 +168,23 @@ class BatchDecoder:
         return self._skipped
 
     def decode(
-        self,
-        batch: Buffer,
-        name: str = "the batch",
-        checksums: Sequence[int] | None = None,
-        *,
-        without: Collection[int] = (),
+        self, batch: Buffer, name: str = "the batch", checksums: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of an object, except those of the Messages ``without``; ``name`` is for errors.
+        """Yield the records of a whole object; ``name`` is for errors.
 
         ``checksums`` are the CRC-32 of each Message's body, if already computed by
         :func:`~tieredstore.pubsub.format.batches.split_checksums`."""
-        self._skipped = []
-        messages = BatchIndex(batch, name, len(batch)).messages(batch)
-        return self._decode((one for one in messages if one[0].number not in without), checksums)
+        return self.decode_messages(BatchIndex(batch, name, len(batch)).messages(batch), checksums)
 
     def decode_message(self, message: Buffer, place: MessagePlace) -> Iterator[pa.RecordBatch]:
         """Yield the records of one Message, which begins with its header, at ``place``."""
-        self._skipped = []
-        return self._decode(iter([(place, memoryview(message))]))
+        return self.decode_messages([(place, memoryview(message))])
 
-    def _decode(
-        self, messages: Iterator[tuple[MessagePlace, memoryview]], checksums: Sequence[int] | None = None
+    def decode_messages(
+        self, messages: Iterable[tuple[MessagePlace, memoryview]], checksums: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of these Messages of an object; ``checksums`` are those of all its Messages."""
+        self._skipped = []
         reader = RecordReader(self._columns.wanted)
         for place, message in messages:
             try:

@@ -55,6 +55,6 @@ def inspect_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecod
 
 
 def decode_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecoder) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the object, holding one Message at a time."""
-    for number in range(len(index)):
-        yield from decoder.decode_message(source.read(*index.byte_range(number)), index.place(number))
+    """Yield the records of the object, reading one Message at a time."""
+    numbers = range(len(index))
+    return decoder.decode_messages((index.place(at), memoryview(source.read(*index.byte_range(at)))) for at in numbers)

@@ -155,17 +155,13 @@ class _Reading:
     def _decode(
         self, batch: PlannedBatch, index: BatchIndex, body: bytes, seen: SeenMessages | None
     ) -> Iterator[pa.RecordBatch]:
-        repeated: frozenset[int] = frozenset()
+        stop = len(index) if batch.stop is None else batch.stop
+        begin = 0 if batch.stop is None else index.byte_range(batch.first)[0]
+        repeated_numbers: frozenset[int] = frozenset()
         if seen is not None and batch.queued is not None:
-            repeated = seen.doubles(batch.queued, body if batch.stop is None else None)
-        if batch.stop is None:
-            yield from self._decoder.decode(body, batch.key, without=repeated)
-            return
-        view, begin = memoryview(body), index.byte_range(batch.first)[0]
-        for number in range(batch.first, batch.stop):
-            if number not in repeated:
-                first, last = index.byte_range(number)
-                yield from self._decoder.decode_message(view[first - begin : last - begin], index.place(number))
+            repeated_numbers = seen.doubles(batch.queued, body if batch.stop is None else None)
+        numbers = (number for number in range(batch.first, stop) if number not in repeated_numbers)
+        yield from self._decoder.decode_messages(index.messages(body, numbers, begin))
 
     def _open_seen(self, task: MemqTask) -> SeenMessages | None:
         first = task.batches[0]
