@@ -34,10 +34,11 @@ chunk.size=4194304
 compression.enabled=true
 ```
 
-The names are those of Aiven's Tiered Storage plugin for Apache Kafka. Names marked with * are not the plugin's.
+The names are those of Aiven's Tiered Storage plugin for Apache Kafka. The plugin does not have the properties
+marked with *.
 
 - **Files** are ISO-8859-1, as Kafka reads them: write other characters as `\uXXXX`. If a name occurs twice, the last
-  value counts.
+  value is used.
 - **Prefix.** If a file has properties that begin with `rsm.config.` (or with its
   `remote.log.storage.manager.impl.prefix`), only those are read, without the prefix.
 - **Values.** One pair of double quotes around a value is removed. The plugin keeps the quotes, so do not quote
@@ -48,7 +49,7 @@ The names are those of Aiven's Tiered Storage plugin for Apache Kafka. Names mar
 
 The second column has the type (text if there is none), the default (unset, empty or `false` if there is none), and the
 allowed values. "Required" means that the store or cache that you choose needs the property. *(No effect.)* marks
-properties that are accepted so that a broker's file works, and *(Refused.)* errors.
+properties that are accepted so that a broker's file works. *(Refused.)* marks properties that are errors.
 
 `storage.backend.class` takes a short name, a Python class as `package.module:Class`, which gets every `storage.*`
 property as `Settings.storage_options`, or the plugin's Java class: `io.aiven.kafka.tieredstorage.storage.` and one of
@@ -71,13 +72,13 @@ SECTIONS: Final = (
     Section("Encryption", "", (EncryptionProperties,)),
     Section(
         "Key pairs",
-        "For each `<id>` in `encryption.key.pairs`; another id is an error.",
+        "Each `<id>` in `encryption.key.pairs` has these properties. An id that the list does not name is an error.",
         (KeyPairSettings,),
         f"{PAIRS}.<id>.",
     ),
     Section(
         "Amazon S3",
-        "For `storage.backend.class=s3`. Without an access key or a credentials file, the SDK finds credentials.",
+        "For `storage.backend.class=s3`. If you set neither an access key nor a file, the SDK finds credentials.",
         (S3Settings, AwsCredentials),
     ),
     Section(
@@ -87,10 +88,10 @@ SECTIONS: Final = (
     ),
     Section(
         "Azure Blob Storage",
-        "For `storage.backend.class=azure`. Set a connection string, or else an account name or a SAS token.",
+        "For `storage.backend.class=azure`. Set a connection string, an account name or a SAS token.",
         (AzureSettings,),
     ),
-    Section("SOCKS5 proxy", "If any of these is set, host and port are required.", (ProxySettings,)),
+    Section("SOCKS5 proxy", "If you set one of these properties, also set the host and the port.", (ProxySettings,)),
     Section("Reading", "", (FetchSettings, ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
     Section(
         "The uploader",
@@ -100,12 +101,14 @@ SECTIONS: Final = (
     ),
     Section(
         "Where topics lie",
-        "Read with and without the prefix; see [stores](stores.md#where-topics-lie). Not of the plugin.",
+        "These are read with and without the prefix; see [stores](stores.md#where-topics-lie). "
+        "The plugin has none of them.",
         (EndpointSettings,),
     ),
     Section(
         "Rules of places",
-        f"For each name in `{RULES}`. `storage.*` below the name replace the settings' properties for that store.",
+        f"Each name in `{RULES}` has these properties. `{RULES}.<name>.storage.*` replace `storage.*` for the rule's "
+        "store.",
         (EndpointRule,),
         f"{RULES}.<name>.",
     ),
