@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.support.network.key_services import serving
 from tests.support.network.schema_registry_server import RegistryService, framed, written
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, fill
 from tieredstore import open as open_bucket
+from tieredstore.cli.terminal import output
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition
 from tieredstore.query.writers import endings_text
@@ -61,6 +63,14 @@ def test_one_line_from_a_bucket_to_an_answer() -> None:
     shown = [tuple(map(int, line.split())) for line in done.text.splitlines()[2:]]
     assert shown == [(p, len(expected_rows("01-none", p))) for p in partitions_of("01-none")]
     assert done.stderr == ""
+
+
+def test_a_time_is_never_cut_on_a_narrow_terminal(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "terminal_width", lambda: 80)
+    columns = "timestamp, timestamp + INTERVAL 1 DAY AS later, repeat('x', 60) AS one, repeat('y', 60) AS other"
+    shown = query(bucket, f"SELECT {columns} FROM orders WHERE partition = 1 LIMIT 1").text.splitlines()
+    assert max(map(len, shown)) <= 80
+    assert re.findall(r"\S+Z", shown[2]) == ["1970-01-01T00:00:00.000Z", "1970-01-02T00:00:00.000Z"]
 
 
 def test_rows_are_a_table_lines_of_json_or_csv(bucket: Bucket) -> None:

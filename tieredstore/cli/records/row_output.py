@@ -9,11 +9,11 @@ import sys
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from tieredstore.cli.terminal.output import complain, counted, print_growing_table
 from tieredstore.cli.terminal.output_file import output_to, refuse_binary
-from tieredstore.cli.terminal.tables import number, text
+from tieredstore.cli.terminal.tables import Column, number, text, word
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.query import writers
 
@@ -126,23 +126,24 @@ def bytes_in_terminal(data: bytes) -> bytes:
 
 
 def print_rows(reader: BatchRows) -> None:
-    """Print a table to stdout. The table may have millions of rows."""
+    """Print a table to stdout. The table may have millions of rows. Numbers and times are never cut."""
+    print_growing_table(
+        [_column(field) for field in reader.schema],
+        ([writers.cell_text(value, null="null") for value in cells] for cells in writers.cells_of(reader)),
+    )
+
+
+def _column(field: pa.Field) -> Column:
     from pyarrow import types
 
-    untyped: Any = reader
-    columns = [
-        number(field.name) if types.is_integer(field.type) or types.is_floating(field.type) else text(field.name)
-        for field in untyped.schema
-    ]
-    print_growing_table(
-        columns, ([writers.cell_text(value, null="null") for value in cells] for cells in writers.cells_of(reader))
-    )
+    if types.is_integer(field.type) or types.is_floating(field.type):
+        return number(field.name)
+    return word(field.name) if types.is_temporal(field.type) else text(field.name)
 
 
 def check_names(reader: BatchRows) -> None:
     """Raise ConfigError for duplicate column names, which only a table or CSV can show."""
-    untyped: Any = reader
-    names: list[str] = untyped.schema.names
+    names = reader.schema.names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"the query gives two columns {twice}: name one of them, with AS")
