@@ -35,7 +35,7 @@ def test_of_the_plugins_manifests_one_text_changes(path: Path) -> None:
 
 def test_a_manifest_without_encryption_has_nothing_to_change() -> None:
     plain = next(path for path in MANIFESTS if path not in ENCRYPTED)
-    with pytest.raises(ManifestCorruptError, match="no encryption"):
+    with pytest.raises(ManifestCorruptError, match="not encrypted"):
         with_data_key(plain.read_bytes(), "key1", b"x")
 
 

@@ -19,7 +19,9 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
     """Return the manifest ``raw`` with a re-wrapped data key; all other bytes stay the same."""
     manifest = SegmentManifest.from_bytes(raw, None, rules)
     if manifest.encryption is None:
-        raise ManifestCorruptError("the manifest has no encryption, and so no data key that could be wrapped anew")
+        raise ManifestCorruptError(
+            "the manifest says that the segment is not encrypted, so it has no data key to re-wrap"
+        )
     rewrapped = WrappedDataKey(key_id, wrapped, manifest.encryption.aad)
     # Bytes that are not UTF-8 can only follow the JSON object. ``surrogateescape`` keeps them unchanged.
     text = raw.decode("utf-8", "surrogateescape")
@@ -28,7 +30,9 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
     new_text = json_bytes(rewrapped.text).decode("utf-8")
     changed = (text[:start] + new_text + text[stop:]).encode("utf-8", "surrogateescape")
     if SegmentManifest.from_bytes(changed, None, rules) != dataclasses.replace(manifest, encryption=rewrapped):
-        raise ManifestCorruptError("the manifest cannot be changed in its data key alone; copy the segment anew")
+        raise ManifestCorruptError(
+            "the data key in the manifest cannot be replaced without other changes; copy the segment again"
+        )
     return changed
 
 

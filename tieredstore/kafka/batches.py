@@ -254,7 +254,7 @@ def _parse_header(head: memoryview, position: int, available: int) -> BatchHeade
     # Compare the length with the log's size before using it: a damaged length may claim 2 GiB.
     if size > available:
         raise BatchCorruptError(
-            f"the record batch at byte {position} is truncated: it has {size} bytes, the log {available} more"
+            f"the record batch at byte {position} is truncated: {size} bytes by its header, {available} in the log"
         )
     if magic == 2:
         return _parse_batch(head, position, size)

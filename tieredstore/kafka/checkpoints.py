@@ -40,7 +40,7 @@ def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
     if len(lines) < 2 or lines[0] != "0" or not _NUMBER.fullmatch(lines[1]):
         raise BatchCorruptError("the leader-epoch checkpoint does not begin with version 0 and a count")
     if int(lines[1]) != len(lines) - 2:
-        raise BatchCorruptError(f"the leader-epoch checkpoint promises {lines[1]} entries and has {len(lines) - 2}")
+        raise BatchCorruptError(f"the leader-epoch checkpoint states {lines[1]} entries, but has {len(lines) - 2}")
     epochs = tuple(_parse_epoch_line(line) for line in lines[2:])
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
         # Start offsets must increase strictly, as epochs do: an epoch without records has no entry.
@@ -113,7 +113,7 @@ def parse_partition_metadata(raw: bytes) -> Uuid:
     fields = dict(_split_field(line) for line in _text(raw, "partition.metadata").splitlines())
     if fields.get("version") != "0":
         raise BatchCorruptError(
-            f"partition.metadata has version {excerpt(fields.get('version'))!r}, and 0 is the one known"
+            f"partition.metadata has version {excerpt(fields.get('version'))!r}; only version 0 can be read"
         )
     try:
         return Uuid.parse(fields.get("topic_id", ""))
@@ -208,7 +208,7 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
     version, crc, count = _SNAPSHOT_HEADER.unpack_from(raw)
     if version != _SNAPSHOT_VERSION:
         raise BatchCorruptError(
-            f"the producer snapshot has version {version}, and {_SNAPSHOT_VERSION} is the one known"
+            f"the producer snapshot has version {version}; only version {_SNAPSHOT_VERSION} can be read"
         )
     # Check the CRC before the count is used: otherwise a damaged count would be reported as a wrong size.
     if crc != crc32c.crc32c(raw[_SNAPSHOT_CRC_END:]):
