@@ -104,9 +104,12 @@ class Run:
         until(LONG_S, lambda: watermark_of(self.inner, partition).next_offset >= active())
         until(LONG_S, lambda: watermark_of(self.inner, partition).holes == ())
         assert self.written.failed == []
-        expected = {offset: value for offset, value in self.written.values[TOPIC, 0].items() if offset < active()}
+        end = active()
+        expected = {offset: value for offset, value in self.written.values[TOPIC, 0].items() if offset < end}
         with RemoteStorageManager(settings_from(STORE), store=self.inner) as manager:
-            rows = rows_of(read_records(manager, TOPIC, 0, 0, active()))
+            rows = rows_of(read_records(manager, TOPIC, 0, 0, end))
+        stored = {row["offset"] for row in rows}
+        assert (sorted(expected.keys() - stored), sorted(stored - expected.keys())) == ([], [])
         assert [(row["offset"], row["value"]) for row in rows] == sorted(expected.items())
 
 
