@@ -70,7 +70,7 @@ def main() -> None:
         project.run(
             (*UV, "--no-deps", "--no-build-isolation", "--editable", ROOT), environment=variables | _with_compiler()
         )
-    # uv keeps each build of PySpark (1.8 GB) until it is told to drop those that a later build has replaced.
+    # Each set-up adds a build of PySpark (1.8 GB) to uv's cache. Pruning deletes all builds except the newest.
     subprocess.run((UV[0], "cache", "prune", "--quiet"), env=variables, check=False)
 
 

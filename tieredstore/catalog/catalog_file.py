@@ -24,7 +24,6 @@ from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.lineage import check_segment
 from tieredstore.errors import CorruptDataError, NewerVersionError, ObjectNotFoundError, PreconditionFailedError
 from tieredstore.installation import Extra
-from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tieredstore.versions import CATALOG
@@ -192,6 +191,8 @@ class StoredRows:
     def merge(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
         """Return the bytes of a new catalog file: these rows, without the paths in ``gone``, updated by ``rows``."""
         pa, pc = _arrow(), importlib.import_module("pyarrow.compute")
+        from tieredstore.kafka.arrow_values import array_of  # noqa: PLC0415  needs pyarrow
+
         columns = _columns(rows)
         new = pa.Table.from_arrays([array_of(columns[field.name], field.type) for field in _schema()], schema=_schema())
         old = pa.Table.from_batches([_bare(batch) for batch in self._batches], schema=_schema())

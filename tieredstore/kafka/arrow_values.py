@@ -2,7 +2,7 @@
 
 ``pyarrow.array`` and ``pyarrow.scalar`` import pandas, if it is installed, on their first call with values. That costs
 0.3 s of processor time, which each new Spark worker would pay for its first batch. So this module fills the buffers
-itself. It imports pyarrow on first use.
+itself.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+import pyarrow as pa
 
 _CODES: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 
@@ -25,8 +24,6 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     None becomes a null, but is not allowed for a struct. Raise OverflowError for integers beyond the type, and for more
     than 2 GiB of text or bytes.
     """
-    import pyarrow as pa  # noqa: PLC0415  see above
-
     nulls = values.count(None)
     if nulls and nulls == len(values):
         return pa.nulls(nulls, kind)
@@ -57,14 +54,10 @@ def scalar_of(value: object, kind: pa.DataType) -> pa.Scalar:
 
 def repeat_value(value: object, count: int, kind: pa.DataType) -> pa.Array:
     """Repeat the same value ``count`` times."""
-    import pyarrow as pa  # noqa: PLC0415  see above
-
     return pa.nulls(count, kind) if value is None else pa.repeat(scalar_of(value, kind), count)
 
 
 def _bytes(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa  # noqa: PLC0415  see above
-
     if pa.types.is_string(kind):
         values = [None if value is None else value.encode() for value in values]
     validity = _validity(values)
@@ -80,8 +73,6 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 
 def _lists(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> pa.Array:
     ends = array("i", accumulate((len(value) if value else 0 for value in values), initial=0))
-    import pyarrow as pa  # noqa: PLC0415  see above
-
     buffers = [_validity(values), pa.py_buffer(ends)]
     return pa.Array.from_buffers(kind, len(values), buffers, children=[items])
 
@@ -95,7 +86,5 @@ def _validity(values: Sequence[object]) -> pa.Buffer | None:
 
 def _booleans(flags: Sequence[bool], validity: pa.Buffer | None) -> pa.Array:
     """Return an array of booleans; a cast by Arrow packs them into bits."""
-    import pyarrow as pa  # noqa: PLC0415  see above
-
     octets = pa.Array.from_buffers(pa.uint8(), len(flags), [validity, pa.py_buffer(bytes(flags))])
     return octets.cast(pa.bool_())
