@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
 from tests.consumer.buckets import ORDERS, OTHERS, offsets_of, raised, read, until
+from tests.support.kafka.fatal_errors import FATAL, raise_fatal
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import Bucket
 from tieredstore.consumer import Consumer
@@ -34,6 +36,35 @@ def code_of(call: Callable[[], object]) -> int:
         call()
     code: int = error.value.args[0].code()
     return code
+
+
+@pytest.mark.parametrize("mode", ["kafka_only", "kafka_preferred"])
+@pytest.mark.parametrize(
+    "call",
+    [lambda one: one.poll(0.2), lambda one: one.consume(1, 0.2), Consumer.close],
+    ids=["poll", "consume", "close"],
+)
+def test_a_fatal_error_of_the_client_is_an_exception(
+    bucket: Bucket, call: Callable[[Consumer], object], mode: str
+) -> None:
+    """confluent-kafka raises a bare KafkaError, which would end the process."""
+    properties: dict[str, Any] = {
+        "bootstrap.servers": "127.0.0.1:9", "group.id": "none", "log_level": 0, "statistics.interval.ms": 1,
+        "stats_cb": raise_fatal, "tiered.storage.settings": bucket.options, "tiered.storage.mode": mode,
+    }  # fmt: skip
+
+    def call_until_statistics() -> None:
+        while True:
+            consumer = Consumer(properties)
+            try:
+                call(consumer)
+            finally:
+                with contextlib.suppress(KafkaException):
+                    consumer.close()
+
+    with pytest.raises(KafkaException) as error:
+        call_until_statistics()
+    assert error.value.args == (FATAL,)
 
 
 # ---- leaving a group and joining it again

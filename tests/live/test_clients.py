@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.support.fresh_python import run_fresh
+from tests.support.kafka.fatal_errors import FATAL, raise_fatal
 from tieredstore.live.clients import LiveConsumer, LiveProducer
 
 
@@ -41,14 +42,6 @@ print(*sorted(set(ends)))
     assert printed == "KeyboardInterrupt\n"
 
 
-FATAL: Final = KafkaError(KafkaError._FENCED, "another client", fatal=True)
-
-
-def raise_fatal(_: str) -> None:
-    """Raise a KafkaError as the library does, which no ``raise`` of Python can: it is no BaseException."""
-    ctypes.pythonapi.PyErr_SetObject(ctypes.py_object(KafkaError), ctypes.py_object(FATAL))
-
-
 @pytest.mark.parametrize("call", ["poll", "flush"])
 def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> None:
     assert not issubclass(KafkaError, BaseException)
@@ -63,18 +56,25 @@ def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> Non
     producer.purge()
 
 
-@pytest.mark.parametrize("call", [lambda one: one.consume(1, 0.2), lambda one: one.poll(0.2)], ids=["consume", "poll"])
+@pytest.mark.parametrize(
+    "call",
+    [lambda one: one.consume(1, 0.2), lambda one: one.poll(0.2), LiveConsumer.close],
+    ids=["consume", "poll", "close"],
+)
 def test_a_consumer_raises_an_exception_in_its_place(call: Callable[[LiveConsumer], object]) -> None:
-    configuration = {"bootstrap.servers": "127.0.0.1:9", "group.id": "none", "statistics.interval.ms": "10"}
-    consumer = LiveConsumer(configuration)
-    consumer.statistics.listener = raise_fatal
+    configuration = {"bootstrap.servers": "127.0.0.1:9", "group.id": "none", "statistics.interval.ms": "1"}
 
-    def consume() -> None:
-        while True:  # until there are statistics
-            call(consumer)
+    def call_until_statistics() -> None:
+        while True:
+            consumer = LiveConsumer(configuration)
+            consumer.statistics.listener = raise_fatal
+            try:
+                call(consumer)
+            finally:
+                with contextlib.suppress(KafkaException, RuntimeError):  # the call may have closed it
+                    consumer.close()
 
     with pytest.raises(KafkaException) as raised:
-        consume()
+        call_until_statistics()
     assert raised.value.args == (FATAL,)
     assert raised.value.__context__ is None
-    consumer.close()

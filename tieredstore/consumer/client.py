@@ -10,6 +10,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from tieredstore.live.clients import call_client
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position
 
@@ -51,13 +52,13 @@ class MemberClient:
 
     def poll(self, timeout_s: float) -> Received | None:
         """Return the next message or event. Callbacks run during the call."""
-        message: Received | None = _base.poll(self._own(), timeout_s)
+        message: Received | None = call_client(_base.poll, self._own(), timeout_s)
         return message
 
     def consume(self, count: int, timeout_s: float) -> list[Received]:
         """Return at most ``count`` messages; raise KeyboardInterrupt on an interrupt."""
         try:
-            messages: list[Received] = _base.consume(self._own(), count, timeout_s)
+            messages: list[Received] = call_client(_base.consume, self._own(), count, timeout_s)
         except SystemError as error:
             # Raise the interrupt here, because confluent-kafka 2.16 often loses the exception that a signal handler
             # raises during the call.

@@ -19,6 +19,7 @@ from tieredstore.consumer.settings import Mode, parse_settings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.client_log import ClientLog, log_to
+from tieredstore.live.clients import call_client
 from tieredstore.remote.stores import StoreLike
 
 # Treat the client as untyped, because the type hints of confluent-kafka are incomplete.
@@ -383,7 +384,7 @@ class Consumer(confluent_kafka.Consumer):
                 parts.commits.commit_auto()
                 parts.begin_closing()
             self._is_closed = True
-            _base.close(self)
+            call_client(_base.close, self)
         finally:
             self._is_closed = True
             if parts is not None:

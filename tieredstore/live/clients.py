@@ -63,9 +63,7 @@ class _Family:
 _family: Final = _Family()
 
 
-def _with_exceptions(
-    call: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
-) -> Result:
+def call_client(call: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
     """Return the result of ``call``; raise KafkaException for a fatal error.
 
     confluent-kafka 2.16 sometimes raises the KafkaError itself. KafkaError is no BaseException, so only a bare
@@ -95,7 +93,7 @@ class LiveConsumer(Consumer):
         """Consume like the library's method, but raise KeyboardInterrupt if Ctrl-C interrupts the call, and
         KafkaException for a fatal error."""
         try:
-            return _with_exceptions(super().consume, num_messages, timeout)
+            return call_client(super().consume, num_messages, timeout)
         except SystemError as error:
             # If a signal handler raises an exception during the call, confluent-kafka 2.16 often loses it, and Python
             # raises SystemError instead: so raise the interrupt here.
@@ -103,7 +101,11 @@ class LiveConsumer(Consumer):
 
     def poll(self, timeout: float = -1) -> Message | None:
         """Return a record or None, like the library's method; raise KafkaException for a fatal error."""
-        return _with_exceptions(super().poll, timeout)
+        return call_client(super().poll, timeout)
+
+    def close(self) -> None:
+        """Close like the library's method; raise KafkaException for a fatal error."""
+        call_client(super().close)
 
 
 class LiveProducer(Producer):
@@ -128,7 +130,7 @@ class LiveProducer(Producer):
     def _unless_fatal(self, call: Callable[[float], int], timeout: float) -> int | None:
         """Return the result of ``call``; keep a Kafka error and return None."""
         try:
-            return _with_exceptions(call, timeout)
+            return call_client(call, timeout)
         except KafkaException as error:
             self._note(error.args[0])
             return None
