@@ -7,14 +7,17 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
 from tests.support.pubsub.pubsub_topics import batch_keys, notified, sealed_message, topics_on, values_of
-from tests.support.stores.doubles import FaultyStore, ScriptedStore
+from tests.support.stores.doubles import FaultyStore, Moment, ScriptedStore
+from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends import memory
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.installed import QUEUES
 from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError
@@ -49,7 +52,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return moved
 
 
-def topics_of(store: MemoryObjectStore | FaultyStore, **properties: str) -> Topics:
+def topics_of(store: ObjectStore, **properties: str) -> Topics:
     return topics_on(store, hashing="false", delete_delay_ms=str(HOUR_MS), **properties)
 
 
@@ -204,8 +207,8 @@ def test_a_batch_that_is_notified_again_keeps_its_object(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
-def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: str) -> None:
-    def history(fail_at: int | None) -> tuple[FaultyStore, MemoryObjectStore]:
+def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: Moment) -> None:
+    def make() -> MemoryObjectStore:
         inner = MemoryObjectStore()
         topics = topics_of(inner, retention_ms=str(DAY_MS))
         topics.create("orders")
@@ -215,25 +218,21 @@ def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: str) -> N
         writing.put()
         clock.pass_ms(2 * DAY_MS)
         writing.notify(writing.put())
-        faulty = FaultyStore(inner, fail_at=fail_at, moment=moment)  # type: ignore[arg-type]
-        for _ in range(2):
-            try:
-                collect(topics_of(faulty, retention_ms=str(DAY_MS)))
-            except StoreUnavailableError:
-                continue
-            clock.pass_ms(HOUR_MS)
-        return faulty, inner
+        return inner
 
-    quiet, _ = history(None)
-    for fail_at in range(0, len(quiet.operations), 4):
-        _, inner = history(fail_at)
-        topics = topics_of(inner, retention_ms=str(DAY_MS))
+    def collect_twice(store: ObjectStore) -> None:
         for _ in range(2):
-            collect(topics)
-            clock.pass_ms(HOUR_MS)
+            with suppress(StoreUnavailableError):
+                collect(topics_of(store, retention_ms=str(DAY_MS)))
+                clock.pass_ms(HOUR_MS)
+
+    for number, inner, store in OperationSweep(make, collect_twice).fail(moment):
+        collect_twice(store)
+        collect_twice(inner)
+        topics = topics_of(inner, retention_ms=str(DAY_MS))
         collect(topics)
-        assert len(set(batch_keys(topics))) == 1
-        assert values_of(BatchConsumer(topics, "orders"), at_least=1) == [b"4"]
+        assert len(set(batch_keys(topics))) == 1, number
+        assert values_of(BatchConsumer(topics, "orders"), at_least=1) == [b"4"], number
 
 
 class History:
