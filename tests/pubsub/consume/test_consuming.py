@@ -259,7 +259,7 @@ def test_records_before_a_loss_are_returned_before_the_loss_is_raised() -> None:
         reader.look()  # the second call asks for more during the fetch of the first object, the third takes the object
     topics.queue(topics.get("orders")).free(0, 5 * 256)
     reader.look()
-    assert values_of(slow, at_least=3, patience=10) == [b"0", b"1", b"5"]
+    assert values_of(slow, at_least=3) == [b"0", b"1", b"5"]
     assert len(slow.losses) == 1
     assert "retention has freed offsets 512 to 1279" in slow.losses[0]
     slow.close()

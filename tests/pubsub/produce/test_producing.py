@@ -157,7 +157,7 @@ def test_a_producer_killed_at_any_operation_loses_no_ack_and_halves_nothing(mome
     for _, inner, store in sweep.die(moment):
         topics = topics_on(inner)
         acked = _killed_run(store)
-        read = values_of(BatchConsumer(topics, "orders"), at_least=len(acked), patience=10)
+        read = values_of(BatchConsumer(topics, "orders"), at_least=len(acked))
         assert len(read) == len(set(read))
         assert set(acked) <= set(read) <= {b"0", b"1", b"2"}
         told = {notification.key for notification in notified(topics)}

@@ -43,7 +43,7 @@ def test_a_batch_is_notified_when_all_of_it_is_stored_and_aborts_delete(tmp_path
     pickle.loads(pickle.dumps(writer)).commit([won, None])
     writer.abort([won])  # as Spark does if the commit is not answered
     with BatchConsumer(topic.topics, "orders") as consumer:
-        assert sorted(values_of(consumer, 0.05)) == [b"a", b"b"]
+        assert sorted(values_of(consumer)) == [b"a", b"b"]
     other: Any = MemqDataSource(topic.options).writer(SCHEMA, False)
     other.abort([tried, None])
     other.commit([])
@@ -68,7 +68,7 @@ def test_columns_that_a_row_may_have(tmp_path: Path) -> None:
     ]  # fmt: skip
     writer.commit([writer.write(iter([pa.RecordBatch.from_pylist(rows, schema=kinds)]))])
     with BatchConsumer(topic.topics, "orders") as consumer:
-        records = sorted(records_of(consumer, 0.05), key=lambda record: record.record)
+        records = sorted(records_of(consumer), key=lambda record: record.record)
     assert [(each.key, each.value, each.headers, each.message_id) for each in records] == [
         (b"k", b"v", (("h", b"1"),), b"id"), (None, b"", (), None), (None, b"now", (), None),
     ]  # fmt: skip
@@ -100,7 +100,7 @@ def test_a_stream_writes_each_epoch_once(tmp_path: Path, monkeypatch: pytest.Mon
     writer.abort([lost, None], 8)
     writer.commit([writer.write(arrow_rows("b"))], 8)
     with BatchConsumer(topic.topics, "orders") as consumer:
-        assert sorted(values_of(consumer, 0.05)) == [b"a", b"b"]
+        assert sorted(values_of(consumer)) == [b"a", b"b"]
     assert len(topic.keys()) == 2
 
 

@@ -47,15 +47,15 @@ def topics_in(folder: Path, **properties: str) -> Topics:
     return topics_on(FilesystemObjectStore(folder), **properties)
 
 
-def records_of(
-    consumer: BatchConsumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600
-) -> list[ConsumedRecord]:
-    """Read records until the queue is empty, and until there are ``at_least`` records. Getting none is no proof of
-    the end: on a busy machine any thread may stall for a while.
+def records_of(consumer: BatchConsumer, timeout_s: float = 0.01, at_least: int = 0) -> list[ConsumedRecord]:
+    """Read records until the queue is empty, and until there are ``at_least`` records, for two minutes at most.
+
+    Getting none in time is no proof of the end, so the timeout may be short: on a busy machine any thread may stall.
     """
     records: list[ConsumedRecord] = []
-    for _ in range(patience):
-        got = list(consumer.records(timeout_s or 0.3))
+    give_up_s = time.monotonic() + 120
+    while time.monotonic() < give_up_s:
+        got = list(consumer.records(timeout_s))
         records += got
         if len(records) >= at_least and not got and not _is_behind(consumer):
             break
@@ -71,9 +71,9 @@ def _is_behind(consumer: BatchConsumer) -> bool:
         return True
 
 
-def values_of(consumer: BatchConsumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600) -> list[bytes]:
+def values_of(consumer: BatchConsumer, timeout_s: float = 0.01, at_least: int = 0) -> list[bytes]:
     """Return the values of :func:`records_of`."""
-    return [record.value for record in records_of(consumer, timeout_s, at_least, patience)]
+    return [record.value for record in records_of(consumer, timeout_s, at_least)]
 
 
 def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[RecordPlace]:
