@@ -131,7 +131,9 @@ def test_a_damaged_first_batch_is_named(store: CountingStore, tmp_path: Path) ->
         damaged = bytearray(many())
         damaged[BASE_TIMESTAMP + 7] ^= 1
         metadata = copied(manager, tmp_path, bytes(damaged))
-        with pytest.raises(BatchCorruptError, match=r"at byte 0 \(offset 0\) is damaged: its CRC is") as caught:
+        with pytest.raises(
+            BatchCorruptError, match=r"at byte 0 \(offset 0\) is damaged: its bytes have the CRC"
+        ) as caught:
             first_timestamp(manager, metadata)
         assert str(metadata) in str(caught.value)
 

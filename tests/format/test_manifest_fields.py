@@ -56,7 +56,12 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("plain", "chunkIndex.originalChunkSize", 0, "originalChunkSize is 0, not within 1..2147483647"),
     ("plain", "chunkIndex.originalChunkSize", -1, INT),
     ("plain", "chunkIndex.originalChunkSize", 2**31, INT),
-    ("plain", "chunkIndex.originalChunkSize", 65537, "transformedChunkSize is 65536: originalChunkSize 65537"),
+    (
+        "plain",
+        "chunkIndex.originalChunkSize",
+        65537,
+        "transformedChunkSize is 65536; it must equal originalChunkSize (65537)",
+    ),
     ("plain", "chunkIndex.originalFileSize", ABSENT, "no field 'chunkIndex.originalFileSize'"),
     ("plain", "chunkIndex.originalFileSize", -1, INT),
     ("plain", "chunkIndex.originalFileSize", 2**31, INT),
@@ -78,16 +83,16 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("plain", "chunkIndex.finalTransformedChunkSize", "12 3", INT),
     ("plain", "chunkIndex.finalTransformedChunkSize", "9" * 30, INT),
     ("plain", "chunkIndex.finalTransformedChunkSize", "٢٤٥٨٦", INT),
-    ("encrypted", "chunkIndex.originalChunkSize", 65537 * 2, "lists 7 chunks where"),
-    ("encrypted", "chunkIndex.originalFileSize", 65536 * 6, "lists 7 chunks where"),
-    ("encrypted", "chunkIndex.originalFileSize", 0, "lists 7 chunks where"),
+    ("encrypted", "chunkIndex.originalChunkSize", 65537 * 2, "lists 7 chunks, but"),
+    ("encrypted", "chunkIndex.originalFileSize", 65536 * 6, "lists 7 chunks, but"),
+    ("encrypted", "chunkIndex.originalFileSize", 0, "lists 7 chunks, but"),
     ("encrypted", "chunkIndex.transformedChunks", ABSENT, "no field 'chunkIndex.transformedChunks'"),
     ("encrypted", "chunkIndex.transformedChunks", None, "not text"),
     ("encrypted", "chunkIndex.transformedChunks", [9026], "not text"),
-    ("encrypted", "chunkIndex.transformedChunks", "", "not one whole zstd frame"),
+    ("encrypted", "chunkIndex.transformedChunks", "", "not exactly one zstd frame"),
     ("encrypted", "chunkIndex.transformedChunks", "KLUv_SAIQQAAAAAAAQAAANU=", "transformedChunks is not standard"),
     ("encrypted", "chunkIndex.transformedChunks", "KLUv/SAIQQAAAAAAAQAAANU=\n", "transformedChunks is not standard"),
-    ("encrypted", "chunkIndex.transformedChunks", "KLUv/SAIQQAAAAAAAQAAANU=", "lists 1 chunks where"),
+    ("encrypted", "chunkIndex.transformedChunks", "KLUv/SAIQQAAAAAAAQAAANU=", "lists 1 chunks, but"),
     ("plain", "segmentIndexes", ABSENT, "no field 'segmentIndexes'"),
     ("plain", "segmentIndexes", None, "'segmentIndexes' is None, not an object"),
     ("plain", "segmentIndexes.offset", ABSENT, "no field 'segmentIndexes.offset'"),
@@ -116,17 +121,27 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("plain", "compression", 0.0, "not true or false"),
     ("plain", "compression", [], "not true or false"),
     ("plain", "compression", True, "compression is true, but"),
-    ("encrypted", "compression", False, "compression is false, but the stored size of chunk 0 is 9026"),
-    ("encrypted", "compression", None, "compression is false, but the stored size of chunk 0 is 9026"),
+    (
+        "encrypted",
+        "compression",
+        False,
+        "compression is false, but chunk 0 is stored with 9026 bytes, not with its original size",
+    ),
+    (
+        "encrypted",
+        "compression",
+        None,
+        "compression is false, but chunk 0 is stored with 9026 bytes, not with its original size",
+    ),
     ("encrypted", "encryption", [], "'encryption' is [], not an object"),
     ("encrypted", "encryption", "", "'encryption' is '', not an object"),
     ("encrypted", "encryption", {}, "no field 'encryption.dataKey'"),
-    ("plain", "encryption", {"dataKey": "k1:AAAA", "aad": ""}, "is 0 above originalChunkSize, which is wrong with"),
+    ("plain", "encryption", {"dataKey": "k1:AAAA", "aad": ""}, "is 0 more than originalChunkSize, which is wrong with"),
     ("encrypted", "encryption.dataKey", ABSENT, "no field 'encryption.dataKey'"),
     ("encrypted", "encryption.dataKey", None, "not text"),
     ("encrypted", "encryption.dataKey", "AAAA", "exactly one colon"),
     ("encrypted", "encryption.dataKey", "k1:AAAA:AAAA", "exactly one colon"),
-    ("encrypted", "encryption.dataKey", ":AAAA", "names the key ''"),
+    ("encrypted", "encryption.dataKey", ":AAAA", "has the key id ''"),
     ("encrypted", "encryption.dataKey", " \t:AAAA", "blank"),
     ("encrypted", "encryption.dataKey", "k1:", "holds no key"),
     ("encrypted", "encryption.dataKey", "k1:AA-_", "encryption.dataKey is not standard base64"),
@@ -306,7 +321,7 @@ def test_text_that_is_no_manifest_is_refused(raw: bytes) -> None:
 
 def test_parts_that_contradict_each_other_make_no_manifest() -> None:
     encrypted_chunks = FixedChunkIndex(65536, 417802, 65564, 24614)
-    with pytest.raises(ManifestCorruptError, match="28 above originalChunkSize, which is wrong without encryption"):
+    with pytest.raises(ManifestCorruptError, match="28 more than originalChunkSize, which is wrong without encryption"):
         replace(PLAIN, chunk_index=encrypted_chunks)
     with pytest.raises(ManifestCorruptError, match="of 28 bytes, too few to be encrypted"):
         replace(ENCRYPTED, chunk_index=VariableChunkIndex.from_sizes(10, 25, [29, 28, 29]))
@@ -318,7 +333,7 @@ def test_parts_that_contradict_each_other_make_no_manifest() -> None:
 
 @pytest.mark.parametrize("key_id", ["", " ", "a:b", ":"])
 def test_a_key_id_that_could_not_be_read_back_is_not_written(key_id: str) -> None:
-    with pytest.raises(ManifestCorruptError, match="blank, or with a colon"):
+    with pytest.raises(ManifestCorruptError, match="blank or contain a colon"):
         WrappedDataKey(key_id, b"key", b"aad")
 
 

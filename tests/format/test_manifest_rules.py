@@ -62,8 +62,8 @@ def test_what_anybody_may_have_written_is_read(chunk_size: int, file_size: int, 
     [
         (1, MAX_SMALL_CHUNKS + 1, None, "originalChunkSize is 1 for 65537 chunks"),
         (MIN_CHUNK_SIZE - 1, 2**31 - 1, None, "originalChunkSize is 1023 for"),
-        (MIN_CHUNK_SIZE, 2**31 - 1, 2**21 - 1, r"declares 2097152 chunks, and the \.log object has 2097151 bytes"),
-        (1, 2**31 - 1, 10, r"declares 2147483647 chunks, and the \.log object has 10 bytes"),
+        (MIN_CHUNK_SIZE, 2**31 - 1, 2**21 - 1, r"states 2097152 chunks, but the \.log object has only 2097151 bytes"),
+        (1, 2**31 - 1, 10, r"states 2147483647 chunks, but the \.log object has only 10 bytes"),
     ],
 )
 def test_more_chunks_than_anybody_writes_are_refused(

@@ -127,7 +127,7 @@ def test_an_old_message_with_a_negative_offset_or_too_few_bytes_is_corrupt(magic
     with pytest.raises(BatchCorruptError, match="offset -5"):
         list(read_batch_headers(message(-5, magic)))
     short = message(5, magic, body=b"")
-    with pytest.raises(BatchCorruptError, match=r"impossible length|fewer than its header"):
+    with pytest.raises(BatchCorruptError, match=r"impossible length|too few for its header"):
         list(read_batch_headers(short + bytes(40)))
 
 
@@ -142,18 +142,18 @@ def test_any_changed_byte_under_the_crc_is_found(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("at", "new", "said"),
     [
-        (0, struct.pack(">q", -1), "offsets -1"),
+        (0, struct.pack(">q", -1), "base offset -1"),
         (0, struct.pack(">q", 2**63 - 1), "offsets"),
         (8, struct.pack(">i", -1), "impossible length -1"),
         (8, struct.pack(">i", 13), "impossible length 13"),
-        (8, struct.pack(">i", 14), "fewer than its header"),
-        (8, struct.pack(">i", 48), "fewer than its header"),
+        (8, struct.pack(">i", 14), "too few for its header"),
+        (8, struct.pack(">i", 48), "too few for its header"),
         (8, struct.pack(">i", 2**31 - 1), "truncated"),
         (16, b"\3", "magic 3"),
         (16, b"\xff", "magic -1"),
-        (23, struct.pack(">i", -1), "offsets 7"),
+        (23, struct.pack(">i", -1), "base offset 7"),
         (57, struct.pack(">i", -1), "-1 records"),
-        (57, struct.pack(">i", 3), "3 records for 2 offsets"),
+        (57, struct.pack(">i", 3), "3 records, but spans 2 offsets"),
     ],
 )
 def test_a_header_that_contradicts_itself_is_corrupt_and_the_error_says_where(at: int, new: bytes, said: str) -> None:
@@ -170,7 +170,7 @@ def test_compaction_may_leave_fewer_records_than_offsets_and_holes_between_batch
 
 @pytest.mark.parametrize("second", [0, 7, 8])
 def test_offsets_must_increase(second: int) -> None:
-    with pytest.raises(BatchCorruptError, match="not after offset 8"):
+    with pytest.raises(BatchCorruptError, match="before it ends at offset 8"):
         list(read_batch_headers(BATCH + build_batch(RECORDS, second)))
 
 

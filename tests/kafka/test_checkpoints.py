@@ -152,7 +152,7 @@ def test_a_producer_snapshot_cut_anywhere_is_corrupt(length: int) -> None:
 @pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])
 def test_a_count_that_does_not_fit_is_corrupt_though_the_crc_holds(count: int) -> None:
     covered = struct.pack(">i", count) + format_producer_snapshot([STATE])[10:]
-    with pytest.raises(BatchCorruptError, match=f"promises {count} entries"):
+    with pytest.raises(BatchCorruptError, match=f"states {count} entries"):
         parse_producer_snapshot(struct.pack(">hI", 1, crc32c.crc32c(covered)) + covered)
 
 
@@ -193,5 +193,5 @@ def test_an_offset_checkpoint_is_as_brokers_write_it() -> None:
 
 @pytest.mark.parametrize("raw", [b"1\n0\n", b"0\n2\na 0 7\n", b"0\n1\na 0 7", b"0\n1\na 0 -1\n", b"0\nx\n", b"0\n"])
 def test_a_damaged_offset_checkpoint_is_refused(raw: bytes) -> None:
-    with pytest.raises(BatchCorruptError, match="checkpoint is not version 0"):
+    with pytest.raises(BatchCorruptError, match="checkpoint is not of version 0"):
         parse_offset_checkpoint(raw)

@@ -185,7 +185,7 @@ def test_records_are_damaged_only_where_checksums_are_looked_at(folder: Path, op
 def test_a_segment_that_reaches_into_the_next_is_refused(folder: Path, opened: Opener) -> None:
     held = opened(0)
     shorter = FoundSegment(folder, "events", 0, 0, 3)
-    with pytest.raises(InvalidSegmentError, match="but 3 begins the next"):
+    with pytest.raises(InvalidSegmentError, match="but the next segment begins at 3"):
         describe_open(
             OpenSegment(shorter, held.log, held.offset_index, held.time_index, None, held.producer_snapshot),
             PARTITION.topic_id,

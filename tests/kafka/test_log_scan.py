@@ -99,7 +99,7 @@ def test_batches_of_any_size_leaders_and_old_messages_in_between(tmp_path: Path,
 def test_a_batch_before_the_segments_base_is_named(tmp_path: Path) -> None:
     log = build_batch([Record(b"v")], 9) + build_batch([Record(b"v")], 10)
     assert scanned(tmp_path / "log", log, 9) == LogExtent(10, 0, ((0, 9),))
-    assert scanned(tmp_path / "log", log, 10) == "segment orders-0 holds a batch at offset 9, before its base"
+    assert scanned(tmp_path / "log", log, 10) == "segment orders-0 holds a batch at offset 9, before its base offset"
     assert scanned(tmp_path / "log", b"", 10) == LogExtent(9, -1, ())
 
 

@@ -211,10 +211,10 @@ INVALID: dict[str, tuple[int, Callable[[Path], object], str]] = {
     },
     "a file that cannot be read": (0, replace_metadata_by_a_folder, "cannot be read"),
     "a log that reaches into the next": (
-        0, append(f"{FIRST}.log", batch(4)), "ends at offset 5, but 4 begins the next",
+        0, append(f"{FIRST}.log", batch(4)), "ends at offset 5, but the next segment begins at 4",
     ),
     "a batch before the base": (
-        4, lambda folder: (folder / f"{LAST}.log").write_bytes(batch(3)), "offset 3, before its base",
+        4, lambda folder: (folder / f"{LAST}.log").write_bytes(batch(3)), "offset 3, before its base offset",
     ),
     "a closed log that ends in zeros": (0, append(f"{FIRST}.log", bytes(5000)), "5000 bytes of zeros"),
     "no leader epoch": (
@@ -294,7 +294,7 @@ def test_an_empty_transaction_index_is_a_file_and_empty(log_dir: Path) -> None:
 
 def test_a_base_offset_beyond_63_bits_is_refused(log_dir: Path) -> None:
     (log_dir / "events-0" / f"{2**63}.log".zfill(24)).write_bytes(b"")
-    with pytest.raises(InvalidSegmentError, match="beyond 63 bits"):
+    with pytest.raises(InvalidSegmentError, match="at most 63 bits"):
         discover(log_dir)
 
 

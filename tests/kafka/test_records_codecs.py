@@ -225,7 +225,9 @@ def test_a_body_of_many_empty_streams_is_refused_after_few_of_them(
 ) -> None:
     stream = COMPRESS[codec](BODY) + COMPRESS[codec](b"") * 20_000
     counted = _Counted(monkeypatch, library, name)
-    with pytest.raises(BatchCorruptError, match=rf"{codec.name.lower()} data: \d+ streams for {len(BODY)} bytes"):
+    with pytest.raises(
+        BatchCorruptError, match=rf"{codec.name.lower()} data: \d+ compressed streams hold only {len(BODY)} bytes"
+    ):
         rows(with_body(PLAIN, stream, codec))
     assert 0 < counted.streams < 64 + len(BODY) // 1024 + 1
 
@@ -249,7 +251,7 @@ def test_a_snappy_body_in_crumbs_is_refused_before_it_costs_memory(block: bytes)
     packed = with_body(PLAIN, stream, CompressionType.SNAPPY)
     tracemalloc.start()
     try:
-        with pytest.raises(BatchCorruptError, match=r"snappy data: \d+ blocks for \d+ bytes"):
+        with pytest.raises(BatchCorruptError, match=r"snappy data: \d+ blocks hold only \d+ bytes"):
             rows(packed)
         assert tracemalloc.get_traced_memory()[1] < 3 * len(packed)
     finally:

@@ -37,22 +37,22 @@ FRAMES = [
     (with_field(BATCH, 8, ">i", 0, seal=False), "impossible length 0"),
     (with_field(BATCH, 8, ">i", 13, seal=False), "impossible length 13"),
     (with_field(BATCH, 8, ">i", -1, seal=False), "impossible length -1"),
-    (with_field(BATCH, 8, ">i", 2**31 - 1, seal=False), "has 2147483659 bytes, and max_batch_bytes allows"),
+    (with_field(BATCH, 8, ">i", 2**31 - 1, seal=False), "has 2147483659 bytes, but max_batch_bytes allows"),
     (with_field(BATCH, 16, ">b", 3, seal=False), "unknown magic 3"),
     (with_field(BATCH, 16, ">b", -1, seal=False), "unknown magic -1"),
 ]
 CONTENTS = [
-    (with_field(BATCH, 0, ">q", -1), "has offsets -1"),
-    (with_field(BATCH, 0, ">q", 2**63 - 1), "has offsets|its log ends"),
-    (with_field(BATCH, 0, ">q", 2), "begins at offset 2, not after offset 2"),
-    (with_field(BATCH, 23, ">i", -1), "has offsets 7"),
-    (with_field(BATCH, 57, ">i", 3), "3 records for 2 offsets"),
-    (with_field(BATCH, 57, ">i", -1), "-1 records for 2 offsets"),
-    (with_field(with_field(BATCH, 23, ">i", 99), 57, ">i", 100), "100 records in only"),
+    (with_field(BATCH, 0, ">q", -1), "base offset -1"),
+    (with_field(BATCH, 0, ">q", 2**63 - 1), "range of offsets|its log ends"),
+    (with_field(BATCH, 0, ">q", 2), "begins at offset 2, but the batch before it ends at offset 2"),
+    (with_field(BATCH, 23, ">i", -1), "base offset 7"),
+    (with_field(BATCH, 57, ">i", 3), "3 records, but spans 2 offsets"),
+    (with_field(BATCH, 57, ">i", -1), "-1 records, but spans 2 offsets"),
+    (with_field(with_field(BATCH, 23, ">i", 99), 57, ">i", 100), "100 records, which do not fit into"),
     (with_field(with_field(BATCH, 23, ">i", 9), 57, ">i", 3), "record, number 2 of 3"),
     (with_field(BATCH, 57, ">i", 1), "left after its 1 records"),
     (with_field(BATCH, 21, ">h", 5), "unknown compression type 5"),
-    (BATCH[:30] + b"\xff" + BATCH[31:], "is damaged: its CRC is"),
+    (BATCH[:30] + b"\xff" + BATCH[31:], "is damaged: its bytes have the CRC"),
     (with_field(BATCH[:61] + bytes([2]) + BATCH[62:], 23, ">i", 1), "record, number 0"),
 ]
 
@@ -72,10 +72,10 @@ RECORD_FAULTS = [
     (record(0, 0, 0, -1, 63, 0), "number 0 of 1"),
     (record(0, 0, 1, -1, -1, 0), "offset delta 1"),
     (record(0, 0, -1, -1, -1, 0), "offset delta -1"),
-    (record(0, 0, 0, -1, -1, -1), "malformed headers"),
-    (record(0, 0, 0, -1, -1, 60), "malformed headers"),
-    (record(0, 0, 0, -1, -1, 1, -1, -1), "malformed headers"),
-    (record(0, 0, 0, -1, -1, 1, 0, 9), "malformed headers"),
+    (record(0, 0, 0, -1, -1, -1), "headers are malformed"),
+    (record(0, 0, 0, -1, -1, 60), "headers are malformed"),
+    (record(0, 0, 0, -1, -1, 1, -1, -1), "headers are malformed"),
+    (record(0, 0, 0, -1, -1, 1, 0, 9), "headers are malformed"),
     (record(0, 0, 0, -1, -1, 0)[:-1] + b"\xff", "number 0 of 1"),
     (bytes([40 << 1, 0]) + b"\xff" * 10 + b"\x01" + bytes(29), "number 0 of 1"),
     (b"\xff\xff\xff\xff\xff\x01" + bytes(30), "number 0 of 1"),
@@ -184,7 +184,7 @@ def test_a_flipped_bit_is_never_taken_for_the_truth(bit: int) -> None:
 
 def test_a_stored_batch_over_the_limit_is_refused_before_it_is_whole() -> None:
     batch = build_batch([Record(bytes(5_000))])
-    with pytest.raises(BatchCorruptError, match="max_batch_bytes allows 4999"):
+    with pytest.raises(BatchCorruptError, match="max_batch_bytes allows only 4999"):
         rows([batch[:100]], max_batch_bytes=4_999)
 
 
@@ -196,9 +196,18 @@ BAD_SETS = [
         "compressed",
     ),
     (message_set(1, 9, b"", CompressionType.GZIP), "without messages"),
-    (message_set(1, 9, message(1, 3, b"v") + message(1, 3, b"v"), CompressionType.GZIP), "inner messages at offset"),
-    (message_set(1, 9, message(1, 0, b"v") + message(1, 10, b"v"), CompressionType.GZIP), "inner messages at offset"),
-    (message_set(0, 9, message(0, 2, b"v") + message(0, 9, b"v"), CompressionType.GZIP), "inner messages at offset 2"),
+    (
+        message_set(1, 9, message(1, 3, b"v") + message(1, 3, b"v"), CompressionType.GZIP),
+        "inner message with the offset",
+    ),
+    (
+        message_set(1, 9, message(1, 0, b"v") + message(1, 10, b"v"), CompressionType.GZIP),
+        "inner message with the offset",
+    ),
+    (
+        message_set(0, 9, message(0, 2, b"v") + message(0, 9, b"v"), CompressionType.GZIP),
+        "inner message with the offset 2",
+    ),
     (message_set(0, 9, message(0, 9, b"v")[:-1], CompressionType.GZIP), "inner message, number 0"),
     (message_set(0, 9, message(0, 9, b"v")[:-1] + b"x", CompressionType.GZIP), "number 0, that is damaged"),
     (message(0, 9, None, None, attributes=1), "malformed gzip|without messages"),
@@ -214,7 +223,7 @@ def test_damaged_message_sets_are_named_and_can_be_skipped(batch: bytes, words: 
 
 def test_a_damaged_offset_does_not_pass_for_the_end_of_the_range() -> None:
     log = BEFORE + with_field(BATCH, 0, ">q", 7 + 2**40, seal=False) + AFTER
-    with pytest.raises(BatchCorruptError, match="its log ends before offset 31"):
+    with pytest.raises(BatchCorruptError, match="which ends before offset 31"):
         rows(log, stop_offset=20, end_offset=31)
     assert rows(log, stop_offset=31, end_offset=31, on_corrupt="skip") == rows(BEFORE + AFTER)
     assert rows(BEFORE + BATCH + AFTER, stop_offset=31, end_offset=31) == rows(BEFORE + BATCH + AFTER)
@@ -242,7 +251,9 @@ COLUMN_SETS = [("offset",), ("headers",), ("key", "value")]
 @pytest.mark.parametrize("columns", COLUMN_SETS)
 def test_headers_count_against_what_a_batch_may_expand_to(columns: tuple[str, ...]) -> None:
     bomb, limit = headers_batch(300_000), 4 << 20
-    with pytest.raises(BatchCorruptError, match=r"has 300000 headers or more, and max_batch_bytes leaves room for 149"):
+    with pytest.raises(
+        BatchCorruptError, match=r"has at least 300000 record headers, but max_batch_bytes leaves room for only 149"
+    ):
         rows(bomb, max_batch_bytes=limit, columns=columns)
     (row,) = rows(bomb, max_batch_bytes=300_000 * 26 + 100, columns=columns)
     assert len(row.get("headers") or [None] * 300_000) == 300_000

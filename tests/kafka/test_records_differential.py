@@ -126,9 +126,9 @@ def test_message_sets_with_the_offset_0_that_clients_send_count_from_0(codec: Co
     assert [row["offset"] for row in rows(log)] == [0, 1, 2, 3, 4]
     assert [row["offset"] for row in rows(log, start_offset=2)] == [2, 3, 4]
     assert [row["offset"] for row in rows(log, start_offset=1, stop_offset=3)] == [1, 2]
-    with pytest.raises(BatchCorruptError, match="its log ends before offset 3"):
+    with pytest.raises(BatchCorruptError, match="which ends before offset 3"):
         rows(log, end_offset=3)
-    with pytest.raises(BatchCorruptError, match="not after offset 3"):
+    with pytest.raises(BatchCorruptError, match="but the batch before it ends at offset 3"):
         rows(message_set(magic, 0, inner, codec) + message(magic, 3, b"again"))
 
 

@@ -187,11 +187,11 @@ def test_where_encryption_is_required_no_plain_segment_is_read(tmp_path: Path) -
         done = tieredstore(arguments[0], "-c", strict, *arguments[1:])
         assert done.code in {3, 4}
         assert b"put there" not in done.stdout
-        assert "the segment is not encrypted, and encryption.required is true" in done.stderr.replace("\n", " ")
+        assert "the segment is not encrypted, but encryption.required is true" in done.stderr.replace("\n", " ")
     with RemoteStorageManager(load_settings(strict)) as manager:
         encrypted = dataclasses.replace(metadata, remote_log_segment_id=RemoteLogSegmentId(TINY, Uuid.random()))
         manager.copy_log_segment_data(encrypted, segment.files)
         assert manager.open(encrypted).read() == batch
         for read in (manager.open, manager.fetch_manifest, lambda of: manager.fetch_index(of, IndexType.OFFSET)):
-            with pytest.raises(SegmentCorruptError, match=r"not encrypted, and encryption\.required is true"):
+            with pytest.raises(SegmentCorruptError, match=r"not encrypted, but encryption\.required is true"):
                 read(metadata)

@@ -199,10 +199,10 @@ def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
         # without end.
         claimed = zstandard.frame_content_size(frame)
         if not 0 <= claimed <= MAX_BINARY_SIZE:
-            raise _corrupt_list(f"does not declare a size up to {MAX_BINARY_SIZE} bytes")
+            raise _corrupt_list(f"states no size, or more than {MAX_BINARY_SIZE} bytes")
         binary = _OWN.zstd.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise _corrupt_list(f"is not one whole zstd frame: {error}") from error
+        raise _corrupt_list(f"is not exactly one zstd frame: {error}") from error
     return decode_chunk_sizes(binary)
 
 
@@ -212,10 +212,13 @@ def _corrupt_list(what: str) -> ManifestCorruptError:
 
 def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     if len(raw) < _HEAD.size:
-        raise _corrupt_list(f"ends after {len(raw)} bytes, inside its head")
+        raise _corrupt_list(f"ends after {len(raw)} bytes, in the middle of its header")
     _, base, width = _HEAD.unpack_from(raw)
     if base < 0 or not 1 <= width <= 4:
-        raise _corrupt_list(f"claims {count} sizes from {base} in {width} bytes each")
+        raise _corrupt_list(
+            f"states {count} sizes from {base} on, with {width} bytes for each: the sizes must not be negative and "
+            "take 1 to 4 bytes"
+        )
     stop = _HEAD.size + (count - 1) * width
     # Compare `count` with the length of the bytes before memory is allocated for so many sizes: a damaged count may be
     # too large.
@@ -256,16 +259,16 @@ def _big_endian(values: array[int]) -> array[int]:
 
 def _read_int(raw: bytes | bytearray | memoryview, start: int) -> int:
     if len(raw) < start + _INT.size:
-        raise _corrupt_list(f"ends after {len(raw)} bytes, inside a number")
+        raise _corrupt_list(f"ends after {len(raw)} bytes, in the middle of a number")
     value: int = _INT.unpack_from(raw, start)[0]
     if value < 0:
-        raise _corrupt_list(f"holds {value}, a negative number")
+        raise _corrupt_list(f"holds the negative number {value}")
     return value
 
 
 def _check_length(raw: bytes | bytearray | memoryview, expected: int) -> None:
     if len(raw) != expected:
-        raise _corrupt_list(f"has {len(raw)} bytes where its head calls for {expected}")
+        raise _corrupt_list(f"has {len(raw)} bytes, but its header states so many sizes that it must have {expected}")
 
 
 _POSITIONS: Final = 128  # Number of chunks whose positions are computed from one known position
@@ -326,7 +329,8 @@ class ChunkIndex(ABC):
         """
         if byte_range.stop > self.original_file_size:
             raise InvalidRangeError(
-                f"bytes {byte_range.start}:{byte_range.stop} reach past a segment of {self.original_file_size} bytes"
+                f"bytes {byte_range.start}:{byte_range.stop} reach beyond the end of a segment of "
+                f"{self.original_file_size} bytes"
             )
         if not len(byte_range):
             return range(0)
@@ -355,14 +359,15 @@ class FixedChunkIndex(ChunkIndex):
         # shift every chunk after the first. (The plugin accepts any size.)
         if self.overhead not in {0, ENCRYPTION_OVERHEAD}:
             raise ManifestCorruptError(
-                f"transformedChunkSize is {self.transformed_chunk_size}: originalChunkSize {self.original_chunk_size} "
-                f"or {ENCRYPTION_OVERHEAD} more is possible"
+                f"transformedChunkSize is {self.transformed_chunk_size}; it must equal originalChunkSize "
+                f"({self.original_chunk_size}), or with encryption be {ENCRYPTION_OVERHEAD} more"
             )
         # The fourth number can be computed from the other three, so it must agree with them.
         final = self._last_original_size() + self.overhead if self.chunk_count else 0
         if self.final_transformed_chunk_size != final:
             raise ManifestCorruptError(
-                f"finalTransformedChunkSize is {self.final_transformed_chunk_size}: the other sizes call for {final}"
+                f"finalTransformedChunkSize is {self.final_transformed_chunk_size}, but by the other sizes it "
+                f"must be {final}"
             )
 
     @property
@@ -399,8 +404,8 @@ class VariableChunkIndex(ChunkIndex):
         count = self.chunk_count
         if not count or sizes.length != count:
             raise ManifestCorruptError(
-                f"transformedChunks lists {len(sizes)} chunks where originalFileSize and originalChunkSize make "
-                f"{count}, and at least 1 must be"
+                f"transformedChunks lists {len(sizes)} chunks, but originalFileSize and originalChunkSize make "
+                f"{count}; a compressed segment has at least 1 chunk"
             )
         if not sizes.are_most_within(1, _most_stored(self.original_chunk_size)):
             for size in sizes.bounds_of_most() or ():
@@ -500,7 +505,8 @@ def _check_stored_size(stored: int, original: int) -> None:
     limit = _most_stored(original)
     if not 1 <= stored <= limit:
         raise ManifestCorruptError(
-            f"transformedChunks lists a chunk of {stored} bytes for {original} bytes of the log: 1..{limit} is possible"
+            f"transformedChunks lists a chunk of {stored} bytes for {original} bytes of the log; it must have 1 "
+            f"to {limit} bytes"
         )
 
 

@@ -93,7 +93,9 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         if size > self.left:
-            raise CorruptDataError(f"custom metadata ends where {size} more bytes are announced, with {self.left} left")
+            raise CorruptDataError(
+                f"custom metadata ends too early: its next field has {size} bytes, but only {self.left} are left"
+            )
         self._position += size
         return self._raw[self._position - size : self._position]
 
@@ -116,7 +118,7 @@ class _Reader:
 
     def finish(self) -> None:
         if self.left:
-            raise CorruptDataError(f"custom metadata has {self.left} bytes more than its fields announce")
+            raise CorruptDataError(f"custom metadata has {self.left} bytes after its last field")
 
 
 def _read_tagged(reader: _Reader) -> dict[int, bytes]:

@@ -183,10 +183,13 @@ def _check_cost(raw: bytes) -> None:
     values = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
     if values > _MAX_VALUES:
         raise ManifestCorruptError(
-            f"the manifest holds about {values} values: more than {_MAX_VALUES} are never written"
+            f"the manifest holds about {values} values, but no writer writes more than {_MAX_VALUES}"
         )
     if len(raw) > _MAX_WIDE and not raw.isascii():
-        raise ManifestCorruptError(f"the manifest has {len(raw)} bytes with letters outside of ASCII among them")
+        raise ManifestCorruptError(
+            f"the manifest has {len(raw)} bytes and is not plain ASCII; only a smaller manifest may hold other "
+            "characters"
+        )
 
 
 def _upper_hex(escape: re.Match[str]) -> str:

@@ -133,7 +133,8 @@ class WrappedDataKey:
         # In the manifest a colon separates id and key, so an id with a colon could not be told from the key.
         if not self.key_id.strip() or ":" in self.key_id:
             raise ManifestCorruptError(
-                f"encryption.dataKey names the key {self.key_id[:60]!r}: blank, or with a colon in it"
+                f"encryption.dataKey has the key id {self.key_id[:60]!r}, but an id must not be blank or contain "
+                "a colon"
             )
         if not self.wrapped:
             raise ManifestCorruptError("encryption.dataKey holds no key after its key id")
@@ -181,7 +182,7 @@ class SegmentManifest:
         """
         if len(raw) > MAX_MANIFEST_SIZE:
             raise ManifestCorruptError(
-                f"the manifest has {len(raw)} bytes: more than {MAX_MANIFEST_SIZE} are never written"
+                f"the manifest has {len(raw)} bytes, but no writer writes more than {MAX_MANIFEST_SIZE}"
             )
         fields = JsonObject.parse(raw)
         fields.refuse_damaged_names(_FIELDS)
@@ -224,13 +225,13 @@ class SegmentManifest:
     def _check_fixed(self, index: FixedChunkIndex) -> None:
         if self.compression:
             raise ManifestCorruptError(
-                "compression is true, but a compressed segment's chunkIndex has the type variable"
+                "compression is true, but chunkIndex.type is 'fixed'; a compressed segment has the type 'variable'"
             )
         # The chunk sizes and the field ``encryption`` both show if chunks are encrypted, so they must agree. If the
         # field was lost, ciphertext must not be read as data.
         if index.overhead != self._overhead:
             raise ManifestCorruptError(
-                f"transformedChunkSize is {index.overhead} above originalChunkSize, which is wrong "
+                f"transformedChunkSize is {index.overhead} more than originalChunkSize, which is wrong "
                 f"{'without' if self.encryption is None else 'with'} encryption"
             )
 
@@ -248,7 +249,10 @@ class SegmentManifest:
         if most not in {None, (whole, whole)} or index.last_size != last:
             sizes = index.stored_sizes()
             chunk = next((chunk for chunk, size in enumerate(sizes) if size != whole), index.chunk_count - 1)
-            raise ManifestCorruptError(f"compression is false, but the stored size of chunk {chunk} is {sizes[chunk]}")
+            raise ManifestCorruptError(
+                f"compression is false, but chunk {chunk} is stored with {sizes[chunk]} bytes, not with its original "
+                "size"
+            )
 
     def _check_encrypted_indexes(self) -> None:
         for kind, entry in self.segment_indexes.recorded():

@@ -33,17 +33,20 @@ class ManifestRules:
         if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # another check refuses a size below 1
             return
         if log_size is not None and count > log_size:  # each chunk of the log stores at least one byte
-            raise ManifestCorruptError(f"chunkIndex declares {count} chunks, and the .log object has {log_size} bytes")
+            raise ManifestCorruptError(
+                f"chunkIndex states {count} chunks, but the .log object has only {log_size} bytes"
+            )
         if chunk_size < self.min_chunk_size:
             raise ManifestCorruptError(
-                f"originalChunkSize is {chunk_size} for {count} chunks: below {self.min_chunk_size} is not read; set "
-                "fetch.chunk.min.size to what the chunks were written with, if they were"
+                f"originalChunkSize is {chunk_size} for {count} chunks, but so many chunks of less than "
+                f"{self.min_chunk_size} bytes are refused; if the writer's chunk.size was so small, set "
+                "fetch.chunk.min.size to it"
             )
 
     def check_encryption(self, is_encrypted: bool) -> None:
         """Raise SegmentCorruptError for an unencrypted segment if encryption is required."""
         if self.encryption_required and not is_encrypted:
-            raise SegmentCorruptError("the segment is not encrypted, and encryption.required is true")
+            raise SegmentCorruptError("the segment is not encrypted, but encryption.required is true")
 
 
 DEFAULT_RULES: Final = ManifestRules()

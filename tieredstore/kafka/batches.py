@@ -188,8 +188,8 @@ def next_batch_header(view: LogView, size: int, position: int, last_offset: int)
     # Overlapping batches count as damage: a reader would return their common records twice.
     elif header.base_offset <= last_offset:
         raise BatchCorruptError(
-            f"the record batch at byte {position} begins at offset {header.base_offset}, "
-            f"not after offset {last_offset} of the batch before it"
+            f"the record batch at byte {position} begins at offset {header.base_offset}, but the batch before it "
+            f"ends at offset {last_offset}"
         )
     return header
 
@@ -199,8 +199,8 @@ def check_batch_crc(batch: memoryview, header: BatchHeader) -> None:
     computed = _computed_crc(batch, header.magic)
     if computed != header.crc:
         raise BatchCorruptError(
-            f"the record batch at byte {header.position} (offset {header.base_offset}) is damaged: "
-            f"its CRC is {computed:08x}, and {header.crc:08x} was written"
+            f"the record batch at byte {header.position} (offset {header.base_offset}) is damaged: its bytes have "
+            f"the CRC {computed:08x}, but its header states {header.crc:08x}"
         )
 
 
@@ -254,7 +254,8 @@ def _parse_header(head: memoryview, position: int, available: int) -> BatchHeade
     # Compare the length with the log's size before using it: a damaged length may claim 2 GiB.
     if size > available:
         raise BatchCorruptError(
-            f"the record batch at byte {position} is truncated: {size} bytes by its header, {available} in the log"
+            f"the record batch at byte {position} is truncated: its header states {size} bytes, but only "
+            f"{available} bytes of the log follow"
         )
     if magic == 2:
         return _parse_batch(head, position, size)
@@ -265,17 +266,22 @@ def _parse_header(head: memoryview, position: int, available: int) -> BatchHeade
 
 def _parse_batch(head: memoryview, position: int, size: int) -> BatchHeader:
     if size < HEADER_SIZE:
-        raise BatchCorruptError(f"the record batch at byte {position} has {size} bytes, fewer than its header")
+        raise BatchCorruptError(f"the record batch at byte {position} has {size} bytes, too few for its header")
     (
         base_offset, _, leader_epoch, magic, crc, attributes, last_delta,
         base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
     ) = _BATCH.unpack_from(head)  # fmt: skip
     last_offset = base_offset + last_delta
     if base_offset < 0 or last_delta < 0 or last_offset > MAX_OFFSET:
-        raise BatchCorruptError(f"the record batch at byte {position} has offsets {base_offset} + {last_delta}")
+        raise BatchCorruptError(
+            f"the record batch at byte {position} has an impossible range of offsets: base offset {base_offset}, "
+            f"last offset delta {last_delta}"
+        )
     # Compaction removes records but keeps the offsets, so a batch may have fewer records than offsets, or none.
     if not 0 <= count <= last_delta + 1:
-        raise BatchCorruptError(f"the record batch at byte {position} has {count} records for {last_delta + 1} offsets")
+        raise BatchCorruptError(
+            f"the record batch at byte {position} states {count} records, but spans {last_delta + 1} offsets"
+        )
     if attributes & _CODEC_BITS not in _CODECS:
         _compression(attributes, position)  # raises for an unknown codec
     return BatchHeader(
@@ -286,11 +292,11 @@ def _parse_batch(head: memoryview, position: int, size: int) -> BatchHeader:
 
 def _parse_message(head: memoryview, position: int, size: int, magic: int) -> BatchHeader:
     if size < _MIN_MESSAGE_SIZE[magic]:
-        raise BatchCorruptError(f"the message at byte {position} has {size} bytes, fewer than its header")
+        raise BatchCorruptError(f"the message at byte {position} has {size} bytes, too few for its header")
     offset, _, crc, _, attributes = _MESSAGE.unpack_from(head)
     timestamp: int = _MESSAGE_WITH_TIMESTAMP.unpack_from(head)[-1] if magic == 1 else -1
     if offset < 0:
-        raise BatchCorruptError(f"the message at byte {position} has the offset {offset}")
+        raise BatchCorruptError(f"the message at byte {position} has the negative offset {offset}")
     # In the old formats a compressed message set is an outer message, and its value contains the other messages. The
     # header describes the outer message: the number of messages and the first timestamp are only in the compressed
     # bytes.

@@ -45,7 +45,10 @@ def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
         # Start offsets must increase strictly, as epochs do: an epoch without records has no entry.
         if next_epoch <= epoch or next_start <= start:
-            raise BatchCorruptError(f"leader epoch {next_epoch} at offset {next_start} follows {epoch} at {start}")
+            raise BatchCorruptError(
+                f"the leader-epoch checkpoint must increase, but epoch {next_epoch} at offset {next_start} follows "
+                f"epoch {epoch} at offset {start}"
+            )
     return epochs
 
 
@@ -140,7 +143,9 @@ def parse_offset_checkpoint(raw: bytes) -> OffsetCheckpoint:
     version, count, *lines = [*_text(raw, "checkpoint").split("\n")[:-1], "", ""]
     fields = [_OFFSET_LINE.fullmatch(line) for line in lines[:-2]]
     if version != "0" or not _NUMBER.fullmatch(count) or int(count) != len(fields) or None in fields:
-        raise BatchCorruptError("the checkpoint is not version 0 with as many lines as it promises")
+        raise BatchCorruptError(
+            "the checkpoint is not of version 0, or does not have the number of entries that it states"
+        )
     return {(each[1], int(each[2])): int(each[3]) for each in fields if each is not None}
 
 
@@ -161,7 +166,7 @@ def parse_broker_id(raw: bytes) -> int | None:
         return None
     if not _NUMBER.fullmatch(text) or int(text) > MAX_INT32:
         raise BatchCorruptError(
-            f"meta.properties has the broker id {excerpt(text)!r}, which is not a number of 31 bits"
+            f"meta.properties has the broker id {excerpt(text)!r}, which is not a number from 0 to {MAX_INT32}"
         )
     return int(text)
 
@@ -204,7 +209,7 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
     wrong.
     """
     if len(raw) < _SNAPSHOT_HEADER.size:
-        raise BatchCorruptError(f"the producer snapshot has {len(raw)} bytes, fewer than its header")
+        raise BatchCorruptError(f"the producer snapshot has {len(raw)} bytes, too few for its header")
     version, crc, count = _SNAPSHOT_HEADER.unpack_from(raw)
     if version != _SNAPSHOT_VERSION:
         raise BatchCorruptError(
@@ -214,7 +219,9 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
     if crc != crc32c.crc32c(raw[_SNAPSHOT_CRC_END:]):
         raise BatchCorruptError("the producer snapshot is damaged: its CRC does not match")
     if count < 0 or len(raw) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
-        raise BatchCorruptError(f"the producer snapshot promises {count} entries in {len(raw)} bytes")
+        raise BatchCorruptError(
+            f"the producer snapshot states {count} entries, which do not fit its size of {len(raw)} bytes"
+        )
     return tuple(ProducerState(*entry) for entry in _SNAPSHOT_ENTRY.iter_unpack(raw[_SNAPSHOT_HEADER.size :]))
 
 
@@ -236,7 +243,7 @@ def _text(raw: bytes, name: str) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise BatchCorruptError(f"the {name} is not text") from None
+        raise BatchCorruptError(f"the {name} is not UTF-8 text") from None
 
 
 def _parse_epoch_line(line: str) -> tuple[int, int]:
@@ -250,5 +257,7 @@ def _parse_epoch_line(line: str) -> tuple[int, int]:
 def _split_field(line: str) -> tuple[str, str]:
     name, separator, value = line.partition(": ")
     if not separator:
-        raise BatchCorruptError(f"partition.metadata has the line {line[:60]!r}, which is not a field")
+        raise BatchCorruptError(
+            f"partition.metadata has the line {line[:60]!r}, which is not of the form 'name: value'"
+        )
     return name, value

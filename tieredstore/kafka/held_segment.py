@@ -120,7 +120,8 @@ def describe_open(
     end_offset = extent.last_offset if place.next_base_offset is None else place.next_base_offset - 1
     if extent.last_offset > end_offset:
         raise InvalidSegmentError(
-            f"segment {place} ends at offset {extent.last_offset}, but {place.next_base_offset} begins the next"
+            f"segment {place} ends at offset {extent.last_offset}, but the next segment begins at "
+            f"{place.next_base_offset}"
         )
     history = _history(place, epochs, extent, end_offset)
     transaction = segment.transaction_index
@@ -163,7 +164,7 @@ def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_o
     if epochs and epochs[0][1] <= place.base_offset:
         return epochs
     if not extent.leader_epochs:
-        raise InvalidSegmentError(f"no leader epoch of segment {place} is known, which ends at {end_offset}")
+        raise InvalidSegmentError(f"segment {place}, which ends at offset {end_offset}, has no known leader epoch")
     # The segment may start before its first batch. No leader has written in between, so the first epoch begins with the
     # segment.
     (first_epoch, _), *later = extent.leader_epochs

@@ -164,7 +164,7 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
         # transaction that began later.
         if min(fields) < 0 or entry.first_offset > entry.last_offset or entry.last_offset <= last:
             raise BatchCorruptError(
-                f"entry {number} of the transaction index contradicts itself or the one before: {entry}"
+                f"entry {number} of the transaction index contradicts itself or the entry before it: {entry}"
             )
         last = entry.last_offset
         transactions.append(entry)
@@ -202,7 +202,9 @@ def _check_order(name: str, first: Column, second: Column, *, may_stay: bool = F
         return
     for number, entry in enumerate(zip(first, second, strict=True)):
         if entry[0] <= last[0] or not ordered(last[1], entry[1]):
-            raise BatchCorruptError(f"entry {number} of the {name}, {entry}, does not increase from {last}")
+            raise BatchCorruptError(
+                f"entry {number} of the {name} is {entry}, which is not above the entry before it, {last}"
+            )
         last = entry
 
 

@@ -49,7 +49,7 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
             break
         if header.base_offset < base_offset:
             raise InvalidSegmentError(
-                f"segment {segment} holds a batch at offset {header.base_offset}, before its base"
+                f"segment {segment} holds a batch at offset {header.base_offset}, before its base offset"
             )
         if check_crcs:
             _check(descriptor, header, segment)

@@ -207,7 +207,7 @@ def partition_of(directory: Path) -> tuple[str, int]:
     """Return topic and partition from a directory's name; raise ConfigError if it is not a partition's."""
     match = _DIRECTORY.fullmatch(directory.absolute().name)
     if not match:
-        raise ConfigError(f"{directory} holds segments, and its name is not <topic>-<partition>")
+        raise ConfigError(f"{directory} holds segments, but its name is not <topic>-<partition>")
     return match[1], int(match[2])
 
 
@@ -276,7 +276,7 @@ def _reason_to_leave(name: str, topics: Collection[str]) -> str | None:
     if not match:
         return f"a partition that Kafka marked {doomed[1]}" if doomed else "not named <topic>-<partition>"
     if topics:
-        return None if match[1] in topics else "a topic that was not asked for"
+        return None if match[1] in topics else "a topic that you did not name"
     return "an internal topic, copied only when named" if match[1].startswith(_INTERNAL) else None
 
 
@@ -295,7 +295,9 @@ def _base_offsets(directory: Path, pattern: re.Pattern[str], names: Iterable[str
     bases = sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
     # Twenty digits can be a number beyond 63 bits, which is no offset.
     if bases and bases[-1] > MAX_OFFSET:
-        raise InvalidSegmentError(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
+        raise InvalidSegmentError(
+            f"{directory} has a .log file for offset {bases[-1]}, but an offset has at most 63 bits"
+        )
     return bases
 
 
@@ -312,7 +314,7 @@ def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
         last, max_timestamp = _scan(segment, size)
         if last >= segment.next_base_offset:
             raise InvalidSegmentError(
-                f"segment {segment} ends at offset {last}, but {segment.next_base_offset} begins the next"
+                f"segment {segment} ends at offset {last}, but the next segment begins at {segment.next_base_offset}"
             )
         return segment.next_base_offset - 1, max_timestamp
     # The cheap checks come first, because reading all headers is expensive.

@@ -55,7 +55,9 @@ _BYTES: Final = ColumnTypes()
 def topic_schema(columns: Sequence[str] = TOPIC_COLUMNS, types: ColumnTypes = _BYTES) -> pa.Schema:
     """Return the schema of these columns. Raise ConfigError for an unknown or repeated column."""
     if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(TOPIC_COLUMNS):
-        raise ConfigError(f"columns {list(columns)} are not some of {', '.join(TOPIC_COLUMNS)}, each once")
+        raise ConfigError(
+            f"columns is {list(columns)}; choose at least one of {', '.join(TOPIC_COLUMNS)}, each at most once"
+        )
     decoded = ReadSettings(columns=COLUMNS).schema
     special = {
         "topic": _TOPIC, "partition": _PARTITION, "timestamp": _TIME,

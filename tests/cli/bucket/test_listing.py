@@ -318,6 +318,6 @@ def test_a_damaged_first_batch_is_named_and_exits_4(settings: Path, tmp_path: Pa
     assert (listed.code, summary["damaged"], summary["segments"]) == (4, 1, 3)
     assert [row["first_timestamp_ms"] is None for row in rows] == [False, True, False]
     assert rows[1]["segment_id"] in listed.stderr
-    assert "the record batch at byte 0 (offset 1) is damaged: its CRC is" in listed.stderr
+    assert "the record batch at byte 0 (offset 1) is damaged: its bytes have the CRC" in listed.stderr
     assert tieredstore(*asked).code == 4
     assert tieredstore(*asked[:-1]).code == 0

@@ -132,7 +132,7 @@ class Decompressor:
         while at < len(body):
             streams += 1
             if streams > _FREE_STREAMS + (self._max_bytes - left) // _LEAST_BYTES_OF_A_STREAM:
-                raise _malformed(codec, f"{streams} streams for {self._max_bytes - left} bytes")
+                raise _malformed(codec, f"{streams} compressed streams hold only {self._max_bytes - left} bytes")
             stream = make()
             # A decompressor copies the input after the end of its stream. The first stream is usually the only one, and
             # gets all the input. Later streams get little more than they need: otherwise each of many small streams
@@ -143,7 +143,7 @@ class Decompressor:
                 shown = body[at : at + window] if stream.needs_input else b""
                 # The stream is truncated: it needs more input, and there is none.
                 if stream.needs_input and not shown:
-                    raise EOFError("it is cut off")
+                    raise EOFError("it ends in the middle of a stream")
                 piece = stream.decompress(shown, max_length=min(step, left + 1))
                 if len(piece) > left:
                     raise self._too_large()
@@ -171,13 +171,13 @@ class Decompressor:
             if total > self._max_bytes:
                 raise self._too_large()
             if number > _FREE_BLOCKS + total // _LEAST_BYTES_OF_A_BLOCK:
-                raise _malformed("snappy", f"{number} blocks for {total} bytes")
+                raise _malformed("snappy", f"{number} blocks hold only {total} bytes")
         return total
 
 
 @cache
 def _library(name: str) -> ModuleType:
-    with Extra("this codec", "arrow"):
+    with Extra("decompressing these records", "arrow"):
         return importlib.import_module(name)
 
 
@@ -191,7 +191,7 @@ def _decompress_block(library: Any, block: memoryview, room: memoryview) -> None
     except library.DecompressionError as error:
         raise _malformed("snappy", error) from error
     if written != len(room):
-        raise _malformed("snappy", f"a block has {written} bytes, not {len(room)}")
+        raise _malformed("snappy", f"a block decompressed to {written} bytes, but states {len(room)}")
 
 
 def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
@@ -214,7 +214,7 @@ def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
         size = int.from_bytes(body[position : position + 4], "big")
         position += 4
         if not 0 < size <= len(body) - position:
-            raise _malformed("snappy", f"a block of {size} bytes where {len(body) - position} are left")
+            raise _malformed("snappy", f"a block states {size} bytes, but {len(body) - position} bytes are left")
         yield body[position : position + size]
         position += size
 
@@ -230,7 +230,7 @@ def _snappy_size(block: memoryview) -> int:
             if size > _SNAPPY_MAX_RATIO * len(block):
                 break
             return size
-    raise _malformed("snappy", f"a block of {len(block)} bytes declares an impossible size")
+    raise _malformed("snappy", f"a block of {len(block)} bytes states an impossible decompressed size")
 
 
 def _with_true_lz4_checksum(body: memoryview) -> Body:

@@ -61,7 +61,9 @@ class RecordColumns:
     def __init__(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in COLUMNS]
         if unknown or not names or len(set(names)) < len(names):
-            raise ConfigError(f"columns {list(names)} are not some of {', '.join(COLUMNS)}, each once")
+            raise ConfigError(
+                f"columns is {list(names)}; choose at least one of {', '.join(COLUMNS)}, each at most once"
+            )
         self.schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in names])
         # Each requested column is one bit of a number: the scanner tests these bits in its inner loop.
         self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)

@@ -175,7 +175,7 @@ def _count_missing(rest: bytearray) -> int:
 
 def _expect_zeros(piece: memoryview | bytearray, position: int) -> None:
     if bytes(piece) != bytes(len(piece)):
-        raise BatchCorruptError(f"the log has more data at byte {position} or later, after zeros that end it")
+        raise BatchCorruptError(f"the log has data at byte {position} or later, but zeros before it mark the log's end")
 
 
 # Messages by the kernel's fault number, with placeholders for the fault's two numbers. Number 0 is no fault.
@@ -183,25 +183,25 @@ _SENTENCES: Final = (
     "",
     "has the impossible length {0}",
     "has the unknown magic {0}",
-    "has {0} bytes, and max_batch_bytes allows {1}",
-    "has {0} bytes, fewer than its header",
-    "has offsets {0} + {1}",
-    "has {0} records for {1} offsets",
+    "has {0} bytes, but max_batch_bytes allows only {1}",
+    "has {0} bytes, too few for its header",
+    "has an impossible range of offsets: base offset {0}, last offset delta {1}",
+    "states {0} records, but spans {1} offsets",
     "has the unknown compression type {0}",
-    "begins at offset {0}, not after offset {1} of the batch before it",
-    "is damaged: its CRC is {0:08x}, and {1:08x} was written",
-    "has {0} records in only {1} bytes",
-    "has a record, number {0} of {1}, that does not agree with its size",
-    "has a record, number {0}, whose offset delta {1} does not increase, or is outside of the batch",
-    "has a record, number {0} of {1}, with malformed headers",
+    "begins at offset {0}, but the batch before it ends at offset {1}",
+    "is damaged: its bytes have the CRC {0:08x}, but its header states {1:08x}",
+    "states {0} records, which do not fit into its {1} bytes",
+    "has a damaged record, number {0} of {1}: its fields do not fit the size that it states",
+    "has a damaged record, number {0}: its offset delta {1} is not above the previous one, or is outside of the batch",
+    "has a damaged record, number {0} of {1}: its headers are malformed",
     "has {0} bytes left after its {1} records",
-    "is a message whose parts do not agree with its {0} bytes",
+    "is a damaged message: its fields do not fit its size of {0} bytes",
     "has an inner message, number {0}, that is malformed, compressed, or not of magic {1}",
     "has an inner message, number {0}, that is damaged: its CRC does not match",
     "is a compressed message set without messages",
-    "has inner messages at offset {0}, which contradicts the set's offset {1} or the message before it",
-    "begins at offset {0}, and its log ends before offset {1}",
-    "has {0} headers or more, and max_batch_bytes leaves room for {1}",
+    "has an inner message with the offset {0}, which contradicts the set's offset {1} or the message before it",
+    "begins at offset {0} and reaches beyond its log, which ends before offset {1}",
+    "has at least {0} record headers, but max_batch_bytes leaves room for only {1}",
 )
 
 # The last of the faults that hide the batch's end: length, magic, more bytes than allowed.
