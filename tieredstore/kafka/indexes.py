@@ -203,7 +203,7 @@ def _check_order(name: str, first: Column, second: Column, *, may_stay: bool = F
     for number, entry in enumerate(zip(first, second, strict=True)):
         if entry[0] <= last[0] or not ordered(last[1], entry[1]):
             raise BatchCorruptError(
-                f"entry {number} of the {name} is {entry}, which is not above the entry before it, {last}"
+                f"entry {number} of the {name} does not increase: it is {entry}, and {last} comes before it"
             )
         last = entry
 
