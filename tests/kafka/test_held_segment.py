@@ -114,6 +114,25 @@ def test_what_was_cut_off_behind_or_compacted_is_no_segment(folder: Path) -> Non
     ]  # fmt: skip
 
 
+def test_a_listing_during_retention_leaves_no_segment_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listing has the first log's name from before its renaming, and the second log's name from after it."""
+    before, listdir, listings = {path.name for path in folder.iterdir()}, os.listdir, list[set[str]]()
+    mark_deleted(folder, 0, 4)
+    mark_deleted(folder, 4, 8)
+
+    def listed(path: Path) -> list[str]:
+        names = set(listdir(path))
+        first = {name for name in before if name.startswith(f"{0:020d}")}
+        listings.append(names if listings else (names - {f"{name}.deleted" for name in first}) | first)
+        return sorted(listings[-1])
+
+    monkeypatch.setattr(os, "listdir", listed)
+    assert [(s.base_offset, s.next_base_offset, s.is_deleted) for s in discover_deleted(folder)] == [
+        (0, 4, True), (4, 8, True), (8, None, False),
+    ]  # fmt: skip
+    assert len(listings) == 2
+
+
 @pytest.mark.parametrize("missing", [f"{0:020d}.index", f"{0:020d}.timeindex", f"{4:020d}.snapshot", f"{0:020d}.log"])
 def test_files_that_do_not_exist_yet_are_awaited(folder: Path, missing: str) -> None:
     segment = discover_deleted(folder)[0]

@@ -16,7 +16,7 @@ from tieredstore.errors import BatchCorruptError, InvalidSegmentError
 from tieredstore.kafka._header_walk import HeaderWalk
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers
 from tieredstore.kafka.log_scan import LogExtent, scan_log
-from tieredstore.testing.batches import Record, build_batch
+from tieredstore.testing.batches import Record, build_batch, seal_batch
 
 
 def scanned(path: Path, log: bytes, base_offset: int = 0, *, check_crcs: bool = False) -> LogExtent | str:
@@ -41,21 +41,24 @@ def read(log: bytes, *, check_crcs: bool = False) -> LogExtent | str:
     return extent_of(headers)
 
 
-def extent_of(headers: Iterable[BatchHeader]) -> LogExtent:
+def extent_of(headers: Iterable[BatchHeader], base_offset: int = 0) -> LogExtent:
     epochs: list[tuple[int, int]] = []
-    last, latest = -1, -1
+    last, latest, missing, following = -1, -1, 0, base_offset
     for header in headers:
+        if header.record_count is not None:
+            missing += header.last_offset + 1 - following - header.record_count
+        following = header.last_offset + 1
         last, latest = header.last_offset, max(latest, header.max_timestamp)
         if header.partition_leader_epoch > (epochs[-1][0] if epochs else -1):
             epochs.append((header.partition_leader_epoch, header.base_offset))
-    return LogExtent(last, latest, tuple(epochs))
+    return LogExtent(last, latest, tuple(epochs), last >= 0 and not missing)
 
 
 @pytest.mark.parametrize("check_crcs", [False, True])
 @pytest.mark.parametrize("segment", ALL_SEGMENTS, ids=str)
 def test_golden_logs(segment: GoldenSegment, check_crcs: bool) -> None:
     path = segment.original("log")
-    expected = extent_of(read_batch_headers(path.read_bytes()))
+    expected = extent_of(read_batch_headers(path.read_bytes()), segment.base_offset)
     with path.open("rb") as file:
         size, base = path.stat().st_size, segment.base_offset
         assert scan_log(file.fileno(), size, base, "orders-0", check_crcs=check_crcs) == expected
@@ -98,9 +101,27 @@ def test_batches_of_any_size_leaders_and_old_messages_in_between(tmp_path: Path,
 
 def test_a_batch_before_the_segments_base_is_named(tmp_path: Path) -> None:
     log = build_batch([Record(b"v")], 9) + build_batch([Record(b"v")], 10)
-    assert scanned(tmp_path / "log", log, 9) == LogExtent(10, 0, ((0, 9),))
+    assert scanned(tmp_path / "log", log, 9) == LogExtent(10, 0, ((0, 9),), is_contiguous=True)
     assert scanned(tmp_path / "log", log, 10) == "segment orders-0 holds a batch at offset 9, before its base offset"
-    assert scanned(tmp_path / "log", b"", 10) == LogExtent(9, -1, ())
+    assert scanned(tmp_path / "log", b"", 10) == LogExtent(9, -1, (), is_contiguous=False)
+
+
+@pytest.mark.parametrize("kept", [[0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
+@pytest.mark.parametrize("size", [10, 70_000])
+def test_offsets_that_compaction_removed_show_in_the_headers(tmp_path: Path, kept: list[int], size: int) -> None:
+    whole = [build_batch([Record(bytes(size))] * 2, 8 + 2 * number) for number in range(4)]
+    extent = scanned(tmp_path / "log", b"".join(whole[number] for number in kept), 8)
+    assert isinstance(extent, LogExtent)
+    assert (extent.last_offset, extent.is_contiguous) == (9 + 2 * kept[-1], kept == list(range(len(kept))))
+
+
+def test_a_batch_without_one_of_its_records_was_compacted(tmp_path: Path) -> None:
+    thinned = bytearray(build_batch([Record(b"v")] * 3, 4))
+    thinned[57:61] = (2).to_bytes(4, "big")
+    seal_batch(thinned)
+    extent = scanned(tmp_path / "log", build_batch([Record(b"v")] * 4) + thinned)
+    assert isinstance(extent, LogExtent)
+    assert (extent.last_offset, extent.is_contiguous) == (6, False)
 
 
 def test_ordinary_batches_are_left_to_the_compiled_walk(tmp_path: Path) -> None:

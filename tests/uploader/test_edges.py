@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -28,8 +29,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores.doubles import FaultyStore
-from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
+from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.stores.operation_sweep import Killed, OperationSweep
+from tests.support.uploader.uploader_disk import (
+    BrokerDisk,
+    extents,
+    holes_of,
+    logs_of,
+    run_once,
+    stored,
+    uploader_of,
+    watermark_of,
+)
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.kafka import held_segment
 from tieredstore.kafka.log_scan import LogExtent, scan_log
@@ -265,3 +277,100 @@ def cut(disk: BrokerDisk, store: FaultyStore, shipping: Uploader, number: int) -
         return False
 
     return truncate
+
+
+def miss(disk: BrokerDisk, uploader: Uploader, base: int = 10) -> None:
+    """Let the uploader list the folder while the log of one segment has neither of its names."""
+    (log,) = disk.folder.glob(f"{base:020d}.log*")
+    aside = log.rename(disk.log_dir / "aside")
+    uploader.ask_leadership()
+    uploader.sweep()
+    aside.rename(log)
+
+
+@pytest.mark.parametrize("marked", [0, 1, 3])
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_segment_that_one_listing_missed_is_shipped(
+    tmp_path: Path, disk: BrokerDisk, store: MemoryObjectStore, marked: int, is_deleted: bool, is_linked: bool
+) -> None:
+    """The segment before it then seems to end where it ends."""
+    (tmp_path / "hold").mkdir()
+    settings = {"hold_dir": str(tmp_path / "hold")} if is_linked else {}
+    disk.mark_deleted(marked)
+    with uploader_of(disk.log_dir, store, **settings) as uploader:
+        miss(disk, uploader)
+        uploader.disk.touch(disk.folder)
+        uploader.sweep()
+        if is_deleted:
+            disk.delete(3 - marked)
+        if not is_linked:
+            assert uploader.run_once() == []
+    if is_linked:
+        assert run_once(disk.log_dir, store, None, **settings) == []
+    assert (extents(store), holes_of(store)) == (WHOLE, [])
+    assert logs_of(store) == [b"".join(disk.batches(base, 0)) for base, _ in WHOLE]
+
+
+def without(disk: BrokerDisk, base: int) -> None:
+    (disk.folder / f"{base:020d}.log").unlink()
+
+
+def check_hole(store: ObjectStore) -> None:
+    assert (extents(store), holes_of(store)) == ([(0, 9), (20, 29)], [(10, 19)])
+    assert watermark_of(store).next_offset == 30
+
+
+def test_a_segment_that_is_missing_between_two_others_is_a_hole(
+    disk: BrokerDisk, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    without(disk, 10)
+    assert run_once(disk.log_dir, store) == []
+    check_hole(store)
+    assert caplog.text.count("offsets 10 to 19 are not shipped") == 1
+    assert run_once(disk.log_dir, store) == []
+    check_hole(store)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_hole_of_a_missing_segment_is_named_whatever_operation_fails(
+    disk: BrokerDisk, dies: bool, moment: Moment
+) -> None:
+    without(disk, 10)
+    sweep = OperationSweep(MemoryObjectStore, lambda store: run_once(disk.log_dir, store), numbers=slice(-1))
+    for _, inner, store in sweep.die(moment) if dies else sweep.fail(moment):
+        with contextlib.suppress(Killed):
+            run_once(disk.log_dir, store)
+        assert run_once(disk.log_dir, inner) == []
+        check_hole(inner)
+
+
+def test_a_missing_segment_that_another_uploader_has_stored_is_no_hole(tmp_path: Path, disk: BrokerDisk) -> None:
+    other = BrokerDisk(tmp_path / "other", segments=4)
+    run_once(other.log_dir, store := MemoryObjectStore())
+    store.delete([info.key for info in store.list() if f"/{10:020d}-" not in info.key])
+    assert extents(store) == [(10, 19)]
+    without(disk, 10)
+    assert run_once(disk.log_dir, store) == []
+    assert (extents(store), holes_of(store)) == (WHOLE, [])
+
+
+@pytest.mark.parametrize(("kept", "end"), [(slice(0, 3), 5), (slice(1, 3), 9)], ids=["whole", "compacted"])
+def test_offsets_that_compaction_removed_are_no_hole(
+    disk: BrokerDisk, store: MemoryObjectStore, kept: slice, end: int
+) -> None:
+    """Only a log without other gaps ends before the next segment because a segment is missing."""
+    (disk.folder / f"{0:020d}.log").write_bytes(b"".join(disk.batches(0, 0)[kept]))
+    assert run_once(disk.log_dir, store) == []
+    assert extents(store) == [(0, end), *WHOLE[1:]]
+    assert holes_of(store) == ([(6, 9)] if end == 5 else [])
+
+
+def test_an_empty_log_is_a_hole(disk: BrokerDisk, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+    (disk.folder / f"{10:020d}.log").write_bytes(b"")
+    assert run_once(disk.log_dir, store) == []
+    assert (
+        "offsets 10 to 19 are not shipped: segment events-0 at offset 10 is closed, but its log is empty" in caplog.text
+    )
+    check_hole(store)

@@ -31,10 +31,12 @@ cdef class HeaderWalk:
 
     ``position`` is the byte after the last passed batch and ``last_offset`` the last offset of that batch (-1 before
     the first batch). ``max_timestamp`` is the greatest timestamp so far (-1 without any). ``leader_epochs`` holds each
-    epoch of the passed batches with the base offset of its first batch.
+    epoch of the passed batches with the base offset of its first batch. ``is_contiguous`` is true while no offset from
+    the base offset to ``last_offset`` is missing, as far as headers show.
     """
 
     cdef readonly int64_t position, last_offset, max_timestamp
+    cdef readonly bint is_contiguous
     cdef readonly list leader_epochs
     cdef int64_t epoch
     # Epochs found since the interpreter's lock was released.
@@ -54,7 +56,7 @@ cdef class HeaderWalk:
         """Begin at the start of an open log of ``size`` bytes, of a segment that begins at ``base_offset``."""
         self.descriptor, self.size, self.base_offset, self.checks_crcs = descriptor, size, base_offset, checks_crcs
         self.last_offset = self.max_timestamp = self.epoch = -1
-        self.leader_epochs = []
+        self.leader_epochs, self.is_contiguous = [], True
 
     def __dealloc__(self):
         free(self.piece)
@@ -71,14 +73,22 @@ cdef class HeaderWalk:
                 self.leader_epochs.append((self.epochs[number], self.starts[number]))
             self.epoch_count = 0
 
-    def pass_this(self, int64_t size, int64_t base_offset, int64_t last_offset, int64_t max_timestamp, int64_t epoch):
+    def pass_this(self, header):
         """Pass a batch that the caller has examined."""
-        if epoch > self.epoch:
-            self.leader_epochs.append((epoch, base_offset))
-            self.epoch = epoch
-        self._go_on(size, last_offset, max_timestamp)
+        cdef int64_t count = -1 if header.record_count is None else header.record_count
+        if header.partition_leader_epoch > self.epoch:
+            self.leader_epochs.append((header.partition_leader_epoch, header.base_offset))
+            self.epoch = header.partition_leader_epoch
+        self._go_on(header.size_in_bytes, header.base_offset, header.last_offset, count, header.max_timestamp)
 
-    cdef void _go_on(self, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil:
+    cdef void _go_on(
+        self, int64_t size, int64_t base_offset, int64_t last_offset, int64_t count, int64_t max_timestamp
+    ) noexcept nogil:
+        # A count below 0 is unknown: the header of a compressed message set states only the set's last offset.
+        if count >= 0 and (
+            base_offset != max(self.last_offset + 1, self.base_offset) or count != last_offset - base_offset + 1
+        ):
+            self.is_contiguous = False
         self.position, self.last_offset, self.usual = self.position + size, last_offset, size
         self.max_timestamp = max(self.max_timestamp, max_timestamp)
 
@@ -101,7 +111,7 @@ cdef class HeaderWalk:
             self.epoch = self.epochs[self.epoch_count] = batch.leader_epoch
             self.starts[self.epoch_count] = batch.base_offset
             self.epoch_count += 1
-        self._go_on(batch.size, batch.last_offset, batch.max_timestamp)
+        self._go_on(batch.size, batch.base_offset, batch.last_offset, batch.count, batch.max_timestamp)
         return True
 
     cdef const uint8_t* _bytes(self, int64_t count) noexcept nogil:

@@ -111,18 +111,23 @@ def describe_open(
 ) -> LogSegment:
     """Describe the segment for a copy. ``epochs`` come from the current or an earlier checkpoint of the partition.
 
+    A log from which compaction has removed records ends just before the next segment, as in Kafka. Any other log ends
+    with its last record, because the segment after it may be missing from the listing that found the next one.
     Epochs that the broker has dropped from the checkpoint are taken from the batches, because each batch names its
     epoch. Raise InvalidSegmentError for contradictions, BatchCorruptError for damage, OSError for a failing disk.
     Damaged records are found only with ``check_crcs``.
     """
     place, size = segment.place, segment.size_in_bytes
     extent = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)
-    end_offset = extent.last_offset if place.next_base_offset is None else place.next_base_offset - 1
-    if extent.last_offset > end_offset:
-        raise InvalidSegmentError(
-            f"segment {place} ends at offset {extent.last_offset}, but the next segment begins at "
-            f"{place.next_base_offset}"
-        )
+    if not size:
+        raise InvalidSegmentError(f"segment {place} is closed, but its log is empty")
+    end_offset, next_base = extent.last_offset, place.next_base_offset
+    if next_base is not None:
+        if end_offset >= next_base:
+            raise InvalidSegmentError(
+                f"segment {place} ends at offset {end_offset}, but the next segment begins at {next_base}"
+            )
+        end_offset = end_offset if extent.is_contiguous else next_base - 1
     history = _history(place, epochs, extent, end_offset)
     transaction = segment.transaction_index
     return LogSegment(

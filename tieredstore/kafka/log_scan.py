@@ -27,12 +27,15 @@ class LogExtent:
     """A summary of all batch headers of a log.
 
     ``last_offset`` is inclusive; without a batch it is the base offset minus 1, and ``max_timestamp_ms`` is -1.
-    ``leader_epochs`` holds each epoch of the batches with the base offset of its first batch.
+    ``leader_epochs`` holds each epoch of the batches with the base offset of its first batch. ``is_contiguous`` is true
+    if the log has records and no offset from its base offset to ``last_offset`` is missing, as in a log that was never
+    compacted. The offsets inside compressed message sets (magic 0 and 1) count as present.
     """
 
     last_offset: int
     max_timestamp_ms: int
     leader_epochs: LeaderEpochs
+    is_contiguous: bool
 
 
 def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, check_crcs: bool = False) -> LogExtent:
@@ -53,17 +56,17 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
             )
         if check_crcs:
             _check(descriptor, header, segment)
-        walk.pass_this(
-            header.size_in_bytes, header.base_offset, header.last_offset, header.max_timestamp,
-            header.partition_leader_epoch,
-        )  # fmt: skip
+        walk.pass_this(header)
     # The walk ends without an error at zeros. But a closed segment has no zeros at its end, because the broker trims
     # them.
     if walk.position != size:
         raise InvalidSegmentError(
             f"segment {segment} is closed, but its log ends with {size - walk.position} bytes of zeros"
         )
-    return LogExtent(max(walk.last_offset, base_offset - 1), walk.max_timestamp, tuple(walk.leader_epochs))
+    is_contiguous = walk.is_contiguous and walk.last_offset >= 0
+    return LogExtent(
+        max(walk.last_offset, base_offset - 1), walk.max_timestamp, tuple(walk.leader_epochs), is_contiguous
+    )
 
 
 @contextmanager

@@ -47,6 +47,7 @@ _DOOMED_DIRECTORY: Final = re.compile(r".+-(delete|future|stray)")
 _DOOMED_FILE: Final = re.compile(r".+\.(deleted|cleaned|swap)")
 # Topics such as __consumer_offsets: compacted, and useful only to the broker that wrote them.
 _INTERNAL: Final = "__"
+_MOST_RELISTINGS: Final = 2
 DELETED: Final = ".deleted"
 """Suffix that the broker appends to the names of a segment's files before it deletes them."""
 
@@ -193,14 +194,24 @@ def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
     within the same millisecond.
     """
     topic, partition = partition_of(directory)
-    names = _names(directory)
-    live = _base_offsets(directory, _LOG, names)
-    marked = [base for base in _base_offsets(directory, _DELETED_LOG, names) if not live or base < live[0]]
-    bases = [*marked, *live]
+    live, marked = _live_and_marked(directory)
+    for _ in range(_MOST_RELISTINGS):
+        if not live or not marked or marked[-1] < live[0]:
+            break
+        # A listing is not a snapshot. While retention renames one log after the other, a listing may have the first
+        # log's old name and the second log's new name. The second log then looks truncated, so list again.
+        live, marked = _live_and_marked(directory)
+    bases = [*(base for base in marked if not live or base < live[0]), *live]
     return tuple(
-        FoundSegment(directory, topic, partition, base, next_base, is_deleted=place < len(marked))
-        for place, (base, next_base) in enumerate(zip(bases, [*bases[1:], None], strict=False))
+        FoundSegment(directory, topic, partition, base, next_base, is_deleted=not live or base < live[0])
+        for base, next_base in zip(bases, [*bases[1:], None], strict=False)
     )
+
+
+def _live_and_marked(directory: Path) -> tuple[list[int], list[int]]:
+    """Return the base offsets of the logs, and of those marked deleted, from one listing."""
+    names = _names(directory)
+    return _base_offsets(directory, _LOG, names), _base_offsets(directory, _DELETED_LOG, names)
 
 
 def partition_of(directory: Path) -> tuple[str, int]:

@@ -387,6 +387,8 @@ class _Work:
             partition.turn.waits_for = _TAKEN_BACK
             return Step.WAITS
         self._advance(described, segment_id, epoch)
+        if described.end_offset + 1 < segment.next_offset:
+            self._close_end(segment)
         return Step.SHIPPED if is_new else Step.STORED
 
     def _open(self, segment: Segment) -> OpenSegment:
@@ -405,7 +407,8 @@ class _Work:
         shipped = ShippedSegment(str(segment_id), described.base_offset, described.end_offset)
         if epoch is None:
             epoch = described.segment_leader_epochs[-1][0]
-        value = value.behind(shipped, described.end_offset + 1, epoch, uploads.broker_id, uploads.now_ms())
+        next_offset = max(described.end_offset + 1, value.next_offset)
+        value = value.behind(shipped, next_offset, epoch, uploads.broker_id, uploads.now_ms())
         partition.progress.advance(value, self.shipper.monotonic())
         # Save once a second during consecutive uploads. The watermark object may lag behind the uploads, because each
         # upload first looks into the store; it must never be ahead of them.
@@ -423,13 +426,37 @@ class _Work:
         record a hole.
         """
         # List the partition's folder again, because a listing may miss a file that is being renamed.
-        partition, uploads = self.partition, self.shipper.uploads
+        partition = self.partition
         self.shipper.relist(partition)
         segment = partition.first
         if segment is None or segment.base_offset <= watermark.next_offset:
             return Step.STORED
-        first, last = watermark.next_offset, segment.base_offset - 1
-        value = self.target.watermarks.advance(watermark, partition.epochs, segment.base_offset)
+        return self._close_until(watermark, segment.base_offset)
+
+    def _close_end(self, segment: Segment) -> None:
+        """Close the gap between the last record of ``segment``, which is stored, and the segment's supposed end.
+
+        The uploader takes the base offset of the next known segment as the end. But a listing may miss a file that is
+        being renamed, or an earlier process linked only some segments. The missing segment may be listed now, or stored
+        by another uploader; otherwise it is a hole. The stored producer snapshot is of the supposed end, because the
+        right one belongs to the missing segment and may be gone with it.
+        """
+        partition, progress = self.partition, self.partition.progress
+        self.shipper.relist(partition)
+        if not partition.has(segment):
+            return
+        while (value := progress.value) is not None and value.next_offset < segment.next_offset:
+            later = (other.base_offset for other in partition.pending() if other.next_offset > value.next_offset)
+            until = min((base for base in later if base > segment.base_offset), default=segment.next_offset)
+            if until <= value.next_offset:
+                break
+            self._close_until(value, until)
+        partition.forget(segment)
+
+    def _close_until(self, watermark: Watermark, until: int) -> Step:
+        partition, uploads = self.partition, self.shipper.uploads
+        first, last = watermark.next_offset, until - 1
+        value = self.target.watermarks.advance(watermark, partition.epochs, until)
         if value.next_offset > first:
             self._save(value)
             return Step.STORED

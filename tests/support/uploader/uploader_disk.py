@@ -56,19 +56,19 @@ class BrokerDisk:
     def values(self, base: int, epoch: int) -> list[bytes]:
         return [b"%d at %d" % (epoch, offset) for offset in range(base, base + RECORDS)]
 
+    def batches(self, base: int, epoch: int) -> list[bytes]:
+        values = self.values(base, epoch)
+        return [
+            build_batch(
+                [Record(b"k", value, 1000 + base + at) for value in values[at : at + 2]], base + at, leader_epoch=epoch
+            )
+            for at in range(0, RECORDS, 2)
+        ]
+
     def grow(self, segments: int = 1) -> None:
         """Write this many segments; each closes the previous one."""
         for _ in range(segments):
-            epoch = self.epochs[-1][0]
-            values = self.values(self.end, epoch)
-            batches = [
-                build_batch(
-                    [Record(b"k", value, 1000 + self.end + at) for value in values[at : at + 2]],
-                    self.end + at,
-                    leader_epoch=epoch,
-                )
-                for at in range(0, RECORDS, 2)
-            ]
+            batches = self.batches(self.end, self.epochs[-1][0])
             write_segment(
                 self.log_dir, batches, partition=self.partition, base_offset=self.end, leader_epochs=self.epochs
             )
