@@ -120,7 +120,7 @@ def test_what_is_absent_or_damaged_or_of_another_type(topics: Topics, store: Get
     topics.create("bytes")
     with BatchProducer(topics, "bytes") as producer:
         producer.send(b"\xff")
-    with pytest.raises(InvalidValueError, match="the value of record 0 of those at offset 0 of bytes-0"):
+    with pytest.raises(InvalidValueError, match="the value of record 0 of the batch at offset 0 of bytes-0"):
         rows(topics, 'SELECT value FROM "bytes"')
     keys = [info.key for info in store.list("") if "/topics/orders/" in info.key]
     body = store.inner.get(keys[0])

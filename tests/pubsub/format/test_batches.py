@@ -164,18 +164,18 @@ def test_other_addresses_and_none_at_all() -> None:
         (struct.pack(">ii", -4, -1), "does not match -1 Messages"),
         (struct.pack(">ii", 4 + 12 * (2**27), 2**27), "134217728 Messages do not fit an object"),
         (struct.pack(">ii", 16, 1), "ends within its index"),
-        (patched(8, b"\0\0\0\1"), "byte 8: the index has Message 1"),
-        (patched(12, b"\0\0\0\x15"), "at 21 where Message 0 at 20"),
+        (patched(8, b"\0\0\0\1"), "byte 8: the index lists Message 1"),
+        (patched(12, b"\0\0\0\x15"), r"at byte 21\), but expected is Message 0 at byte 20"),
         (patched(16, b"\0\0\0\x46"), "its Messages end here, but the object has 91 bytes"),
-        (patched(16, b"\xff\xff\xff\xff"), "of -1 bytes"),
-        (patched(20, b"\0\x29"), "its header claims 41 bytes, 21 of them"),
+        (patched(16, b"\xff\xff\xff\xff"), r"\(-1 bytes at byte 20\)"),
+        (patched(20, b"\0\x29"), "its header has an impossible size: 41 bytes, with 21 bytes of fields"),
         (patched(22, b"\0\x65"), "its version is 101"),
-        (patched(24, b"\x80\0"), "-32768 of them the producer's"),
-        (patched(26, b"\5"), "21 bytes, but an address of 5"),
+        (patched(24, b"\x80\0"), "with -32768 bytes of fields of the producer"),
+        (patched(26, b"\5"), "21 bytes, which does not match an address of 5 bytes"),
         (patched(47, b"\0"), "has CRC-32"),
         (patched(51, b"\3"), "unknown compression 3"),
-        (patched(52, b"\x80"), "it claims -2147483647 records"),
-        (patched(56, b"\0\0\0\x1e"), "its body claims 30 bytes, but has 31"),
+        (patched(52, b"\x80"), "its number of records is negative: -2147483647"),
+        (patched(56, b"\0\0\0\x1e"), "the body has 30 bytes, but 31 bytes follow"),
         (patched(90, b"w"), "has CRC-32"),
     ],
 )
@@ -352,7 +352,7 @@ def test_each_damaged_byte_of_a_message_is_seen() -> None:
     assert check_message(WriteRequest("orders", zlib.crc32(message), message), 1000).record_count == 1
     for at in range(len(message)):
         damaged = message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
-        with pytest.raises(MessageCorruptError, match="the request claims"):
+        with pytest.raises(MessageCorruptError, match="the request says"):
             check_message(WriteRequest("orders", zlib.crc32(message), damaged), 1000)
     body = bytearray(message)
     body[-1] ^= 1

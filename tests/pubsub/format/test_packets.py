@@ -139,12 +139,12 @@ def test_an_older_brokers_ack_leaves_the_server_version_out() -> None:
 @pytest.mark.parametrize(
     ("packet", "sentence"),
     [
-        (b"", "where 0 are left"),
-        (b"\0\0\0\1", "claims 1 bytes and has 0"),
+        (b"", "only 0 bytes follow"),
+        (b"\0\0\0\1", "says that 1 bytes follow, but 0 bytes follow"),
         ((MAX_PACKET_BYTES + 1).to_bytes(4, "big") + bytes(MAX_PACKET_BYTES + 1), "at most 4194304 are allowed"),
-        (b"\0\0\0\x0b\0\6" + bytes(9), "version 6"),
-        (b"\0\0\0\x0b\0\5" + bytes(8) + b"\3", "type 3"),
-        (b"\0\0\0\x0d\0\5" + bytes(8) + b"\1\xff\xff", "claims -1 bytes"),
+        (b"\0\0\0\x0b\0\6" + bytes(9), r"version \(6\)"),
+        (b"\0\0\0\x0b\0\5" + bytes(8) + b"\3", r"type \(3\)"),
+        (b"\0\0\0\x0d\0\5" + bytes(8) + b"\1\xff\xff", "a field of -1 bytes at byte 17"),
         (b"\0\0\0\x0e\0\5" + bytes(8) + b"\1\0\1\xff", "invalid UTF-8"),
     ],
     ids=["empty", "size", "large", "version", "type", "length", "text"],

@@ -308,7 +308,7 @@ def test_topics_are_made_once_grow_and_never_shrink() -> None:
     with pytest.raises(PreconditionFailedError, match="topic orders already exists"):
         topics.create("orders")
     assert topics.grow("orders", 3).partitions == 3
-    with pytest.raises(ConfigError, match="cannot get fewer"):
+    with pytest.raises(ConfigError, match="their number cannot be reduced"):
         topics.grow("orders", 2)
     with pytest.raises(TopicNotFoundError, match="pubsub topics events --create"):
         topics.get("events")

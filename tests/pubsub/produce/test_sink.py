@@ -189,7 +189,7 @@ def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> 
     commits_of(whole).commit(0, stored)  # recorded by the paused driver, and finished by the next one
     run_epoch(whole, 1)
     commits_of(whole).abort(0, stored)
-    with pytest.raises(FencedError, match="since epoch 1 already was"):
+    with pytest.raises(FencedError, match="because the later epoch 1 has been written"):
         commits_of(whole).commit(0, stored)
     assert sorted_values(whole) == expected([0, 1])
     again = batches_of(whole, 0)
@@ -208,7 +208,11 @@ def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -
     if epoch == 4 and tasks == TASKS:  # the latest commit lost its answer, so the epoch repeats
         assert not commits_of(topics).commit(epoch, stored)
     else:
-        why = "since epoch 4 already was" if epoch < 4 else f"notified with {TASKS} records, but has {tasks} now"
+        why = (
+            "because the later epoch 4 has been written"
+            if epoch < 4
+            else f"written with {TASKS} records before, but has {tasks} records now"
+        )
         with pytest.raises(
             FencedError, match=f"epoch {epoch} of query q .*{why}.*new checkpoint.*remove .*/sinks/orders/q"
         ):
@@ -272,7 +276,9 @@ def test_what_retention_has_freed_meanwhile_is_not_guessed() -> None:
         commits_of(topics_on(_DyingAtSecondRecord(inner))).commit(0, stored)
     queue = topics.queue(topics.get("orders"))
     queue.free(0, queue.end(0))
-    with pytest.raises(DataLossError, match="it is unknown whether epoch 0 of query q was notified there: remove"):
+    with pytest.raises(
+        DataLossError, match="it is unknown whether that queue got the batches of epoch 0 of query q: if it did, remove"
+    ):
         run_epoch(topics, 0)
 
 

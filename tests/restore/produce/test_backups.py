@@ -173,7 +173,7 @@ def test_batches_say_what_they_lack_and_what_is_wrong(kafka: KafkaServer, tmp_pa
     restore_by_command(settings, store, kafka, "other").fails(3, "has no topic other of batches", "pipeline.name")
     plan = restore_by_command(settings, store, kafka, f"orders={target}", "--dry-run", "--json")
     checks, summary = plan.rows
-    lacking = "an empty key is none, a null value is an empty one, and records have no message ids"
+    lacking = "empty keys become null keys, null values become empty values, and message ids are not restored"
     assert (plan.code, summary["records"], checks[0]["detail"]) == (0, kept, lacking)
     batch = min(store.glob("*/default/topics/orders/*"))
     whole = batch.read_bytes()

@@ -404,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         size = int.from_bytes(came[:_SIZE_BYTES], "big", signed=True)
         if REQUEST_HEAD_SIZE - _SIZE_BYTES <= size <= MAX_PACKET_BYTES:
             return size + _SIZE_BYTES
-        self._refuse(f"a request claims {size} bytes; at most {MAX_PACKET_BYTES} are allowed")
+        self._refuse(f"a request says that {size} bytes follow; at most {MAX_PACKET_BYTES} are allowed")
         return None
 
     def _take_room(self, size: int) -> bool:

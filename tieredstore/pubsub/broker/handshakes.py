@@ -207,7 +207,7 @@ class Handshakes:
             if not self._has_warned:
                 self._has_warned = True
                 _logger.warning(
-                    "broker: %d TLS connections hold half of the buffer; refusing more: raise "
+                    "broker: %d TLS connections hold half of the buffer, so further connections are refused: raise "
                     "pubsub.broker.buffer.bytes",
                     len(self._holding),
                 )

@@ -384,10 +384,12 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 def check_message(write: WriteRequest, most: int) -> MessageHeader:
     """Return the header of a request's Message; raise MessageCorruptError if it is damaged or larger than ``most``."""
     if len(write.data) > most:
-        raise MessageCorruptError(f"a Message of {len(write.data)} bytes does not fit a batch, which holds {most}")
+        raise MessageCorruptError(
+            f"a Message of {len(write.data)} bytes does not fit a batch, which holds at most {most} bytes"
+        )
     computed, body_crc = split_checksum(write.data)
     if computed != write.crc:
-        raise MessageCorruptError(f"the data has CRC-32 {computed:08x}, but the request claims {write.crc:08x}")
+        raise MessageCorruptError(f"the data has CRC-32 {computed:08x}, but the request says {write.crc:08x}")
     header = parse_message_header(write.data, _PLACE)
     body = memoryview(write.data)[header.size :]
     check_crc(header, body, _PLACE, body_crc)

@@ -197,7 +197,7 @@ def gc(
     store: BatchStore,
     min_age: MinAge = "24h",
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Publish orphans instead of deleting them: may repeat records.")
+        bool, typer.Option("--adopt", help="Publish orphans instead of deleting them; may repeat records.")
     ] = False,
     *,
     apply: Apply,
@@ -228,16 +228,20 @@ def verify(
         typer.Option(
             "--settle",
             metavar="AGE",
-            help="Younger requests may still arrive; default pubsub.delivery.timeout.ms, or 300s with --audit-records.",
+            help="Missing requests younger than AGE are pending. Default: pubsub.delivery.timeout.ms, or 300s with "
+            "--audit-records.",
         ),
     ] = None,
     late: Annotated[
-        str, typer.Option("--late", metavar="AGE", help="A request is late if stored this long after a later one.")
+        str,
+        typer.Option(
+            "--late", metavar="AGE", help="A request is late if it was stored this long after a later request."
+        ),
     ] = "60s",
     bodies: Annotated[bool, typer.Option("--bodies", help="Read every object, and check its checksums.")] = False,
     audit_records: Annotated[
         bool,
-        typer.Option("--audit-records", help="Pair audit records of both sides in Kafka (pubsub.audit.topic)."),
+        typer.Option("--audit-records", help="Pair audit records of producers and consumers (pubsub.audit.topic)."),
     ] = False,
     follow: Follow = False,
     start: From = None,
@@ -246,10 +250,10 @@ def verify(
 ) -> None:
     """Find requests of producers that are lost, doubled, late or altered, by the headers of Messages.
 
-    Each producer numbers its requests from 0, so a hole means a loss; a loss of its last requests leaves none. If
-    retention has freed batches, numbering begins at the first one left. The exit code is 4 for any finding except
-    pending, and lost or empty: MemQ's producers also number requests without records, which no broker stores. This
-    project's brokers record those; otherwise such a hole remains unclear.
+    Each producer numbers its requests from 0, so a missing number means a lost request. The loss of a producer's last
+    requests is not found. If retention has freed batches, numbering begins at the first batch left. Exit code 4 for any
+    finding except pending, and lost or empty: MemQ's producers also number requests without records, which no broker
+    of MemQ stores. This project's brokers record these requests; with other brokers the missing number stays unclear.
 
     With --audit-records, pair MemQ's audit records in Kafka since --from: requests sent by producers and read by
     consumers, by count and hash of message ids. --follow does so until stopped, beginning ten minutes ago, with metrics

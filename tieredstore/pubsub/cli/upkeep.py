@@ -171,9 +171,9 @@ _WORDS: Final = Words(
         "adopted": "orphans, now published: repeats records that were sent again after DeliveryFailedError",
     },
     left={
-        "waiting": "freed before, may still be read",
+        "waiting": "freed by an earlier run, may still be read",
         "young": "without a notification, too young",
-        "forgotten": "without a notification, older than the queue's memory",
+        "forgotten": "without a notification, older than the queue's oldest notification",
         "damaged": "orphans that are not batches",
     },
     none="nothing to collect",

@@ -130,7 +130,7 @@ class BatchTable:
             return column
 
         def place(row: int) -> str:
-            return f"the {name} of record {row} of those at offset {batch.offset} of {self.topic}-{batch.partition}"
+            return f"the {name} of record {row} of the batch at offset {batch.offset} of {self.topic}-{batch.partition}"
 
         converted: pa.Array = self._types[name].convert(column, place)
         return converted

@@ -92,7 +92,7 @@ class BatchBackup:
 
     def _lacks(self) -> Iterator[str]:
         window_ms = self._topics.batches.dedup_window_ms
-        yield "an empty key is none, a null value is an empty one, and records have no message ids"
+        yield "empty keys become null keys, null values become empty values, and message ids are not restored"
         yield "a read partition has records of all keys: give --partitioner java or librdkafka to place records by key"
         yield f"Messages that were stored again after more than {window_ms} ms (pubsub.dedup.window.ms) are repeated"
         for (name, partition), (start, _) in self._queued.items():
@@ -101,7 +101,7 @@ class BatchBackup:
         for name, count in self._unknown.items():
             if count:
                 yield (
-                    f"objects of {name} that no entry of its queue names, and that are left out: {count} (freed by "
+                    f"{count} objects of {name} are left out, because no entry of its queue names them (freed by "
                     "retention, never acknowledged, or their entries are lost: see pubsub gc)"
                 )
         for where, missing in self._missing.items():
@@ -175,7 +175,9 @@ def _record_counts(batch: QueuedBatch, fetched: FetchedObject) -> Iterator[int]:
         yield header.record_count
         total += header.record_count
     if total > _MOST_RECORDS:
-        raise ConfigError(f"{batch.key} has {total} records, and only {_MOST_RECORDS} of a batch can be restored")
+        raise ConfigError(
+            f"{batch.key} has {total} records, but at most {_MOST_RECORDS} records of a batch can be restored"
+        )
 
 
 def _with_offsets(rows: Any, firsts: Any) -> pa.RecordBatch:

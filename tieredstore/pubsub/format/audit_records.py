@@ -63,24 +63,29 @@ def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
     def field() -> bytes:
         nonlocal at
         if len(raw) < at + _LENGTH.size:
-            raise CorruptDataError(f"{where}: {len(raw)} bytes end within an audit record")
+            raise CorruptDataError(f"{where}: an audit record of {len(raw)} bytes ends too early")
         (length,) = _LENGTH.unpack_from(raw, at)
         at += _LENGTH.size + max(length, 0)
         if length < 0 or len(raw) < at:
-            raise CorruptDataError(f"{where}: an audit record of {len(raw)} bytes has a field of {length}")
+            raise CorruptDataError(
+                f"{where}: an audit record of {len(raw)} bytes has a field of {length} bytes, more than follow"
+            )
         return raw[at - length : at]
 
     cluster, topic, address = field(), field(), field()
     if len(raw) < at + _REQUEST.size:
-        raise CorruptDataError(f"{where}: {len(raw)} bytes end within an audit record")
+        raise CorruptDataError(f"{where}: an audit record of {len(raw)} bytes ends too early")
     epoch_ms, request_id = _REQUEST.unpack_from(raw, at)
     at += _REQUEST.size
     ids_hash = field()
     if len(raw) != at + _END.size:
-        raise CorruptDataError(f"{where}: an audit record of {len(raw)} bytes should have {at + _END.size} bytes")
+        raise CorruptDataError(
+            f"{where}: an audit record of {len(raw)} bytes should have {at + _END.size} bytes by the lengths of its "
+            "fields"
+        )
     count, side = _END.unpack_from(raw, at)
     if count < 0 or side > 1:
-        raise CorruptDataError(f"{where}: an audit record has the count {count} and the side {side}")
+        raise CorruptDataError(f"{where}: an audit record has an impossible count ({count}) or side ({side}; 0 or 1)")
     try:
         names = cluster.decode(), topic.decode()
     except UnicodeDecodeError as error:

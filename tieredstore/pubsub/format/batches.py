@@ -51,7 +51,7 @@ def parse_index_size(start: Buffer, name: str) -> int:
     """Return the bytes of an object's index; ``start`` holds its first 8 bytes or more."""
     if len(start) < START_SIZE:
         raise MessageCorruptError(
-            f"{name}: {len(start)} bytes are too few for a batch, whose index has at least {index_size(1)}"
+            f"{name}: {len(start)} bytes are too few for a batch, whose index alone has at least {index_size(1)} bytes"
         )
     following, count = _START.unpack_from(start)
     if count < 1 or following != index_size(count) - 4:
@@ -87,8 +87,8 @@ class BatchIndex:
             if number != place or start != end or size < BARE_HEADER_SIZE or start + size > MAX_BATCH_SIZE:
                 byte = START_SIZE + place * _ENTRY.size
                 raise MessageCorruptError(
-                    f"{name}: byte {byte}: the index has Message {number} of {size} bytes at {start} where Message "
-                    f"{place} at {end} is expected"
+                    f"{name}: byte {byte}: the index lists Message {number} ({size} bytes at byte {start}), but "
+                    f"expected is Message {place} at byte {end}"
                 )
             end = start + size
         self.object_size: int = end

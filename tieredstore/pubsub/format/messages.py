@@ -162,25 +162,31 @@ def parse_message_header(message: Buffer, place: MessagePlace, *, whole: bool = 
     if version != VERSION:
         raise place.corrupt(2, f"its version is {version}, not {VERSION}")
     if extra < 0 or size != BARE_HEADER_SIZE + extra:
-        raise place.corrupt(0, f"its header claims {size} bytes, {extra} of them the producer's")
+        raise place.corrupt(
+            0, f"its header has an impossible size: {size} bytes, with {extra} bytes of fields of the producer"
+        )
     if len(message) < size:
-        raise place.corrupt(0, f"its header claims {size} of {len(message)} bytes")
+        raise place.corrupt(0, f"its header says that it is {size} bytes long, but only {len(message)} bytes follow")
     request = _parse_request(message, extra, place) if extra else None
     numbers: tuple[int, int, int, int] = _BODY.unpack_from(message, size - _BODY.size)
     crc, compression, count, body_size = numbers
     if not 0 <= compression < len(_COMPRESSIONS):
         raise place.corrupt(10 + extra, f"unknown compression {compression}")
     if count < 0:
-        raise place.corrupt(11 + extra, f"it claims {count} records")
+        raise place.corrupt(11 + extra, f"its number of records is negative: {count}")
     if body_size < 0 or (whole and size + body_size != len(message)):
-        raise place.corrupt(15 + extra, f"its body claims {body_size} bytes, but has {len(message) - size}")
+        raise place.corrupt(
+            15 + extra, f"its header says that the body has {body_size} bytes, but {len(message) - size} bytes follow"
+        )
     return MessageHeader(request, crc, _COMPRESSIONS[compression], count, body_size)
 
 
 def _parse_request(message: Buffer, extra: int, place: MessagePlace) -> ProducerRequest:
     address_size = message[6]
     if extra != _EXTRA_WITHOUT_ADDRESS + address_size or address_size > _MOST_ADDRESS:
-        raise place.corrupt(6, f"its producer's fields have {extra} bytes, but an address of {address_size}")
+        raise place.corrupt(
+            6, f"its fields of the producer have {extra} bytes, which does not match an address of {address_size} bytes"
+        )
     epoch, request_id = _PRODUCER.unpack_from(message, 7 + address_size)
     return ProducerRequest(bytes(message[7 : 7 + address_size]), epoch, request_id)
 
@@ -215,7 +221,7 @@ def check_crc(header: MessageHeader, body: Buffer, place: MessagePlace, known: i
 
     ``known`` is the body's checksum, if already computed."""
     if (computed := crc32(body) if known is None else known) != header.crc:
-        raise place.corrupt(header.size, f"its body has CRC-32 {computed:08x}, but its header claims {header.crc:08x}")
+        raise place.corrupt(header.size, f"its body has CRC-32 {computed:08x}, but its header says {header.crc:08x}")
 
 
 def seal_message(

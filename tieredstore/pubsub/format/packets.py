@@ -231,7 +231,7 @@ def _head(packet: Buffer, at: int) -> tuple[int, int, PacketType]:
     numbers: tuple[int, int, int] = _HEAD.unpack_from(packet, at)
     version, request_id, kind = numbers
     if version not in VERSIONS or not 0 <= kind < len(_TYPES):
-        raise PacketCorruptError(f"a packet has unknown version {version} or type {kind}")
+        raise PacketCorruptError(f"a packet has an unknown version ({version}) or type ({kind})")
     return version, request_id, _TYPES[kind]
 
 
@@ -272,7 +272,9 @@ class _Fields:
         """Read size, version, id and type."""
         size = self.take_signed(4)
         if size != self.left or size > most:
-            raise PacketCorruptError(f"a packet claims {size} bytes and has {self.left}; at most {most} are allowed")
+            raise PacketCorruptError(
+                f"a packet says that {size} bytes follow, but {self.left} bytes follow; at most {most} are allowed"
+            )
         return _head(self._take(_HEAD.size), 0)
 
     def take_signed(self, size: int) -> int:
@@ -293,7 +295,7 @@ class _Fields:
         try:
             return Code(number)
         except ValueError:
-            raise PacketCorruptError(f"a response has unknown code {number}") from None
+            raise PacketCorruptError(f"a response has the unknown code {number}") from None
 
     def text(self) -> str:
         """Read a text with its length."""
@@ -311,7 +313,8 @@ class _Fields:
         count = self.take_signed(2)
         if not 0 <= count * least <= self.left:
             raise PacketCorruptError(
-                f"a packet claims {count} entries at byte {self._at}, where {self.left} bytes are left"
+                f"a packet says that a list of {count} entries begins at byte {self._at}, but only {self.left} bytes "
+                "follow"
             )
         return count
 
@@ -322,7 +325,7 @@ class _Fields:
     def _port(self) -> int:
         port = self.take_signed(2)
         if not 0 <= port <= MOST_PORT:
-            raise PacketCorruptError(f"a packet has port {port}")
+            raise PacketCorruptError(f"a packet names the port {port}, which is not from 0 to {MOST_PORT}")
         return port
 
     def end(self) -> None:
@@ -332,7 +335,9 @@ class _Fields:
 
     def _take(self, size: int) -> memoryview:
         if not 0 <= size <= self.left:
-            raise PacketCorruptError(f"a packet claims {size} bytes at byte {self._at}, where {self.left} are left")
+            raise PacketCorruptError(
+                f"a packet has a field of {size} bytes at byte {self._at}, but only {self.left} bytes follow"
+            )
         self._at += size
         return self._view[self._at - size : self._at]
 

@@ -215,7 +215,7 @@ class StoreGovernor(Governor):
                 self._own_etag = self._folder.store.replace(key, body, self._own_etag)
                 return
         except PreconditionFailedError:
-            _logger.info("%s: another broker changed or removed its beat, or an answer was lost", seat.name)
+            _logger.info("%s: another broker changed or removed its heartbeat, or an answer was lost", seat.name)
         stored = self._etag_of(key)
         if stored is None:
             self._folder.store.put(key, body, if_absent=True)
@@ -330,7 +330,7 @@ class StoreGovernor(Governor):
         etag = self._etag_of(key)
         before = _NOTHING if etag is None else self._read_view(key)
         if before.generation > self.generation:
-            raise FencedError(f"generation {before.generation} governs now")
+            raise FencedError(f"another broker governs now, in generation {before.generation}")
         topics = self._strategy.assign(self._topics(), living, before.topics, self._wall_ms())
         brokers = {
             seat.name: (seat.address.locality, seat.address.ip, seat.address.port, seat.serves_reads)

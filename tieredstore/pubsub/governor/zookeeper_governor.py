@@ -169,7 +169,7 @@ class ZooKeeperGovernor(Governor):
         if address.port != seat.address.port:
             raise ConfigError(
                 f"another broker has the node {path}, with port {address.port}: in ZooKeeper each broker of a cluster "
-                "needs an address of its own (pubsub.broker.advertised)"
+                "needs a different address (pubsub.broker.advertised)"
             )
 
     def _find_leader(self, seat: BrokerSeat) -> str | None:

@@ -123,7 +123,7 @@ def packet_text(value: object, path: str) -> str:
             return value
     except UnicodeEncodeError:
         pass
-    raise CorruptDataError(f"{path}: {value!r:.60} does not fit a packet")
+    raise CorruptDataError(f"{path}: {value!r:.60} is not a text of at most {MOST_TEXT} bytes, as MemQ's packets need")
 
 
 def load_of(document: Mapping[str, object], topic: str, path: str) -> TopicLoad:
@@ -131,12 +131,12 @@ def load_of(document: Mapping[str, object], topic: str, path: str) -> TopicLoad:
 
     Raise CorruptDataError if the JSON is another topic's, or has invalid numbers."""
     if document.get("topic") != topic:
-        raise CorruptDataError(f"{path} names topic {document.get('topic')!r:.80}")
+        raise CorruptDataError(f"{path} names the topic {document.get('topic')!r:.80}, but belongs to {topic}")
     batch_bytes = _amount(document, "batchSizeBytes", 0, path) or _amount(document, "batchSizeMB", 0, path) * _MIB
     multiplier = _amount(document, "clusteringMultiplier", 3, path)
     if batch_bytes < 0 or multiplier <= 0:
         raise CorruptDataError(
-            f"{path}: invalid batches of {batch_bytes:g} bytes, or clusteringMultiplier {multiplier:g}"
+            f"{path}: the size of batches ({batch_bytes:g} bytes) or clusteringMultiplier ({multiplier:g}) is too small"
         )
     traffic = max(0.0, _amount(document, "inputTrafficMB", 0, path))
     return TopicLoad(topic, int(batch_bytes) or _BATCH_BYTES, traffic, multiplier)
@@ -234,7 +234,9 @@ def _texts(properties: object, path: str) -> tuple[tuple[str, str], ...]:
         return ()
     given = cast("Mapping[str, object]", properties)
     if len(given) > _MOST_PROPERTIES:
-        raise CorruptDataError(f"{path}: its storage handler has {len(given)} properties")
+        raise CorruptDataError(
+            f"{path}: its storage handler has {len(given)} properties; at most {_MOST_PROPERTIES} are allowed"
+        )
     return tuple(
         (packet_text(name, path), packet_text(str(value).lower() if isinstance(value, bool) else str(value), path))
         for name, value in given.items()

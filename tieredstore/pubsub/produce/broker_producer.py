@@ -466,7 +466,7 @@ class BrokerLink:
         head = await self._reader.readexactly(_SIZE_BYTES)
         size = int.from_bytes(head, "big", signed=True)
         if not 0 < size <= MAX_PACKET_BYTES:
-            raise PacketCorruptError(f"an answer claims {size} bytes")
+            raise PacketCorruptError(f"an answer says that {size} bytes follow; 1 to {MAX_PACKET_BYTES} are allowed")
         return parse_response(head + await self._reader.readexactly(size))
 
     def _loss_error(self, why: str) -> BrokerUnavailableError:

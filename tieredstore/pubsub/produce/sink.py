@@ -140,18 +140,18 @@ class SinkCommits:
         """Raise FencedError if the query's checkpoint is older than the record: its epoch is earlier, or has another
         number of records."""
         if recorded.epoch > epoch:
-            why = f"cannot be written, since epoch {recorded.epoch} already was"
+            why = f"cannot be written, because the later epoch {recorded.epoch} has been written"
         else:
             before = _records_in(text.encode() for entry in recorded.entries for text in entry.notifications)
             now = _records_in(batch.raw for batch in batches)
             if before == now:
                 return
-            why = f"was notified with {before} records, but has {now} now"
+            why = f"was written with {before} records before, but has {now} records now"
         raise FencedError(
             f"epoch {epoch} of query {self._query} {why}: the query continues from an older checkpoint, or another "
             "driver has continued it. Nothing was written. Restore the newer checkpoint; or give the query a new "
-            f"checkpoint and start it where its records are missing; or remove {self._key} to write all epochs from "
-            f"{epoch} on, which repeats those already written"
+            f"checkpoint and start it at the first missing record; or remove {self._key} to write all epochs from "
+            f"{epoch} on, which repeats the records of epochs that were already written"
         )
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
@@ -199,8 +199,9 @@ class SinkCommits:
                     queue.append_once(entry.partition, raw, mark, entry.since, deadline)
                 except DataLossError as error:
                     raise DataLossError(
-                        f"{error}; it is unknown whether epoch {record.epoch} of query {self._query} was notified "
-                        f"there: remove {self._key} if it was, or set its `since` to the queue's start to notify of it"
+                        f"{error}; it is unknown whether that queue got the batches of epoch {record.epoch} of query "
+                        f"{self._query}: if it did, remove {self._key}; if not, set `since` in {self._key} to the "
+                        "queue's start, and the next run adds them"
                     ) from error
         with contextlib.suppress(PreconditionFailedError):  # another driver has finished it
             self._write(replace(record, is_done=True), etag)

@@ -256,8 +256,8 @@ class StoreGroup(GroupMember):
 
     def _describe_loss(self, *partitions: int) -> str:
         return (
-            f"another member of group {self._group} now owns {name_partitions(partitions)} of {self._topic}: nothing "
-            "of it was committed, and its records are read again there"
+            f"another member of group {self._group} now owns {name_partitions(partitions)} of {self._topic}: no "
+            "offset of these partitions was committed, and that member reads their records again"
         )
 
     def _read_state(self, partition: int) -> tuple[GroupPartition, str] | None:

@@ -157,7 +157,7 @@ class KafkaGroup(GroupMember):
     def _describe_loss(self, what: str) -> str:
         return (
             f"another member of group {self._group} now owns {what} of {self._name}, or will soon: nothing was "
-            "committed, and its records are read again there"
+            "committed, and that member reads the records again"
         )
 
 

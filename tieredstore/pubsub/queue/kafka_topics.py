@@ -47,7 +47,7 @@ class TopicAdmin(Closing):
             listed = self._clients.get().list_topics(self._name, timeout=self._timeout_s).topics[self._name]
         if listed.error is None and len(listed.partitions) < partitions:
             more = [NewPartitions(self._name, partitions)]
-            doing = f"cannot grow topic {self._name} to {partitions} partitions"
+            doing = f"cannot add partitions to topic {self._name} (to have {partitions})"
             self._has_done(doing, KafkaError.INVALID_PARTITIONS, lambda client: client.create_partitions(more))
 
     def delete_records(self, partition: int, offset: int) -> None:

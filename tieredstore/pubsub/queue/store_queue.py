@@ -163,8 +163,8 @@ class StoreQueue(NotificationQueue):
             turn = self._tails[partition].turn
         if not turn.acquire(max(0.0, deadline.remaining_s())):
             raise StoreUnavailableError(
-                f"{self._where(partition)}: the notification was not appended in time, "
-                "since earlier notifications still wait"
+                f"{self._where(partition)}: the notification was not appended in time, because earlier notifications "
+                "are still waiting"
             )
         try:
             return self._offsets(entry, self._until_stored(partition, partial(self._try, attempt), deadline))
@@ -447,6 +447,7 @@ def _parse_entry(raw: bytes, key: str) -> _Entry:
     lines = rest.split(b"\n")
     if lines[-1] or len(lines) - 1 != head.count:
         raise NotificationCorruptError(
-            f"{key} is not a valid pub/sub queue entry: its head does not match its {len(lines) - 1} lines"
+            f"{key} is not a valid pub/sub queue entry: its first line does not match the {len(lines) - 1} lines "
+            "after it"
         )
     return _Entry(head.mark, head.ms, tuple(lines[:-1]))

@@ -185,7 +185,9 @@ class Topics:
             raise TopicNotFoundError(f"topic {name} no longer exists")
         topic = self._check(stored[0], name)
         if partitions < topic.partitions:
-            raise ConfigError(f"topic {name} has {topic.partitions} read partitions, and cannot get fewer")
+            raise ConfigError(
+                f"topic {name} has {topic.partitions} read partitions, and their number cannot be reduced"
+            )
         grown = replace(topic, partitions=partitions)
         with self.queue(grown) as queue:
             queue.provide(partitions)

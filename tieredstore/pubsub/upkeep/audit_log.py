@@ -283,7 +283,7 @@ class AuditPairs:
 def _difference(known: _Known, record: AuditRecord) -> str:
     whence = "its producer" if record.is_producer else "a consumer"
     before = "its producer" if known.sent_ms is not None else "a consumer"
-    ids = "other ids" if known.ids_hash != record.ids_hash else "ids of the same hash"
+    ids = "other message ids" if known.ids_hash != record.ids_hash else "message ids of the same hash"
     return f"{whence} reports {record.record_count} records of {ids}, but {before} reported {known.record_count}"
 
 

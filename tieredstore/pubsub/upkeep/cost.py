@@ -146,13 +146,13 @@ def topic_assumptions(prices: PriceFile) -> list[str]:
     """Return the assumptions behind the amounts, one sentence each."""
     use = prices.pubsub
     rate = f"{use.throughput_mib_s:g} MiB/s" if use.throughput_mib_s else "as much as in the last 30 days"
-    kept = f"for {use.retention_days:g} days" if use.retention_days else "as much as is stored now"
+    kept = f"what was published in {use.retention_days:g} days" if use.retention_days else "as much as now"
     looks = (
         f"{1 / BUSY_LOOK_S:g} times per second {use.busy_share:.0%} of the time, otherwise {1 / IDLE_LOOK_S:g} times"
     )
     sentences = [
-        f"{rate} is published and kept {kept}; each record is read {use.readers:g} ×",
-        f"readers poll {looks}; {use.group_members:g} members of groups send a beat every {BEAT_S:g} s",
+        f"published: {rate}; stored: {kept}; each record is read {use.readers:g} times",
+        f"readers poll {looks}; {use.group_members:g} members of groups send a heartbeat every {BEAT_S:g} s",
         "machines of brokers, producers and readers are not counted",
     ]
     if prices.kafka is not None:
@@ -160,7 +160,7 @@ def topic_assumptions(prices: PriceFile) -> list[str]:
         sentences.append(
             f"Kafka would keep the same bytes in {kafka.replication_factor:g} replicas on disks that are "
             f"{kafka.disk_fill:.0%} full, in {kafka.zones:g} zones; one in {kafka.zones:g} producers and readers has "
-            f"its leader in its own zone, and a replica moves to another broker {kafka.moved_per_month:g} × "
-            "per month"
+            f"its leader in its own zone, and a replica moves to another broker {kafka.moved_per_month:g} times per "
+            "month"
         )
     return [*sentences, *prices.assumptions]

@@ -98,10 +98,11 @@ class GarbageCollection:
     def _warn(self, queue: NotificationQueue) -> None:
         forgets_ms, keeps_ms = queue.forgets_ms(), self.topics.batches.retention_ms
         if forgets_ms is not None and (keeps_ms is None or forgets_ms < keeps_ms):
-            kept = "for ever" if keeps_ms is None else f"for {keeps_ms} ms (pubsub.retention.ms)"
+            kept = "forever" if keeps_ms is None else f"for {keeps_ms} ms (pubsub.retention.ms)"
             self.warnings.append(
                 f"the queue of {self.topic.name} forgets notifications after {forgets_ms} ms, but objects are kept "
-                f"{kept}: readers cannot find forgotten ones; raise the retention of {self.topic.queue_name}"
+                f"{kept}: readers cannot find objects whose notifications are forgotten; raise the retention of "
+                f"{self.topic.queue_name}"
             )
 
     # --- retention ---
