@@ -13,11 +13,16 @@ from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, Fetches, o
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.paths import REPOSITORY
 from tests.support.records.topic_buckets import Bucket
+from tests.support.simulated_time import SimulatedClock
 from tieredstore.consumer.assembly import Makers
+from tieredstore.consumer.core import Core
 from tieredstore.consumer.live_side import LiveSide
+from tieredstore.consumer.lookups import Lookups
+from tieredstore.consumer.loss_policy import LossPolicy
 from tieredstore.consumer.measures import Measures
 from tieredstore.consumer.partition import Partition
-from tieredstore.errors import StoreUnavailableError
+from tieredstore.consumer.settings import parse_settings
+from tieredstore.errors import BrokerUnavailableError, StoreUnavailableError
 from tieredstore.partitions.position import Position
 
 
@@ -99,7 +104,7 @@ class Assignments:
 def test_eager_assignments_are_one_a_second_at_most() -> None:
     now, client = [100.0], Assignments()
     inside: Any = client
-    live = LiveSide(inside, 60.0, Makers(), lambda: now[0])
+    live = LiveSide(inside, 60.0, Makers(clock=lambda: now[0]))
     live.is_eager = True
     for number in range(6):
         partition = live.partitions["orders", number] = Partition(("orders", number), Position(10 * number))
@@ -112,6 +117,62 @@ def test_eager_assignments_are_one_a_second_at_most() -> None:
     live.flush()
     assert client.all[-1] == [(number, 10 * number) for number in range(6)]
     assert live.due_in is None
+
+
+class DeadCluster:
+    """Cluster without a broker: each request takes its timeout, but the first one at most ``first_s``."""
+
+    def __init__(self, clock: SimulatedClock, first_s: float) -> None:
+        self.clock = clock
+        self.first_s = first_s
+        self.timeout_s = 8.0
+        self.waits: list[float] = []
+
+    def within(self, timeout_s: float) -> DeadCluster:
+        self.timeout_s = timeout_s
+        return self
+
+    def describe(self, _: object) -> dict[str, Any]:
+        self.waits.append(self.timeout_s if self.waits else min(self.first_s, self.timeout_s))
+        self.clock.sleep(self.waits[-1])
+        raise BrokerUnavailableError("no broker answered")
+
+
+class InlineLookups(Lookups):
+    """Look-ups that the polling thread runs itself."""
+
+    def _start(self) -> None:
+        looks, self._of_broker = self._of_broker, []
+        self._ask_broker(looks)
+
+
+@pytest.mark.parametrize(("first_s", "waits"), [(8.0, [8.0]), (3.0, [3.0, 4.9])])
+def test_an_error_is_raised_when_timeout_ms_has_passed(first_s: float, waits: list[float]) -> None:
+    """The time counts from the beginning of the first look-up that fails. The last look-up has the time left."""
+    clock = SimulatedClock()
+    cluster: Any = DeadCluster(clock, first_s)
+    unused: Any = None
+    settings = parse_settings(
+        {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "tiered.storage.timeout.ms": 8000,
+         "tiered.storage.settings": {"storage.backend.class": "filesystem", "storage.root": "/nowhere"}}
+    )  # fmt: skip
+
+    def now() -> float:
+        return clock.now
+
+    live = LiveSide(unused, settings.timeout_s, Makers(clock=now))
+    lookups = InlineLookups(settings, unused, cluster, threading.Event(), now)
+    policy = LossPolicy(settings, Measures(dict[str, float]), 0.1, now)
+    core = Core(settings, live, lookups, unused, policy, now)
+    core.add([(ORDERS, "earliest")])
+    error: Exception | None = None
+    while error is None:
+        core.tick()
+        error = core.take_error()
+        clock.sleep(0.0 if core.is_busy or error else core.due_in)
+    assert isinstance(error, BrokerUnavailableError)
+    assert cluster.waits == pytest.approx(waits)
+    assert clock.now == pytest.approx(8.0)
 
 
 def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tieredstore.consumer.client import MemberClient
 from tieredstore.consumer.core import Core
 from tieredstore.consumer.delivery import Delivery
-from tieredstore.consumer.group import Commits, topic_id_in
+from tieredstore.consumer.group import Commits
 from tieredstore.consumer.live_side import LiveSide
-from tieredstore.consumer.lookups import Committed, Lookups
+from tieredstore.consumer.lookups import Lookups
 from tieredstore.consumer.loss_policy import LossPolicy
 from tieredstore.consumer.measures import CONSUMERS, Measures
 from tieredstore.consumer.offset_queries import OffsetQueries
@@ -36,6 +36,7 @@ class Makers:
     manager: Callable[..., RemoteStorageManager] = RemoteStorageManager
     cluster: Callable[..., LiveCluster] = LiveCluster
     client: Callable[[object], MemberClient] = MemberClient
+    clock: Callable[[], float] = time.monotonic
     first_pause_s: float = 0.1
     """Seconds before the first retry; the pause doubles with each retry."""
     reassign_s: float = 1.0
@@ -71,24 +72,15 @@ class Parts:
                 )
                 opened.callback(self.cluster.close)
             live = LiveSide(client, settings.timeout_s, makers)
-            lookups = Lookups(settings, self.manager, self.cluster, self._ask_commits, self.news)
+            lookups = Lookups(settings, self.manager, self.cluster, self.news, makers.clock)
             streams = StoredStreams(self.manager, settings, self.news)
-            policy = LossPolicy(settings, self.measures, makers.first_pause_s)
-            self.core = Core(settings, live, lookups, streams, policy)
+            policy = LossPolicy(settings, self.measures, makers.first_pause_s, makers.clock)
+            self.core = Core(settings, live, lookups, streams, policy, makers.clock)
             self.delivery = Delivery(self.core, self.measures, makers.held_bytes)
             self.commits = Commits(client, self.core, settings)
             self.offsets = OffsetQueries(settings, client, self.core)
             self._stop_measuring = CONSUMERS.add(self.measures.snapshot)
             opened.pop_all()
-
-    def _ask_commits(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
-        # Use a separate client: the group member's client blocks while one of its callbacks runs.
-        group = str(self.settings.client.get("group.id", ""))
-        commits = {} if self.cluster is None else self.cluster.commits(group, wheres)
-        return {
-            where: Committed(commit.offset, commit.leader_epoch, topic_id_in(commit.metadata))
-            for where, commit in commits.items()
-        }
 
     def begin_closing(self) -> None:
         """Ask the threads to end, but do not wait: the consumer leaves the group in the meantime."""

@@ -8,9 +8,8 @@ phase has changed.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -73,6 +72,7 @@ class Core:
         lookups: Lookups,
         streams: StoredStreams,
         policy: LossPolicy,
+        clock: Callable[[], float],
     ) -> None:
         self.partitions = live.partitions
         self.paused: dict[TopicPartition, bool] = {}
@@ -86,8 +86,9 @@ class Core:
         self.lookups = lookups
         self.streams = streams
         self._settings = settings
+        self._clock = clock
         self._due_at = 0.0
-        self._review_at = time.monotonic() + settings.refresh_s
+        self._review_at = clock() + settings.refresh_s
 
     def add(self, starts: Iterable[tuple[TopicPartition, Start]]) -> None:
         """Add newly assigned partitions."""
@@ -153,7 +154,7 @@ class Core:
                         self._take_review(partition, live, answer)
                     case _:
                         pass
-        now = time.monotonic()
+        now = self._clock()
         if now >= self._due_at:
             self._look_again(now)
         if self.live.due_in is not None:
@@ -177,7 +178,7 @@ class Core:
     @property
     def due_in(self) -> float:
         """Return the seconds until the next timed action: a look-up, an assignment or a check."""
-        due = min(self._due_at, self._review_at) - time.monotonic()
+        due = min(self._due_at, self._review_at) - self._clock()
         if self.live.has_unchecked:
             due = min(due, _CHECK_S)
         return max(0.0, due if self.live.due_in is None else min(due, self.live.due_in))
@@ -227,7 +228,7 @@ class Core:
         if partition.retry.tries == 1:
             self._look(partition)
         else:
-            self._rest(partition, Backoff(time.monotonic() + self.policy.pause_s(partition.retry.tries)))
+            self._rest(partition, Backoff(self._clock() + self.policy.pause_s(partition.retry.tries)))
 
     @contextlib.contextmanager
     def _try_again(self, partition: Partition) -> Generator[None]:
@@ -237,7 +238,7 @@ class Core:
         except BaseException:
             if isinstance(partition.phase, Looking | Parked):
                 partition.retry.tries += 1
-                self._rest(partition, Backoff(time.monotonic() + self.policy.pause_s(partition.retry.tries)))
+                self._rest(partition, Backoff(self._clock() + self.policy.pause_s(partition.retry.tries)))
             raise
 
     def _take(self, partition: Partition, answer: Found | Unanswered) -> None:
@@ -248,7 +249,7 @@ class Core:
                 partition.at = answer.at or partition.at
             partition.phase = Parked()
         elif isinstance(answer, Unanswered):
-            self._back_off(partition, answer.error)
+            self._back_off(partition, answer.error, answer.lasted_s)
         elif isinstance(answer.placement, Recreated):
             self._begin_anew(partition, answer)
         else:
@@ -366,9 +367,9 @@ class Core:
             if self.policy.loses(partition, position, behind):
                 self._go_on(partition, behind, stream.lineage)
 
-    def _back_off(self, partition: Partition, error: Exception) -> None:
+    def _back_off(self, partition: Partition, error: Exception, lasted_s: float = 0.0) -> None:
         """Retry after a pause; the loss policy decides if and when a call raises the error."""
-        until = time.monotonic() + self.policy.note_failure(partition, error)
+        until = self._clock() + self.policy.note_failure(partition, error, lasted_s)
         # If a segment is missing, retention has deleted it since the listing: list the topic again.
         self._rest(partition, Backoff(until, reload=isinstance(error, SegmentNotFoundError)))
 
@@ -382,7 +383,7 @@ class Core:
 
     def _wait(self, partition: Partition) -> None:
         partition.retry = Retry()
-        self._rest(partition, Waiting(time.monotonic() + self._settings.refresh_s))
+        self._rest(partition, Waiting(self._clock() + self._settings.refresh_s))
         position = partition.position
         if self._settings.emits_eof and position is not None and partition.eof_at != position:
             partition.eof_at = position
@@ -405,8 +406,10 @@ class Core:
         at, read_id = partition.at, partition.log.topic_id
         start, epoch = (at.offset, at.epoch) if isinstance(at, Position) else (at, None)
         topic_id = self._settings.topic_ids.get(partition.where[0], read_id)
+        now, since = self._clock(), partition.retry.since
+        end = (now if since is None or is_review else since) + self._settings.timeout_s
         return Look(
-            partition.where, start, epoch, read_id, reload, is_review, partition.left_at, topic_id=topic_id
+            partition.where, start, now, end, epoch, read_id, reload, is_review, partition.left_at, topic_id=topic_id
         )  # fmt: skip
 
     def _look_again(self, now: float) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException
@@ -30,16 +29,14 @@ class LiveSide:
     at most once a second.
     """
 
-    def __init__(
-        self, client: MemberClient, timeout_s: float, makers: Makers, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, client: MemberClient, timeout_s: float, makers: Makers) -> None:
         self._client = client
         self.partitions: dict[TopicPartition, Partition] = {}
         """All assigned partitions of the consumer."""
         self._timeout_s = timeout_s
         self._silent_s = min(makers.silent_s, timeout_s)
         self._reassign_s = makers.reassign_s
-        self._clock = clock
+        self._clock = makers.clock
         self.is_eager = False
         """True in a group with eager rebalancing."""
         self.leaving: set[TopicPartition] = set()

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from tieredstore.consumer.group import topic_id_in
 from tieredstore.consumer.partition import Start, Tail
 from tieredstore.consumer.placement import (
     Cut,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer.placement import LiveSpan
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.live import LiveCluster
+    from tieredstore.live.cluster import GroupCommit
     from tieredstore.partitions.history import History
     from tieredstore.remote.source import SegmentSource
 
@@ -55,6 +57,7 @@ _LOGICAL: Final[dict[str, int]] = {"earliest": -2, "latest": -1, "error": -1}
 _TAIL_BASE: Final = -2000
 """librdkafka's OFFSET_TAIL_BASE: the offset -2000 - n means n offsets before the end."""
 _NO_ID: Final = Uuid(bytes(16))
+_LEAST_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,9 @@ class Look:
 
     where: TopicPartition
     start: Start
+    begun_at: float
+    end: float
+    """The time at which the look-up should have an answer: its failure is then raised."""
     epoch: int | None = None
     read_id: Uuid | None = None
     reload: bool = False
@@ -121,26 +127,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A failed look-up and its error."""
+    """A failed look-up, its error, and how long it took."""
 
     look: Look
     error: Exception
+    lasted_s: float
 
 
 Answer: TypeAlias = Found | Unanswered
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A group's commit of a partition, with the leader epoch and topic id of the record before the offset."""
-
-    offset: int
-    epoch: int | None = None
-    topic_id: Uuid | None = None
-
-
-AskCommits: TypeAlias = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, Committed]]
-"""Function that asks the coordinator for the group's commits. The result omits partitions without a commit."""
 
 
 class Lookups:
@@ -151,13 +145,14 @@ class Lookups:
         settings: ConsumerSettings,
         source: SegmentSource,
         cluster: LiveCluster | None,
-        committed: AskCommits,
         news: threading.Event,
+        clock: Callable[[], float],
     ) -> None:
         """Create the look-ups. The caller closes ``source`` and ``cluster``; ``cluster`` is None without a broker."""
-        self._bucket = BucketInquiry(settings, source, cluster)
-        self._broker = BrokerInquiry(settings, cluster, committed, self._bucket.logs)
+        self._bucket = BucketInquiry(settings, source, cluster, clock)
+        self._broker = BrokerInquiry(settings, cluster, self._bucket.logs, clock)
         self._news = news
+        self._clock = clock
         self._answers: deque[Answer] = deque()
         self._changed = threading.Condition()
         self._of_broker: list[Look] = []
@@ -247,7 +242,10 @@ class Lookups:
 
     def _give_up(self, looks: Iterable[Look], error: Exception) -> None:
         if not isinstance(error, AlreadyClosedError) or not self._is_closed:
-            self._give(Unanswered(look, error) for look in looks)
+            self._give(self._unanswered(look, error) for look in looks)
+
+    def _unanswered(self, look: Look, error: Exception) -> Unanswered:
+        return Unanswered(look, error, self._clock() - look.begun_at)
 
     def _ask_broker(self, looks: list[Look]) -> None:
         try:
@@ -277,38 +275,47 @@ class Lookups:
         try:
             return self._bucket.find(look)
         except Exception as error:  # noqa: BLE001  as above
-            return Unanswered(look, error)
+            return self._unanswered(look, error)
 
 
 class BrokerInquiry:
     """Asks the group's coordinator and the brokers. Used by the broker's thread only."""
 
     def __init__(
-        self, settings: ConsumerSettings, cluster: LiveCluster | None, committed: AskCommits, logs: StoredLogs
+        self, settings: ConsumerSettings, cluster: LiveCluster | None, logs: StoredLogs, clock: Callable[[], float]
     ) -> None:
         self._settings = settings
         self._cluster = cluster
-        self._committed = committed
+        self._group = str(settings.client.get("group.id", ""))
         self._logs = logs
+        self._clock = clock
+        self._end = 0.0
+
+    @property
+    def _left_s(self) -> float:
+        """The timeout of the next request."""
+        return seconds_left(self._end, self._settings, self._clock)
 
     def complete(self, looks: Sequence[Look]) -> None:
         """Add the group's commits and the broker's offsets to the look-ups."""
+        self._end = min(look.end for look in looks)
         self._resolve_commits(looks)
         self._add_spans(looks)
 
     def _resolve_commits(self, looks: Iterable[Look]) -> None:
         """Replace the start ``committed`` by the group's offset, or by the reset if there is no commit."""
         asked = [look for look in looks if look.start == "committed"]
-        commits: Mapping[TopicPartition, Committed] = {}
-        if asked:
-            commits = self._committed([look.where for look in asked])
+        commits: Mapping[TopicPartition, GroupCommit] = {}
+        if asked and self._cluster is not None:
+            # The cluster uses a client of its own: the group member's client blocks while one of its callbacks runs.
+            commits = self._cluster.within(self._left_s).commits(self._group, [look.where for look in asked])
         for look in asked:
             commit = commits.get(look.where)
             if commit is None:
                 look.start = self._settings.reset
             else:
-                look.start, look.epoch, look.is_commit = commit.offset, commit.epoch, True
-                look.read_id = look.read_id or commit.topic_id
+                look.start, look.epoch, look.is_commit = commit.offset, commit.leader_epoch, True
+                look.read_id = look.read_id or topic_id_in(commit.metadata)
 
     def _add_spans(self, looks: Sequence[Look]) -> None:
         """Add the broker's offsets and the topic ids. With ``remote_only``, ask only for the ids, and only for look-ups
@@ -317,7 +324,7 @@ class BrokerInquiry:
             return
         if self._settings.mode is Mode.REMOTE_ONLY:
             looks = [look for look in looks if look.topic_id is None]
-        topics = self._cluster.describe({look.where[0] for look in looks})
+        topics = self._cluster.within(self._left_s).describe({look.where[0] for look in looks})
         there: list[Look] = []
         for look in looks:
             topic = topics.get(look.where[0])
@@ -329,20 +336,20 @@ class BrokerInquiry:
         if self._settings.mode is Mode.REMOTE_ONLY:
             return
         wheres = [look.where for look in there]
-        starts = self._cluster.earliest_offsets(wheres)
+        starts = self._cluster.within(self._left_s).earliest_offsets(wheres)
         # The end is the high watermark, because offsets between the last stable offset and the high watermark are in
         # range too.
-        heads = self._cluster.ends(wheres, "read_uncommitted")
+        heads = self._cluster.within(self._left_s).ends(wheres, "read_uncommitted")
         stable: dict[TopicPartition, int] = {}
         by_end = any(look.is_review or _is_by_end(look.start) for look in there)
         if self._settings.isolation == "read_committed" and (by_end or self._settings.reset == "latest"):
-            stable = self._cluster.end_offsets(wheres)
+            stable = self._cluster.within(self._left_s).end_offsets(wheres)
         for look in there:
             where = look.where
             first, end = starts[where], heads[where]
             latest = max(first, stable.get(where, end.offset))
             span = first, max(first, end.offset)
-            look.broker = BrokerSpan(span, end.leader_epoch, latest, time.monotonic())
+            look.broker = BrokerSpan(span, end.leader_epoch, latest, self._clock())
 
     def find(self, look: Look) -> Found | None:
         """Return the answer if the broker alone can give it, otherwise None."""
@@ -363,11 +370,18 @@ class BucketInquiry:
     bucket's thread only.
     """
 
-    def __init__(self, settings: ConsumerSettings, source: SegmentSource, cluster: LiveCluster | None) -> None:
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        source: SegmentSource,
+        cluster: LiveCluster | None,
+        clock: Callable[[], float],
+    ) -> None:
         self.source = source
         self.cluster = cluster
         self.logs = StoredLogs(source, settings.topic_ids)
         self._settings = settings
+        self._clock = clock
         self._epochs = EpochInquiry(source, cluster)
         self._listed_at: dict[TopicPartition, float] = {}
         self._whole_at: dict[str, float] = {}
@@ -381,11 +395,12 @@ class BucketInquiry:
         topics = {look.where[0] for look in looks}
         ids = {look.where[0]: look.topic_id for look in looks if look.topic_id is not None}
         self._reloaded.clear()
-        begun = time.monotonic()
+        begun = self._clock()
         listed = self.logs.load(topics, ids)
         self._whole_at.update(dict.fromkeys(listed, begun))
         self._listed_at.update((look.where, begun) for look in looks if look.where[0] in listed)
-        self._epochs.histories({look.where: both for look in looks if (both := self._both(look)) is not None})
+        left_s = seconds_left(min(look.end for look in looks), self._settings, self._clock)
+        self._epochs.histories({look.where: both for look in looks if (both := self._both(look)) is not None}, left_s)
         alone = [self.logs.lineage(look.where) for look in looks if look.broker is None]
         self._epochs.look_at_watermarks(lineage for lineage in alone if lineage is not None)
 
@@ -530,24 +545,29 @@ class BucketInquiry:
         return at_seam or isinstance(placement, Waits)
 
     def _refresh_is_due(self, where: TopicPartition) -> bool:
-        return time.monotonic() >= self._listed_at.get(where, 0.0) + self._settings.refresh_s
+        return self._clock() >= self._listed_at.get(where, 0.0) + self._settings.refresh_s
 
     def _refresh(self, look: Look) -> None:
         if self.logs.lineage(look.where) is None:
             self._reload(look)
             return
-        self._listed_at[look.where] = time.monotonic()
+        self._listed_at[look.where] = self._clock()
         self.logs.refresh(look.where)
 
     def _reload(self, look: Look) -> None:
         topic = look.where[0]
         with self._reloading:
             if topic not in self._reloaded:
-                begun = time.monotonic()
+                begun = self._clock()
                 self.logs.reload(topic, look.topic_id)
                 self._whole_at[topic] = begun
                 self._reloaded.add(topic)
-            self._listed_at[look.where] = time.monotonic()
+            self._listed_at[look.where] = self._clock()
+
+
+def seconds_left(end: float, settings: ConsumerSettings, clock: Callable[[], float]) -> float:
+    """Return the time left for a request: at least a second, which a broker needs that has just come back."""
+    return max(min(_LEAST_S, settings.timeout_s), round(end - clock(), 1))
 
 
 def _make_found(

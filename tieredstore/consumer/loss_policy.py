@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Gap
@@ -26,10 +26,13 @@ _NO_ID: Final = Uuid(bytes(16))
 class LossPolicy:
     """Decides by ``on.data.loss`` if a partition continues, and keeps errors for the next call to raise."""
 
-    def __init__(self, settings: ConsumerSettings, measures: Measures, first_pause_s: float) -> None:
+    def __init__(
+        self, settings: ConsumerSettings, measures: Measures, first_pause_s: float, clock: Callable[[], float]
+    ) -> None:
         self._settings = settings
         self._measures = measures
         self._first_pause_s = first_pause_s
+        self._clock = clock
         self._to_raise: dict[str, Exception] = {}
         # Log each loss once: every look-up of a partition that waits at a loss finds the same loss again.
         self._log = LogOnce(_logger)
@@ -38,15 +41,15 @@ class LossPolicy:
         """Return an error for the current call to raise. Each error is returned once."""
         return self._to_raise.pop(next(iter(self._to_raise))) if self._to_raise else None
 
-    def note_failure(self, partition: Partition, error: Exception) -> float:
-        """Record an error; return the seconds until the retry.
+    def note_failure(self, partition: Partition, error: Exception, lasted_s: float = 0.0) -> float:
+        """Record the error of a look-up or read that has lasted ``lasted_s``; return the seconds until the retry.
 
         The next call raises a permanent error. It raises a transient error only if that has lasted for ``timeout.ms``.
         """
-        now, retry = time.monotonic(), partition.retry
+        now, retry = self._clock(), partition.retry
         retry.tries += 1
         if retry.since is None:
-            retry.since = now
+            retry.since = now - lasted_s
         # A missing segment is a transient error: retention may have deleted it since the last listing, and the next
         # listing omits it.
         is_passing = isinstance(error, TieredStoreError) and (

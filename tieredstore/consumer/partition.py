@@ -177,7 +177,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Retry:
-    """The number of failures since the last success, and the time of the first failure."""
+    """The number of failures since the last success, and the time when the first failed look-up or read began."""
 
     tries: int = 0
     since: float | None = None

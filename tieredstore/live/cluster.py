@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -100,6 +101,12 @@ class LiveCluster(Closing):
         self._timeout_s = timeout_s
         self._clients = PerProcess(partial(LiveAdmin, configuration))
         self._login: tuple[str, str] | None = None
+
+    def within(self, timeout_s: float) -> LiveCluster:
+        """Return this cluster with another timeout. Both share a client, which only the original closes."""
+        cluster = copy.copy(self)
+        cluster._timeout_s = timeout_s
+        return cluster
 
     def topics(self) -> tuple[str, ...]:
         """Return the sorted names of all topics except Kafka's internal topics. This takes one request."""

@@ -55,9 +55,11 @@ class EpochInquiry:
         self._known = dict(known or {})
         self._moves = StoredMoves(source) if moves is None else moves
 
-    def histories(self, partitions: Mapping[TopicPartition, BothSides]) -> dict[TopicPartition, History]:
+    def histories(
+        self, partitions: Mapping[TopicPartition, BothSides], timeout_s: float | None = None
+    ) -> dict[TopicPartition, History]:
         """Return the history of each partition if its leader has a later epoch than the bucket. All partitions share
-        one request.
+        one request. ``timeout_s`` overrides the timeout of this request.
 
         Raise BrokerUnavailableError if the broker does not answer and no watermark in the bucket shows where the leader
         epoch ends.
@@ -68,7 +70,10 @@ class EpochInquiry:
             for where, both in behind.items()
             if (history := self._known.get(both.lineage.partition)) is None or not both.is_as(history)
         }
-        answers = {} if self._cluster is None or not asked else self._cluster.epoch_ends(asked)
+        cluster = self._cluster
+        if cluster is not None and timeout_s is not None:
+            cluster = cluster.within(timeout_s)
+        answers = {} if cluster is None or not asked else cluster.epoch_ends(asked)
         for where in asked:
             both = behind[where]
             self._known[both.lineage.partition] = self._history(both, answers.get(where))

@@ -111,6 +111,9 @@ class ScriptedCluster:
     def __init__(self, broker: ScriptedBroker) -> None:
         self._broker = broker
 
+    def within(self, _: float) -> ScriptedCluster:
+        return self
+
     def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
         self._broker.answer()
         known = {
