@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, admin
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -23,9 +23,11 @@ from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
 
-# confluent-kafka does not type this module.
-_admin: Final[Any] = admin
-_TOPIC: Final = _admin.ResourceType.TOPIC
+if TYPE_CHECKING:
+    from confluent_kafka.admin import ClusterMetadata
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class BrokerState(Closing):
         listed = self._metadata(f"the cluster at {self._servers} cannot be looked up")
         return ClusterMembers(listed.cluster_id, frozenset(listed.brokers))
 
-    def _metadata(self, doing: str) -> Any:
+    def _metadata(self, doing: str) -> ClusterMetadata:
         try:
             return self._clients.get().metadata(self._timeout_s, doing)
         except KafkaException as error:
@@ -88,9 +90,9 @@ class BrokerState(Closing):
 
         The call sends one request per leading broker, and one more if a broker has not answered an earlier call.
         """
-        client: Any = self._clients.get()
+        client = self._clients.get()
         self._look_anew()
-        wanted = {KafkaPartition(*where): _admin.OffsetSpec.latest() for where in partitions}
+        wanted = {KafkaPartition(*where): admin.OffsetSpec.latest() for where in partitions}
         if not wanted:
             return {}
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
@@ -116,9 +118,9 @@ class BrokerState(Closing):
 
         The call sends one request to the controller, and one more if a broker has not answered an earlier call.
         """
-        client: Any = self._clients.get()
+        client = self._clients.get()
         self._look_anew()
-        wanted = [_admin.ConfigResource(_TOPIC, topic) for topic in topics]
+        wanted = [admin.ConfigResource(admin.ResourceType.TOPIC, topic) for topic in topics]
         if not wanted:
             return {}
         futures = client.describe_configs(wanted, request_timeout=self._timeout_s)
@@ -133,14 +135,15 @@ class BrokerState(Closing):
 
         The result omits topics without an answer. The call sends one request.
         """
-        client: Any = self._clients.get()
+        client = self._clients.get()
         self._look_anew()
         wanted = list(topics)
         if not wanted:
             return {}
         futures = client.describe_topics(TopicCollection(wanted), request_timeout=self._timeout_s)
-        answers = self._answers(client, futures, absent_too=True)
-        return {name: None if answer is None else uuid_of(answer.topic_id) for name, answer in answers.items()}
+        absent: set[str] = set()
+        answers = self._answers(client, futures, absent)
+        return dict.fromkeys(absent) | {name: uuid_of(answer.topic_id) for name, answer in answers.items()}
 
     def look_anew(self) -> None:
         """Make the next call look up the leaders first, because they have changed, and the brokers known so far may be
@@ -161,13 +164,13 @@ class BrokerState(Closing):
                 raise
 
     def _answers(
-        self, client: LiveAdmin, futures: Mapping[Any, Future[Any]], *, absent_too: bool = False
-    ) -> dict[Any, Any]:
-        """Return the answers that arrived in time; raise an error if no answer did. With ``absent_too``, the answer for
-        an unknown topic is None.
+        self, client: LiveAdmin, futures: Mapping[Asked, Future[Answer]], absent: set[Asked] | None = None
+    ) -> dict[Asked, Answer]:
+        """Return the answers that arrived in time; raise an error if no answer did. If ``absent`` is given, add the
+        unknown topics to it.
         """
         end = time.monotonic() + self._timeout_s + 1.0
-        answers: dict[Any, Any] = {}
+        answers: dict[Asked, Answer] = {}
         failure: TieredStoreError | None = None
         for what, future in futures.items():
             doing = f"{self._servers} returned nothing about {what}"
@@ -176,12 +179,12 @@ class BrokerState(Closing):
             except TimeoutError:
                 failure = failure or BrokerUnavailableError(f"{doing}: no answer for {self._timeout_s:g} s")
             except KafkaException as error:
-                if absent_too and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    answers[what] = None
+                if absent is not None and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    absent.add(what)
                 else:
                     client.listen(doing)
                     failure = failure or fault(error.args[0], doing)
-        if failure is not None and not answers:
+        if failure is not None and not answers and not absent:
             self._has_moved = True
             raise failure
         client.hear()

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from tieredstore.errors import excerpt
 from tieredstore.process.forks import begin_again_after_fork
@@ -128,7 +128,7 @@ class _Shared:
 _shared: Final = _Shared()
 
 
-def log_to(log: ClientLog, configuration: Mapping[str, Any]) -> dict[str, Any]:
+def log_to(log: ClientLog, configuration: Mapping[str, object]) -> dict[str, object]:
     """Return the configuration of a client that reports to ``log``. If ``log_level`` hides errors, leave ``debug`` as
     it is.
 

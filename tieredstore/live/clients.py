@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
@@ -20,7 +20,7 @@ from tieredstore.live.faults import Trouble, kind_of, unknown_s
 from tieredstore.process.forks import begin_again_after_fork, is_inherited, leave_to_parent
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin._metadata import ClusterMetadata
+    from confluent_kafka.admin import ClusterMetadata
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -176,7 +176,7 @@ class LiveAdmin(AdminClient):
         end = time.monotonic() + timeout_s
         while True:
             try:
-                listed: ClusterMetadata = self.list_topics(timeout=min(_LISTED_S, timeout_s))
+                listed = self.list_topics(timeout=min(_LISTED_S, timeout_s))
             except KafkaException as error:
                 self.listen(doing)
                 if kind_of(error.args[0]) is not BrokerUnavailableError or time.monotonic() > end:
@@ -227,7 +227,10 @@ def check_configuration(configuration: Mapping[str, str]) -> None:
 
 
 def _construct(
-    constructor: Any, configuration: Mapping[str, str], trouble: Trouble, callbacks: dict[str, Any]
+    constructor: Callable[[dict[str, object]], object],
+    configuration: Mapping[str, str],
+    trouble: Trouble,
+    callbacks: Mapping[str, Callable[..., object]],
 ) -> ClientLog:
     log = ClientLog()
     try:

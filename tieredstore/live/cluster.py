@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -38,22 +38,24 @@ from tieredstore.model import Isolation, TopicPartition, Uuid
 from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
 
+if TYPE_CHECKING:
+    from confluent_kafka import Uuid as KafkaUuid
+    from confluent_kafka.admin import ConfigEntry, ListOffsetsResultInfo, OffsetSpec, ResourceType, TopicDescription
+
 _POLL_S: Final = 0.02
 _AGAIN_S: Final = 0.1
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 """Topics that Kafka treats as internal: patterns of topic names do not match them."""
 
-# confluent-kafka does not type this module.
-_admin: Final[Any] = admin
-_spec: Final = _admin.OffsetSpec
-_EARLIEST: Final = _spec.earliest()
-_LATEST: Final = _spec.latest()
+_EARLIEST: Final = admin.OffsetSpec.earliest()
+_LATEST: Final = admin.OffsetSpec.latest()
 
 _SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 """If a call fails with one of these codes, the client's last connection error explains more than the call's own
 error."""
 
 Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +148,11 @@ class LiveCluster(Closing):
         client, collection = self._clients.get(), TopicCollection(names)
         answers = self._answers(
             client,
-            lambda timeout_s: self._untyped.describe_topics(collection, request_timeout=timeout_s),
+            lambda timeout_s: client.describe_topics(collection, request_timeout=timeout_s),
             doing,
-            absent_too=True,
+            leave_out_absent=True,
         )
-        return {name: _live_topic(name, answers[name], doing) for name in names if answers[name] is not None}
+        return {name: _live_topic(name, answers[name], doing) for name in names if name in answers}
 
     def effective_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the effective settings of topics, including the cluster's and Kafka's defaults. This takes one
@@ -159,10 +161,7 @@ class LiveCluster(Closing):
         The result omits topics that do not exist, and topics for which the login may not read the settings.
         """
         answers, _ = self._settings_of(list(topics), f"the settings of topics at {self._servers} cannot be read")
-        return {
-            topic: {name: entry.value for name, entry in answer.items() if entry.value is not None}
-            for topic, answer in answers.items()
-        }
+        return {topic: _values(answer) for topic, answer in answers.items()}
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first readable offset of each partition. This takes one request per leading broker."""
@@ -209,7 +208,7 @@ class LiveCluster(Closing):
         One request per leading broker.
         """
         # Never send a negative timestamp, because it has a special meaning in Kafka.
-        specs = {where: _spec.for_timestamp(max(0, moment)) for where, moment in times.items()}
+        specs = {where: admin.OffsetSpec.for_timestamp(max(0, moment)) for where, moment in times.items()}
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
@@ -246,14 +245,12 @@ class LiveCluster(Closing):
         places = [KafkaPartition(*where, commit.offset, commit.metadata or "") for where, commit in commits.items()]
         wanted = ConsumerGroupTopicPartitions(group, places)
 
-        def ask(timeout_s: float) -> Mapping[str, Future[Any]]:
-            futures: Mapping[str, Future[Any]] = self._untyped.alter_consumer_group_offsets(
-                [wanted], request_timeout=timeout_s
-            )
-            return futures
-
-        doing = f"offsets of the group {group} cannot be committed at {self._servers}"
-        for place in self._answers(client, ask, doing)[group].topic_partitions:
+        answers = self._answers(
+            client,
+            lambda timeout_s: client.alter_consumer_group_offsets([wanted], request_timeout=timeout_s),
+            doing := f"offsets of the group {group} cannot be committed at {self._servers}",
+        )
+        for place in answers[group].topic_partitions or ():
             if place.error is not None:
                 raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
 
@@ -263,98 +260,95 @@ class LiveCluster(Closing):
 
         Raise BrokerError for a refusal.
         """
-        new = _admin.NewTopic(topic, partitions, replication_factor, config=dict(settings))
+        new = admin.NewTopic(topic, partitions, replication_factor, config=dict(settings))
         doing = f"topic {topic} cannot be created at {self._servers}"
-        self._one(lambda timeout_s: self._untyped.create_topics([new], request_timeout=timeout_s)[topic], doing)
+        self._one(lambda timeout_s: self._client.create_topics([new], request_timeout=timeout_s)[topic], doing)
         self.existing_topic(topic)
 
     def change_settings(self, topic: str, settings: Mapping[str, str | None]) -> None:
         """Set these settings of a topic; remove a setting whose value is None. Other settings stay. This takes one
         request."""
-        kinds = _admin.AlterConfigOpType
+        kinds = admin.AlterConfigOpType
         changes = [
-            _admin.ConfigEntry(name, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
+            admin.ConfigEntry(name, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
             for name, value in sorted(settings.items())
         ]
-        resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic, incremental_configs=changes)
+        resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic, incremental_configs=changes)
         doing = f"{', '.join(sorted(settings))} of {topic} cannot be changed at {self._servers}"
         self._one(
-            lambda timeout_s: self._untyped.incremental_alter_configs([resource], request_timeout=timeout_s)[resource],
+            lambda timeout_s: self._client.incremental_alter_configs([resource], request_timeout=timeout_s)[resource],
             doing,
         )
 
-    def settings_of(self, topic: str) -> Mapping[str, Any]:
+    def settings_of(self, topic: str) -> Mapping[str, ConfigEntry]:
         """Return the entries of all settings of a topic, by name. This takes one request."""
-        return self._settings(_admin.ResourceType.TOPIC, topic)
+        return self._settings(admin.ResourceType.TOPIC, topic)
 
-    def broker_settings(self, broker: int) -> Mapping[str, Any]:
-        """Return the entries of all settings of a broker, by name. This takes one request."""
-        return self._settings(_admin.ResourceType.BROKER, str(broker))
+    def broker_settings(self, broker: int) -> dict[str, str]:
+        """Return all settings of a broker that have a value. This takes one request."""
+        return _values(self._settings(admin.ResourceType.BROKER, str(broker)))
 
-    def _settings(self, kind: Any, name: str) -> Mapping[str, Any]:
-        resource = _admin.ConfigResource(kind, name)
+    def _settings(self, kind: ResourceType, name: str) -> Mapping[str, ConfigEntry]:
+        resource = admin.ConfigResource(kind, name)
         doing = f"the settings of {name} at {self._servers} cannot be read"
-        found: Mapping[str, Any] = self._one(
-            lambda timeout_s: self._untyped.describe_configs([resource], request_timeout=timeout_s)[resource], doing
+        return self._one(
+            lambda timeout_s: self._client.describe_configs([resource], request_timeout=timeout_s)[resource], doing
         )
-        return found
 
     def _offsets(
-        self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None = None
+        self, specs: Mapping[TopicPartition, OffsetSpec], isolation: Isolation | None = None
     ) -> dict[TopicPartition, int]:
         return {where: answer.offset for where, answer in self._list_offsets(specs, isolation).items()}
 
     def _list_offsets(
-        self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None
-    ) -> dict[TopicPartition, Any]:
+        self, specs: Mapping[TopicPartition, OffsetSpec], isolation: Isolation | None
+    ) -> dict[TopicPartition, ListOffsetsResultInfo]:
         if not specs:
             return {}
         client = self._clients.get()
         committed = (isolation or self._isolation) == "read_committed"
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
-        def ask(timeout_s: float) -> dict[TopicPartition, Future[Any]]:
+        def ask(timeout_s: float) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
             wanted = {KafkaPartition(*where): spec for where, spec in specs.items()}
-            futures = self._untyped.list_offsets(wanted, isolation_level=level, request_timeout=timeout_s)
+            futures = client.list_offsets(wanted, isolation_level=level, request_timeout=timeout_s)
             return {(theirs.topic, theirs.partition): future for theirs, future in futures.items()}
 
         watch = TopicWatch(client, self._timeout_s)
         answers = self._answers(client, ask, f"offsets of {self._servers} cannot be looked up", watch=watch)
         return {where: answers[where] for where in specs}
 
-    def _one(self, ask: Callable[[float], Future[Any]], doing: str, *, absent_too: bool = False) -> Any:
+    def _one(self, ask: Callable[[float], Future[Answer]], doing: str) -> Answer:
         """Return the answer to a single request; see :meth:`_answers`."""
-        client = self._clients.get()
-        return self._answers(client, lambda timeout_s: {"": ask(timeout_s)}, doing, absent_too=absent_too)[""]
+        return self._answers(self._client, lambda timeout_s: {"": ask(timeout_s)}, doing)[""]
 
     @property
-    def _untyped(self) -> Any:
-        """The client as Any, because the library does not type its futures."""
+    def _client(self) -> LiveAdmin:
         return self._clients.get()
 
     def _settings_of(
         self, topics: Sequence[str], doing: str
-    ) -> tuple[dict[str, Mapping[str, Any]], dict[str, BrokerDeniedError]]:
+    ) -> tuple[dict[str, dict[str, ConfigEntry]], dict[str, BrokerDeniedError]]:
         """Return each topic's settings in the library's form, and the errors of the topics that the login may not
         read."""
-        resources = [_admin.ConfigResource(_admin.ResourceType.TOPIC, name) for name in topics]
+        resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in topics]
 
-        def ask(timeout_s: float) -> dict[str, Future[Any]]:
+        def ask(timeout_s: float) -> dict[str, Future[dict[str, ConfigEntry]]]:
             if not resources:
                 return {}
-            futures: Mapping[Any, Future[Any]] = self._untyped.describe_configs(resources, request_timeout=timeout_s)
+            futures = self._client.describe_configs(resources, request_timeout=timeout_s)
             return {resource.name: future for resource, future in futures.items()}
 
         return self._each(ask, doing)
 
     def _each(
-        self, ask: Callable[[float], Mapping[Asked, Future[Any]]], doing: str
-    ) -> tuple[dict[Asked, Any], dict[Asked, BrokerDeniedError]]:
+        self, ask: Callable[[float], Mapping[Asked, Future[Answer]]], doing: str
+    ) -> tuple[dict[Asked, Answer], dict[Asked, BrokerDeniedError]]:
         """Return the answers, and the errors where access was denied. Both results omit resources that no longer
         exist."""
         client = self._clients.get()
         end = time.monotonic() + self._timeout_s
-        answers: dict[Asked, Any] = {}
+        answers: dict[Asked, Answer] = {}
         denied: dict[Asked, BrokerDeniedError] = {}
         for what, future in ask(self._timeout_s).items():
             try:
@@ -369,30 +363,29 @@ class LiveCluster(Closing):
     def _answers(
         self,
         client: LiveAdmin,
-        ask: Callable[[float], Mapping[Asked, Future[Any]]],
+        ask: Callable[[float], Mapping[Asked, Future[Answer]]],
         doing: str,
         *,
-        absent_too: bool = False,
+        leave_out_absent: bool = False,
         watch: TopicWatch | None = None,
-    ) -> dict[Asked, Any]:
+    ) -> dict[Asked, Answer]:
         """Send requests; repeat them after a retryable error such as a change of leaders.
 
-        With ``absent_too``, the answer for an unknown topic is None instead of an error.
+        With ``leave_out_absent``, the result omits unknown topics instead of raising an error.
         """
         begun = time.monotonic()
         end = begun + self._timeout_s
         while True:
             # Give also the last attempt at least ``_AGAIN_S`` seconds for its answer.
             futures = ask(max(_AGAIN_S, end - time.monotonic()))
-            answers: dict[Asked, Any] = {}
+            answers: dict[Asked, Answer] = {}
             try:
                 for what, future in futures.items():
                     try:
                         answers[what] = self._answer(client, what, future, doing, end, watch)
                     except ResourceNotFoundError:
-                        if not absent_too:
+                        if not leave_out_absent:
                             raise
-                        answers[what] = None
             except (BrokerUnavailableError, ResourceNotFoundError) as error:
                 # Repeat all requests, so that all answers are from the same time. If a broker reports a topic or
                 # partition as absent, retry only for a few seconds, in case the broker does not know it yet.
@@ -405,8 +398,8 @@ class LiveCluster(Closing):
                 return answers
 
     def _answer(
-        self, client: LiveAdmin, what: object, future: Future[Any], doing: str, end: float, watch: TopicWatch | None
-    ) -> Any:
+        self, client: LiveAdmin, what: object, future: Future[Answer], doing: str, end: float, watch: TopicWatch | None
+    ) -> Answer:
         def wait() -> None:
             # The client reports denied access by a callback, which runs only while the client is polled.
             client.listen(doing)
@@ -474,18 +467,22 @@ def _name_of(what: object) -> str:
     return "-".join(map(str, cast("tuple[object, ...]", what))) if isinstance(what, tuple) else f"{what}"
 
 
+def _values(entries: Mapping[str, ConfigEntry]) -> dict[str, str]:
+    return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+
+
 def _epoch(theirs: int | None) -> int | None:
     return None if theirs is None or theirs < 0 else theirs
 
 
-def _live_topic(name: str, described: Any, doing: str) -> LiveTopic:
+def _live_topic(name: str, described: TopicDescription, doing: str) -> LiveTopic:
     topic_id = uuid_of(described.topic_id)
     if topic_id.bytes == bytes(16):
         raise BrokerError(f"{doing}: the broker returned no topic id; Kafka 2.8 or later is needed")
     return LiveTopic(name, topic_id, tuple(sorted(partition.id for partition in described.partitions)))
 
 
-def uuid_of(theirs: Any) -> Uuid:
+def uuid_of(theirs: KafkaUuid | None) -> Uuid:
     """Convert a topic's id, which the library represents as two signed longs. Return zero if the broker has no topic
     ids."""
     if theirs is None:
@@ -494,11 +491,11 @@ def uuid_of(theirs: Any) -> Uuid:
     return Uuid(high.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big", signed=True))
 
 
-def is_of_topic(entry: Any) -> bool:
+def is_of_topic(entry: ConfigEntry) -> bool:
     """Return True if the topic itself sets this value (a ``ConfigEntry``, or one of its synonyms), so that the value is
     not a default."""
     # Depending on the library's version, the source is a number or a member of the enumeration.
-    return bool(getattr(entry.source, "value", entry.source) == _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+    return bool(getattr(entry.source, "value", entry.source) == admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
 
 
 _FIRST_COMMITS_S: Final = 1.0
@@ -550,11 +547,8 @@ class GroupClient(Closing):
         self, partitions: Sequence[TopicPartition], doing: str, wait_s: float, timeout_s: float
     ) -> list[KafkaPartition]:
         trouble = self._client.trouble
-        client: Any = self._client  # the library does not type its results
         try:
-            places: list[KafkaPartition] = client.committed(
-                [KafkaPartition(*where) for where in partitions], timeout=wait_s
-            )
+            places = self._client.committed([KafkaPartition(*where) for where in partitions], timeout=wait_s)
         except KafkaException as error:
             # The client reports denied access to the cluster by a callback, which runs only while the client is polled.
             # It reports denied access to the group as a message.

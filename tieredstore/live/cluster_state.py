@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaException, TopicCollection, admin
 
@@ -17,6 +17,15 @@ from tieredstore.live.faults import fault
 from tieredstore.model import TopicPartition
 from tieredstore.process.retry import RetryPolicy
 
+if TYPE_CHECKING:
+    from confluent_kafka.admin import (
+        AclBinding,
+        ConfigEntry,
+        ConsumerGroupListing,
+        DescribeClusterResult,
+        TopicDescription,
+    )
+
 _GROUP_S: Final = 10.0
 """Wait at most this many seconds for one group's offsets, because the coordinator never answers while a transaction
 hangs."""
@@ -25,9 +34,6 @@ _GROUPS_S: Final = 600.0
 """The longest time for all groups."""
 
 _OTHER_GROUP: Final = "neither a classic nor a consumer group, as share and streams groups are"
-
-# confluent-kafka does not type these.
-_admin: Final[Any] = admin
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class ClusterState(LiveCluster):
         doing = f"the settings of topics at {self._servers} cannot be read"
         described, _ = self._each(
             lambda timeout_s: (
-                self._untyped.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s) if names else {}
+                self._client.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s) if names else {}
             ),
             doing,
         )
@@ -80,15 +86,15 @@ class ClusterState(LiveCluster):
         """Return all ACLs; an empty tuple if the brokers have no authorizer, and None if the login may not list ACLs.
         This takes up to two requests."""
         # librdkafka 2.16 returns an empty list if listing is refused, so first ask if the login has permission.
-        operations: Sequence[Any] = self._describe_cluster().authorized_operations or ()
-        if _admin.AclOperation.DESCRIBE not in operations:
+        operations = self._describe_cluster().authorized_operations or ()
+        if admin.AclOperation.DESCRIBE not in operations:
             return None
-        any_acl = _admin.AclBindingFilter(
-            _admin.ResourceType.ANY, None, _admin.ResourcePatternType.ANY, None, None, _admin.AclOperation.ANY,
-            _admin.AclPermissionType.ANY,
+        any_acl = admin.AclBindingFilter(
+            admin.ResourceType.ANY, None, admin.ResourcePatternType.ANY, None, None, admin.AclOperation.ANY,
+            admin.AclPermissionType.ANY,
         )  # fmt: skip
         doing = f"the ACLs of {self._servers} cannot be read"
-        answer = self._one(lambda timeout_s: self._untyped.describe_acls(any_acl, request_timeout=timeout_s), doing)
+        answer = self._one(lambda timeout_s: self._client.describe_acls(any_acl, request_timeout=timeout_s), doing)
         return tuple(sorted((_acl_entry(each) for each in answer), key=repr))
 
     def listed_groups(self) -> dict[str, LiveGroup]:
@@ -133,7 +139,7 @@ class ClusterState(LiveCluster):
 
     def _list_groups(self) -> dict[str, LiveGroup]:
         doing = f"the groups of {self._servers} cannot be listed"
-        listed = self._one(lambda timeout_s: self._untyped.list_consumer_groups(request_timeout=timeout_s), doing)
+        listed = self._one(lambda timeout_s: self._client.list_consumer_groups(request_timeout=timeout_s), doing)
         for error in listed.errors:
             raise fault(error, doing)
         found = {each.group_id: _live_group(each) for each in listed.valid}
@@ -142,29 +148,29 @@ class ClusterState(LiveCluster):
             with warnings.catch_warnings():
                 # Use the deprecated call, because its replacement hides groups that are not consumer groups.
                 warnings.filterwarnings("ignore", "list_groups", DeprecationWarning)
-                names = {each.id for each in self._untyped.list_groups(timeout=self._timeout_s)}
+                names = {each.id for each in self._client.list_groups(timeout=self._timeout_s)}
         except KafkaException as error:
             raise self._failure(client, error, doing) from error
         others = {name: LiveGroup("other", has_members=True) for name in names - found.keys()}
         return dict(sorted((found | others).items()))
 
-    def _describe_cluster(self) -> Any:
+    def _describe_cluster(self) -> DescribeClusterResult:
         return self._one(
-            lambda timeout_s: self._untyped.describe_cluster(
+            lambda timeout_s: self._client.describe_cluster(
                 include_authorized_operations=True, request_timeout=timeout_s
             ),
             f"the cluster {self._servers} cannot be described",
         )
 
 
-def _live_group(listed: Any) -> LiveGroup:
+def _live_group(listed: ConsumerGroupListing) -> LiveGroup:
     # Only these two states mean that a group has no members. The library does not know all states of the consumer
     # protocol's groups.
     has_members = listed.state not in {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
     return LiveGroup("consumer" if listed.type is ConsumerGroupType.CONSUMER else "classic", has_members)
 
 
-def _topic_settings(name: str, described: Any, entries: Mapping[str, Any]) -> TopicSettings:
+def _topic_settings(name: str, described: TopicDescription, entries: Mapping[str, ConfigEntry]) -> TopicSettings:
     mine = {key: entry for key, entry in entries.items() if is_of_topic(entry)}
     return TopicSettings(
         name,
@@ -176,7 +182,7 @@ def _topic_settings(name: str, described: Any, entries: Mapping[str, Any]) -> To
     )
 
 
-def _acl_entry(binding: Any) -> AclEntry:
+def _acl_entry(binding: AclBinding) -> AclEntry:
     return AclEntry(
         binding.restype.name, binding.name, binding.resource_pattern_type.name, binding.principal, binding.host,
         binding.operation.name, binding.permission_type.name,

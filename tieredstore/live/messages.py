@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -28,9 +28,8 @@ class MessageColumns:
 
     def build(self, messages: Sequence[Message]) -> pa.RecordBatch:
         """Return a record batch of these messages, which must not include errors."""
-        arrays = [_column(field.name, field.type, messages) for field in _fields(self.schema)]
-        built: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        return built
+        arrays = [_column(field.name, field.type, messages) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def before(messages: Sequence[Message], stop: int) -> Sequence[Message]:
@@ -43,10 +42,6 @@ def before(messages: Sequence[Message], stop: int) -> Sequence[Message]:
 def size_of(messages: Sequence[Message]) -> int:
     """Return the total size of keys and values in bytes."""
     return sum(map(len, messages)) + sum(len(key) for key in map(Message.key, messages) if key is not None)
-
-
-def _fields(schema: Any) -> list[Any]:
-    return list(schema)
 
 
 def next_count(count: int, size: int) -> int:
@@ -79,12 +74,14 @@ def epoch_of(message: Message) -> int | None:
 
 def offset_of(message: Message) -> int:
     """Return the offset of a record, or of an error in a partition."""
-    offset: Any = message.offset()
-    return int(offset)
+    offset = message.offset()
+    if offset is None:
+        raise BatchCorruptError(f"librdkafka returned a message of {message.topic()} without an offset")
+    return offset
 
 
-def _headers(messages: Sequence[Message]) -> list[Any]:
-    all_headers: list[Any] = []
+def _headers(messages: Sequence[Message]) -> list[object]:
+    all_headers: list[object] = []
     # Use ``map``, because it makes Python raise SystemError if confluent-kafka returns a value although it has set an
     # error.
     try:
@@ -99,7 +96,7 @@ def _headers(messages: Sequence[Message]) -> list[Any]:
 
 
 # The functions below use ``map`` with a method of the class, which takes half the time of a Python loop.
-def _column(name: str, kind: Any, messages: Sequence[Message]) -> Any:
+def _column(name: str, kind: pa.DataType, messages: Sequence[Message]) -> pa.Array:
     match name:
         case "key":
             return array_of(list(map(Message.key, messages)), kind)

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 from confluent_kafka import Consumer, KafkaException
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -116,7 +116,10 @@ def client_configuration(properties: Mapping[str, str], isolation: Isolation) ->
     return _with_defaults(_translate(given)) | _FIXED | {"isolation.level": isolation}
 
 
-def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
+Value = TypeVar("Value")
+
+
+def member_configuration(properties: Mapping[str, Value]) -> dict[str, Value | str]:
     """Return the configuration of a group member, from librdkafka's own properties and Java's.
 
     The values may be texts, numbers and functions, as in confluent-kafka. Raise ConfigError for properties that need a
@@ -168,7 +171,7 @@ def librdkafka_name(name: str) -> str:
     return _RENAMED.get(name, name)
 
 
-def shared_properties(properties: Mapping[str, Any]) -> dict[str, str]:
+def shared_properties(properties: Mapping[str, object]) -> dict[str, str]:
     """Return the properties of a group member that its other clients need too, such as servers and credentials."""
     return {
         name: ("true" if value else "false") if isinstance(value, bool) else str(value)
@@ -428,11 +431,10 @@ def _is_known(name: str) -> bool:
         return True
     if is_never_text(name):
         return False
-    consumer: Any = Consumer
     try:
         # The last name is unknown on purpose: librdkafka checks the names in order, so it fails at the last name at the
         # latest, before it starts a client.
-        consumer({"group.id": "names", librdkafka_name(name): "", _NO_PROPERTY: ""})
+        Consumer({"group.id": "names", librdkafka_name(name): "", _NO_PROPERTY: ""})
     except KafkaException as error:
         words: str = error.args[0].str()
         return not words.startswith(_UNKNOWN) or _NO_PROPERTY in words

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError, ResourceNotFoundError, excerpt
 from tieredstore.installation import Extra
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+    from kazoo.interfaces import IAsyncResult
+    from kazoo.protocol.states import ZnodeStat
+
+Result = TypeVar("Result")
 
 _ANSWER_S: Final = 5.0
 
@@ -23,20 +29,21 @@ class ZooKeeperSession:
 
     def __init__(self, hosts: str, session_s: float, *, answer_s: float = _ANSWER_S) -> None:
         with Extra("ZooKeeper", "uploader"):
-            self._kazoo = importlib.import_module("kazoo.client")
-            self.errors: Any = importlib.import_module("kazoo.exceptions")
+            from kazoo import client, exceptions  # noqa: PLC0415  of the extra `uploader`
+        self._kazoo = client
+        self.errors = exceptions
         self._hosts = hosts
         self._session_s = session_s
         self._answer_s = answer_s
         self._lock = threading.Lock()
         self._is_closed = False
-        self._client: Any = None
+        self._client: KazooClient | None = None
         self._is_live = threading.Event()
 
     @property
     def id(self) -> int:
         """The id of the session, by which ZooKeeper marks the session's ephemeral nodes."""
-        return int(self._connect().client_id[0])
+        return self._connect().client_id[0]
 
     def close(self) -> None:
         """End the session, which deletes its ephemeral nodes."""
@@ -50,18 +57,17 @@ class ZooKeeperSession:
 
     def children(self, path: str) -> list[str]:
         """Return the names of the nodes below ``path``."""
-        return list(self._call(path, "get_children_async", path))
+        return self._call(path, lambda client: client.get_children_async(path))
 
-    def get(self, path: str) -> tuple[bytes, Any]:
+    def get(self, path: str) -> tuple[bytes, ZnodeStat]:
         """Return a node's data and kazoo's metadata."""
-        raw, stat = self._call(path, "get_async", path)
-        return raw, stat
+        return self._call(path, lambda client: client.get_async(path))
 
-    def get_all(self, paths: Sequence[str]) -> dict[str, tuple[bytes, Any]]:
+    def get_all(self, paths: Sequence[str]) -> dict[str, tuple[bytes, ZnodeStat]]:
         """Return many nodes by parallel requests. The result omits missing nodes."""
         client = self._connect()
         answers = [(path, client.get_async(path)) for path in paths]
-        nodes: dict[str, tuple[bytes, Any]] = {}
+        nodes: dict[str, tuple[bytes, ZnodeStat]] = {}
         for path, answer in answers:
             with contextlib.suppress(ResourceNotFoundError):
                 nodes[path] = self._outcome(path, answer)
@@ -69,16 +75,16 @@ class ZooKeeperSession:
 
     def provide(self, path: str) -> None:
         """Create a node and its parents if they are missing."""
-        self._call(path, "ensure_path_async", path)
+        self._call(path, lambda client: client.ensure_path_async(path))
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False) -> str:
         """Create a node and return its full path."""
-        return str(self._call(path, "create_async", path, data, ephemeral=ephemeral, sequence=sequence))
+        return self._call(path, lambda client: client.create_async(path, data, ephemeral=ephemeral, sequence=sequence))
 
     def delete(self, path: str) -> None:
         """Remove a node if it exists."""
         with contextlib.suppress(ResourceNotFoundError):
-            self._call(path, "delete_async", path)
+            self._call(path, lambda client: client.delete_async(path))
 
     def set_if(self, condition: str, path: str, data: bytes, version: int = -1) -> bool:
         """Set a node's data if the node has ``version`` (-1: any) and the node ``condition`` exists, in one
@@ -95,12 +101,10 @@ class ZooKeeperSession:
             raise ResourceNotFoundError(f"ZooKeeper at {self._hosts} has no {condition}")
         return not any(isinstance(result, Exception) for result in results)
 
-    def _call(self, path: str, name: str, *given: Any, **options: Any) -> Any:
-        client = self._connect()
-        start: Callable[..., Any] = getattr(client, name)
-        return self._outcome(path, start(*given, **options))
+    def _call(self, path: str, ask: Callable[[KazooClient], IAsyncResult[Result]]) -> Result:
+        return self._outcome(path, ask(self._connect()))
 
-    def _outcome(self, path: str, answer: Any) -> Any:
+    def _outcome(self, path: str, answer: IAsyncResult[Result]) -> Result:
         try:
             return answer.get(timeout=self._answer_s)
         except self.errors.NoNodeError as error:
@@ -114,7 +118,7 @@ class ZooKeeperSession:
                 f"ZooKeeper at {self._hosts} gave no answer about {path}: {error!r:.200}"
             ) from error
 
-    def _connect(self) -> Any:
+    def _connect(self) -> KazooClient:
         with self._lock:
             if self._is_closed:
                 raise BrokerUnavailableError(f"the session with ZooKeeper at {self._hosts} has ended")
@@ -125,7 +129,7 @@ class ZooKeeperSession:
             raise BrokerUnavailableError(f"ZooKeeper at {self._hosts} is not connected")
         return client
 
-    def _start(self) -> Any:
+    def _start(self) -> KazooClient:
         try:
             client = self._kazoo.KazooClient(
                 self._hosts,

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import TopicCollection
 
 from tieredstore.errors import BrokerError, ConfigError
 from tieredstore.live.cluster import LiveCluster, is_of_topic, uuid_of
 from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import ConfigEntry
 
 PREPARED: Final = {
     "cleanup.policy": "delete", "remote.storage.enable": "false", "retention.bytes": "-1", "retention.ms": "-1",
@@ -79,7 +82,7 @@ class RestoreCluster(LiveCluster):
 
     def producer_expiration_ms(self, broker: int) -> int:
         """Return how many milliseconds the broker remembers an idempotent producer after the producer's last record."""
-        return int(self.broker_settings(broker)["producer.id.expiration.ms"].value)
+        return int(self.broker_settings(broker)["producer.id.expiration.ms"])
 
     def release(self, topic: str, settings: Mapping[str, str]) -> None:
         """Remove the settings of the restore from the topic, and set ``settings``."""
@@ -101,7 +104,7 @@ class RestoreCluster(LiveCluster):
         names = TopicCollection([topic])
         while True:
             described = self._one(
-                lambda timeout_s: self._untyped.describe_topics(names, request_timeout=timeout_s)[topic], doing
+                lambda timeout_s: self._client.describe_topics(names, request_timeout=timeout_s)[topic], doing
             )
             if len(described.partitions) == partitions and all(each.leader for each in described.partitions):
                 by_number = sorted(described.partitions, key=lambda each: each.id)
@@ -112,9 +115,8 @@ class RestoreCluster(LiveCluster):
             time.sleep(_PAUSE_S)
 
 
-def _without_own(entry: Any) -> str:
+def _without_own(entry: ConfigEntry) -> str:
     """Return the value that a setting would have if the topic did not set it (the cluster's value, or Kafka's
     default)."""
-    sources: Sequence[Any] = list(entry.synonyms.values())
-    others = [each.value for each in sources if not is_of_topic(each)]
+    others = [each.value for each in entry.synonyms.values() if not is_of_topic(each)]
     return str(others[0] if others else entry.value)

@@ -87,13 +87,14 @@ class TargetCluster(LiveCluster):
     def target(self, topic: str) -> TargetTopic | None:
         """Return the topic as it is now; None if it does not exist. This takes two requests."""
         doing = f"topic {topic} of {self._servers} cannot be looked up"
-        described = self._one(
-            lambda timeout_s: self._untyped.describe_topics(
+        described = self._answers(
+            self._client,
+            lambda timeout_s: self._client.describe_topics(
                 TopicCollection([topic]), include_authorized_operations=True, request_timeout=timeout_s
-            )[topic],
+            ),
             doing,
-            absent_too=True,
-        )
+            leave_out_absent=True,
+        ).get(topic)
         if described is None:
             return None
         entries = self.settings_of(topic)
@@ -114,7 +115,7 @@ class TargetCluster(LiveCluster):
             entries = self.broker_settings(min(self._brokers()))
         except BrokerDeniedError:
             return None
-        return int(entries["transaction.max.timeout.ms"].value)
+        return int(entries["transaction.max.timeout.ms"])
 
     def create(self, topic: str, new: NewTopic) -> None:
         """Create a topic; raise BrokerError if the brokers refuse."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 
@@ -76,18 +76,16 @@ class Transactions(Closing):
         self._without_times: str | None = None
         self._failure: tuple[KafkaError, str] | None = None
         self._producer = LiveProducer(_configuration(properties, run, most_batch_bytes))
-        # The library does not type its transactions.
-        self._untyped: Any = self._producer
 
     def start(self) -> None:
         """Fence earlier producers of the same run, and end their transactions."""
-        self._carry_out(self._untyped.init_transactions, f"the run {self._run} cannot begin")
+        self._carry_out(self._producer.init_transactions, f"the run {self._run} cannot begin")
 
     def begin(self) -> None:
         """Begin a transaction."""
         self._acknowledged, self._sent, self._failure = {}, {}, None
         doing = f"a transaction of the run {self._run} cannot begin"
-        self._carry_out(lambda _: self._untyped.begin_transaction(), doing)
+        self._carry_out(lambda _: self._producer.begin_transaction(), doing)
         self._is_open = True
 
     def send(self, topic: str, partition: int, rows: Iterable[Row], count: int) -> None:
@@ -143,7 +141,7 @@ class Transactions(Closing):
     def commit(self) -> None:
         """Commit the transaction. After an error the transaction may be committed or not; the newest position in the
         control topic shows which."""
-        self._carry_out(self._untyped.commit_transaction, f"a transaction of the run {self._run} was not committed")
+        self._carry_out(self._producer.commit_transaction, f"a transaction of the run {self._run} was not committed")
         self._is_open = False
 
     def close(self) -> None:
@@ -153,7 +151,7 @@ class Transactions(Closing):
             self._is_open = False
             self._producer.purge()
             with suppress(TieredStoreError):
-                self._carry_out(self._untyped.abort_transaction, "the transaction was not aborted", _ABORT_S)
+                self._carry_out(self._producer.abort_transaction, "the transaction was not aborted", _ABORT_S)
         self._producer.purge()
         self._producer.poll(0)
 
@@ -228,7 +226,7 @@ class Transactions(Closing):
         doing = f"a record of {where} was not acknowledged"
         if failure.code() in _DROPPED:
             try:
-                self._untyped.commit_transaction(_CALL_S)
+                self._producer.commit_transaction(_CALL_S)
             except KafkaException as error:
                 raise self._error(error.args[0], doing) from error
         raise self._error(failure, doing)
