@@ -1,8 +1,8 @@
 """Sections of a segment's log: finds the bytes that hold given offsets or times, by the segment's indexes.
 
-A decoder gets a section in buffers, and the end of the section proves that no batch was skipped. No checksum covers a
-batch's base offset, and a wrong digit there may look like the end of the requested range. So a reader that stops early
-still reads the section's remaining batch headers, and the next batch must begin after the section.
+A decoder gets a section in buffers. A section that was read to its end has no skipped batches. No checksum covers a
+batch's base offset, and a wrong base offset may look like the end of the requested range. So a reader that stops early
+still reads the section's remaining batch headers, and checks that the next batch begins after the section.
 """
 
 from __future__ import annotations

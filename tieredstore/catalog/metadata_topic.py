@@ -160,7 +160,7 @@ class _Reader:
     def tagged_fields(self) -> dict[int, bytes]:
         """Return the tagged fields; raise CorruptDataError if their tags do not ascend."""
         fields: dict[int, bytes] = {}
-        for _ in range(self.uvarint()):  # a count that is too large fails at the end of the bytes
+        for _ in range(self.uvarint()):  # if the count is too large, reading fails at the end of the bytes
             tag = self.uvarint()
             if fields and tag <= max(fields):
                 raise CorruptDataError(f"a record of the metadata topic has tag {tag} after tag {max(fields)}")

@@ -124,7 +124,7 @@ class _Reader:
 def _read_tagged(reader: _Reader) -> dict[int, bytes]:
     # Refuse only a repeated tag. Kafka also refuses tags that do not ascend, but the order of tags has no meaning.
     values: dict[int, bytes] = {}
-    for _ in range(reader.uvarint()):  # a damaged count that is too large ends in an error when the bytes run out
+    for _ in range(reader.uvarint()):  # if the count is too large, reading fails at the end of the bytes
         tag = reader.uvarint()
         if tag in values:
             raise CorruptDataError(f"custom metadata has two fields with the tag {tag}")

@@ -67,11 +67,6 @@ def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeyS
         raise KeyRingError(f"{name} is damaged: its sealed content does not match its key") from error
 
 
-def is_sealed(text: bytes) -> bool:
-    """Return True if ``text`` looks like a result of ``seal``, not like a PEM text."""
-    return text.lstrip()[:1] == b"{" and _FORMAT.encode() in text
-
-
 def _parse(text: bytes, name: str) -> dict[str, str]:
     try:
         value: object = json.loads(text)

@@ -226,7 +226,6 @@ class _Word(NamedTuple):
     """True for an unquoted ``=`` or ``;``."""
 
 
-_IS: Final = _Word("=", is_mark=True)
 _END: Final = _Word(";", is_mark=True)
 
 _PASSWORD: Final = {"username": "sasl.username", "password": "sasl.password"}

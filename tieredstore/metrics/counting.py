@@ -238,7 +238,7 @@ def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
 
 
 def count_error(store: str, operation: str, error: BaseException) -> None:
-    """Count an error that concerns one object of a store call for several objects."""
+    """Count an error of a store call for several objects, if the error concerns only one of them."""
     _ERRORS.add(1, store, operation, kind_of(error))
 
 

@@ -547,7 +547,7 @@ class _DataWalk:
             self._reached, last_offset = header.position + header.size_in_bytes, header.last_offset
 
     def _pass_chunk(self, error: SegmentCorruptError) -> int:
-        """Report the chunks from here to the next batch as chunks that do not open; return the batch's position."""
+        """Report the chunks from here to the next readable batch as unreadable; return that batch's position."""
         while True:
             behind = _chunk_finding(self._checks, self._log, error).stop
             try:
