@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
-import subprocess
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli.cli_process import environment, measured_command, tieredstore
+from tests.support.cli.cli_process import tieredstore
+from tests.support.cli.forked_commands import ForkedCommands
 from tests.support.servers.process import free_port
 from tests.support.uploader.uploader_disk import BrokerDisk
 
@@ -22,6 +21,23 @@ SOON_S = 20.0
 """A small part of each service's drain time, and long enough for a busy machine."""
 LONG_S = 120.0
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
+
+
+MODULES = (
+    "kazoo.client",
+    "tieredstore.backends.s3.store",
+    "tieredstore.live.cluster",
+    "tieredstore.pubsub.broker.running",
+    "tieredstore.pubsub.cli.pubsub",
+    "tieredstore.pubsub.queue.kafka_audit",
+    "tieredstore.uploader.service",
+)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Generator[ForkedCommands]:
+    with ForkedCommands(tmp_path_factory.mktemp("commands"), MODULES, is_measured=True) as forked:
+        yield forked
 
 
 @pytest.fixture
@@ -47,27 +63,6 @@ def silent_store(server: socket.socket) -> dict[str, str]:
         "storage.aws.secret.access.key": "secret",
         "chunk.size": "4194304",
     }
-
-
-@contextmanager
-def started(folder: Path, properties: Mapping[str, str], *arguments: str) -> Generator[subprocess.Popen[bytes]]:
-    """Run a command with these settings in a separate process."""
-    settings = folder / "service.properties"
-    settings.write_text("".join(f"{name}={text}\n" for name, text in properties.items()))
-    command = measured_command(*arguments, "-c", settings)
-    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def check_end(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:
-    """Stop the process; check that it ends with 0 and reports nothing that did not end."""
-    process.send_signal(signum)
-    said = process.communicate(timeout=SOON_S)[1].decode()
-    assert process.returncode == 0, said
-    assert "did not end" not in said
 
 
 def folder_store(folder: Path) -> dict[str, str]:
@@ -98,10 +93,19 @@ SERVICES = {
 """Services and their silent part: the command, and its own properties."""
 
 
-@pytest.mark.parametrize("signum", SIGNALS)
-@pytest.mark.parametrize("name", SERVICES)
+# A client of ZooKeeper goes on waiting for 10 s.
+@pytest.mark.parametrize(
+    ("name", "signum"),
+    [
+        pytest.param(
+            name, signum, marks=[pytest.mark.soak] if (name[-9:], signum) == ("zookeeper", signal.SIGINT) else []
+        )
+        for name in SERVICES
+        for signum in SIGNALS
+    ],
+)
 def test_a_service_that_waits_ends_at_once(
-    name: str, signum: signal.Signals, tmp_path: Path, silent: socket.socket
+    name: str, signum: signal.Signals, tmp_path: Path, silent: socket.socket, commands: ForkedCommands
 ) -> None:
     command, own = SERVICES[name]
     store = silent_store(silent) if name.endswith("store") else folder_store(tmp_path)
@@ -114,7 +118,19 @@ def test_a_service_that_waits_ends_at_once(
         created = ("pubsub", "topics", "events", "--create", "--store", tmp_path / "store")
         assert tieredstore(*created).code == 0
     properties = store | {key: place_of(silent) if text == "SILENT" else text for key, text in own.items()}
-    with started(tmp_path, properties, *command.split()) as process, contextlib.ExitStack() as connections:
-        for _ in range(2 if "coordinator" in name else 1):
-            connections.enter_context(silent.accept()[0])
-        check_end(process, signum)
+    settings = tmp_path / "service.properties"
+    settings.write_text("".join(f"{key}={text}\n" for key, text in properties.items()))
+    running, ended = commands.start(*command.split(), settings=settings), None
+    try:
+        with contextlib.ExitStack() as connections:
+            for _ in range(2 if "coordinator" in name else 1):
+                connections.enter_context(silent.accept()[0])
+            running.send(signum)
+            ended = running.wait(SOON_S)
+    finally:
+        if ended is None:
+            with contextlib.suppress(ProcessLookupError):
+                running.send(signal.SIGKILL)
+    assert ended is not None, "it did not end"
+    assert ended.code == 0, ended.stderr
+    assert "did not end" not in ended.stderr

@@ -1,7 +1,6 @@
 """Commands in processes forked from a parent that has already imported everything: tests of signals need many.
 
-Run as a process it is the parent: python -m tests.support.cli.forked_commands MODULE...; requests on stdin, one per
-line.
+The parent runs :func:`run` with the modules as arguments; requests on stdin, one per line.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.cli.cli_process import environment
+from tests.support.paths import COVERAGE_VARIABLE
 from tieredstore.process import interruption
 from tieredstore.process.interruption import TAKING_BACK_S
 
@@ -62,13 +62,19 @@ class Running:
 
 
 class ForkedCommands:
-    """Context manager that starts commands. ``modules`` are imported once, in the parent."""
+    """Context manager that starts commands. ``modules`` are imported once, in the parent.
 
-    def __init__(self, folder: Path, modules: Sequence[str] = ()) -> None:
+    With ``is_measured``, the commands are included in coverage, if coverage is measured.
+    """
+
+    def __init__(self, folder: Path, modules: Sequence[str] = (), *, is_measured: bool = False) -> None:
         self._folder = folder
         self._count = 0
+        begin = f"from {__name__} import run\nrun()"
+        if is_measured and COVERAGE_VARIABLE in os.environ:
+            begin = f"import tests.support.measured_process\n{begin}"
         self._parent = subprocess.Popen(
-            [sys.executable, "-m", __name__, *modules],
+            [sys.executable, "-c", begin, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),
@@ -187,13 +193,10 @@ def become(request: Mapping[str, Any]) -> None:
     importlib.import_module("tieredstore.cli.app.entry").run()
 
 
-def _main() -> None:
+def run() -> None:
+    """Be the parent, and in each child a command."""
     for module in ("tieredstore.cli.app.main", *sys.argv[1:]):
         importlib.import_module(module)
     request = serve()
     if request is not None:
         become(request)
-
-
-if __name__ == "__main__":
-    _main()
