@@ -27,6 +27,7 @@ from tieredstore.errors import (
     BatchCorruptError,
     ConfigError,
     DataLossError,
+    EncryptionError,
     InvalidValueError,
     ResourceNotFoundError,
 )
@@ -375,6 +376,21 @@ def test_first_times_are_null_without_the_key(caplog: pytest.LogCaptureFixture) 
     (record,) = caplog.records
     assert "first_timestamp of 2 segments" in record.getMessage()
     assert "key pair 'key1', which is not on the ring" in record.getMessage()
+
+
+@pytest.mark.parametrize("case", ["03-enc", "08-keyring"])
+def test_segments_are_listed_without_a_key_ring(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The other tables of the topic need the key: they show which segments and offsets count."""
+    stored = segments(case)
+    topic, only = stored[0].topic, {n: text for n, text in settings_text(case).items() if not n.startswith("encr")}
+    columns = "partition, base_offset, last_offset, segment_id, key_id IS NULL"
+    expected = [(one.partition, one.base_offset, one.end_offset, one.segment_id, False) for one in stored]
+    with RemoteStorageManager(settings_from(only)) as manager:
+        with QueryTables(manager, TableOptions()) as tables:
+            assert sorted(rows(tables, f'SELECT {columns} FROM "{topic}$segments"')) == sorted(expected)
+        with QueryTables(manager, TableOptions()) as tables, pytest.raises(EncryptionError):
+            rows(tables, f'FROM "{topic}$partitions"')
+    assert "all segments of" in caplog.text
 
 
 def test_one_query_sees_one_moment_of_a_topic(tmp_path: Path) -> None:

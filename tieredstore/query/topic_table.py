@@ -28,7 +28,7 @@ from tieredstore.records.settings import OnDataLoss
 
 if TYPE_CHECKING:
     from tieredstore.catalog.stored import StoredSegment
-    from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicPartition
+    from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, TopicPartition
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.remote.source import SegmentSource
@@ -133,31 +133,37 @@ class TopicTable:
     def segments(self) -> SegmentDataset:
         """Return the segments with the topic's records. The call takes one listing, and a request for each manifest.
 
-        Columns from the manifest are null for a segment that was deleted since the snapshot.
+        Columns from the manifest are null for a segment that was deleted since the snapshot. If only decryption can
+        show which segments have the topic's records, and its key is missing, return all segments with a warning.
         """
-        logs, scope = self._logs(), Scope(self.topic, self._options.topic_ids.get(self.topic))
+        scope = Scope(self.topic, self._options.topic_ids.get(self.topic))
+        found: list[RemoteLogSegmentMetadata] | None = None
+        try:
+            logs = [log for _, log in sorted(self._logs().items()) if log.lineage is not None]
+            found = [span.segment for log in logs if log.lineage is not None for span in log.lineage.spans]
+        except EncryptionError as error:
+            _logger.warning("all segments of %s are listed, also those that no read uses: %s", self.topic, error)
         listed = list_in_scope(self._source.store, self._source.layout.prefix, scope)
         stored = {
             one.objects.segment_id: one.stored
             for one in load_stream(self._source.store, listed, rules=self._source.manifest_rules)
             if one.stored is not None
         }
+        if found is None:
+            partitions = self._options.partitions
+            found = [one.metadata for one in stored.values() if not one.objects.missing]
+            found = [one for one in found if partitions is None or _where(one).partition in partitions]
         rows = [
             {
-                "topic": log.topic, "topic_id": str(log.topic_id), "partition": log.partition,
-                "base_offset": span.segment.start_offset, "last_offset": span.segment.end_offset,
-                "size": span.segment.segment_size_in_bytes, "max_timestamp": span.segment.max_timestamp_ms,
-                "segment_id": str(span.segment.remote_log_segment_id.id), "broker_id": span.segment.broker_id,
-                **_of_manifest(stored.get(span.segment.remote_log_segment_id)),
+                "topic": _where(one).topic, "topic_id": str(_where(one).topic_id), "partition": _where(one).partition,
+                "base_offset": one.start_offset, "last_offset": one.end_offset,
+                "size": one.segment_size_in_bytes, "max_timestamp": one.max_timestamp_ms,
+                "segment_id": str(one.remote_log_segment_id.id), "broker_id": one.broker_id,
+                **_of_manifest(stored.get(one.remote_log_segment_id)),
             }
-            for _, log in sorted(logs.items()) if log.lineage is not None
-            for span in log.lineage.spans
+            for one in found
         ]  # fmt: skip
-        segments = {
-            str(span.segment.remote_log_segment_id.id): span.segment
-            for log in logs.values() if log.lineage is not None
-            for span in log.lineage.spans
-        }  # fmt: skip
+        segments = {str(one.remote_log_segment_id.id): one for one in found}
         return SegmentDataset(
             self, pa.Table.from_pylist(rows, schema=_SEGMENTS), lambda ids: self._first_times(map(segments.get, ids))
         )
@@ -226,6 +232,10 @@ class TopicTable:
         if self._keeps_snapshot:
             self._kept = looked
         return looked
+
+
+def _where(segment: RemoteLogSegmentMetadata) -> TopicIdPartition:
+    return segment.remote_log_segment_id.topic_id_partition
 
 
 def _of_manifest(stored: StoredSegment | None) -> dict[str, object]:
