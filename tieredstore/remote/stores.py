@@ -44,6 +44,7 @@ SETTINGS_VARIABLE: Final = "TIEREDSTORE_SETTINGS"
 
 _NOTHING: Final[GivenProperties] = MappingProxyType({})
 _ALMOST_A_URL: Final = re.compile(r"([a-z][a-z0-9+.-]+):/*(.*)", re.DOTALL)
+_PREFIXES: Final = ", ".join(f"{scheme}://" for scheme in SCHEMES)
 _KINDS: Final = "a path, a URL, a mapping of settings, Settings, or an object opened from them"
 
 
@@ -146,6 +147,8 @@ def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
         return settings_of(target)
     if source is None:
         raise ConfigError("the source was opened with loaded settings: give the target's settings too")
+    if _is_absent_word(text):
+        raise ConfigError(f"there is no folder {_shown(text)}: create it, or give a URL ({_PREFIXES})")
     return source.at(text).load()
 
 
@@ -253,9 +256,15 @@ def _url(store: str) -> str:
     path = _local_path(store)
     if path.is_file():
         raise ConfigError(f"{excerpt(store)!r} is a file, and a store is a URL or a folder; -c takes a settings file")
-    if path.name == store and not path.is_dir():  # a single word may be meant as a bucket's name
+    if _is_absent_word(store):
         raise ConfigError(_no_such(store))
     return str(path.absolute())
+
+
+def _is_absent_word(store: str) -> bool:
+    """Return True for a single word that names no folder or file, and may be meant as a bucket's name."""
+    path = None if "\0" in store or _meant_url(store) else _local_path(store)
+    return path is not None and path.name == store and not path.exists()
 
 
 def _local_path(text: str) -> Path:
@@ -277,6 +286,8 @@ def _meant_url(text: str) -> str | None:
 def _no_such(text: str) -> str:
     if meant := _meant_url(text):
         return meant
-    shown = repr(excerpt(redacted(text)))
-    schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-    return f"there is no file or folder {shown}; URLs begin with {schemes}"
+    return f"there is no file or folder {_shown(text)}; URLs begin with {_PREFIXES}"
+
+
+def _shown(text: str) -> str:
+    return repr(excerpt(redacted(text)))

@@ -207,7 +207,7 @@ def test_a_failed_segment_is_named_and_the_rest_is_copied(source: Path, target: 
     [
         ((), "mirror needs TARGET"),
         (("",), "names no store"),
-        (("events",), "there is no file or folder 'events'"),
+        (("events",), "there is no folder 'events': create it, or give a URL (file://, s3://, gs://, az://)"),
         (("{source}",), "the same place"),
         (("{target}", "--rate-limit", "fast"), "--rate-limit is 'fast'"),
         (("{target}", "--rate-limit", "0"), "--rate-limit is '0'"),
