@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -155,8 +156,13 @@ def compare_rehashed(bucket: Bucket, kafka: KafkaServer, offset_map: OffsetMap) 
 
 def place_of(offset: int) -> tuple[int, int]:
     """Return the partition and the offset of a plain record in the target with two partitions."""
-    partitions = Partitioning("java", 2).partitions([record(at).key for at in range(ROWS)], 0)
+    partitions = _partitions_of_records()
     return partitions[offset], partitions[:offset].count(partitions[offset])
+
+
+@cache
+def _partitions_of_records() -> list[int]:
+    return Partitioning("java", 2).partitions([record(at).key for at in range(ROWS)], 0)
 
 
 def test_hashed_records_equal_their_source(plain: Bucket, kafka: KafkaServer, rehashed: tuple[str, OffsetMap]) -> None:
@@ -331,7 +337,8 @@ def test_offsets_that_the_bucket_lost_are_named(kafka: KafkaServer, tmp_path: Pa
 def test_a_topic_that_is_on_one_side_only(plain: Bucket, kafka: KafkaServer) -> None:
     with pytest.raises(ResourceNotFoundError):
         compare(plain, kafka, "no-such-topic")
-    comparison = Comparison(plain.manager, {"bootstrap.servers": kafka.bootstrap_servers})
+    # For a quarter of the timeout a broker may not know a topic yet.
+    comparison = Comparison(plain.manager, {"bootstrap.servers": kafka.bootstrap_servers}, timeout_s=4)
     with pytest.raises(ResourceNotFoundError):
         list(comparison.same_offsets({"no-such-topic": target_of(kafka, {}, range(1))}))
 

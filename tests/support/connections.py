@@ -1,7 +1,10 @@
-"""Finds the processes of a session that are connected to a port, from Linux's /proc."""
+"""Finds connections to a port, and the processes that have them, from Linux's /proc."""
 
 from __future__ import annotations
 
+import os
+import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +15,18 @@ _ESTABLISHED: Final = "01"
 def is_connected(process: int, port: int) -> bool:
     """Return True if a running process is connected to this local port."""
     return bool(_sockets_to(port) & _sockets_of(process))
+
+
+def break_connections(port: int) -> int:
+    """Break this process's connections to a local port, as a network does. Return their number."""
+    ends, broken = _sockets_to(port), 0
+    for link in (_PROC / "self/fd").iterdir():
+        with suppress(OSError):  # closed by another thread
+            if str(link.readlink()) in ends:
+                with socket.socket(fileno=os.dup(int(link.name))) as end:
+                    end.shutdown(socket.SHUT_RDWR)
+                broken += 1
+    return broken
 
 
 def processes_of(session: int, *, named: str) -> list[int]:

@@ -153,4 +153,5 @@ def _reading(server: Server, group: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": server.bootstrap_servers, "group.id": group, "isolation.level": "read_committed",
         "enable.partition.eof": True, "auto.offset.reset": "error", "enable.auto.commit": False,
+        "fetch.wait.max.ms": 10,  # the end is known only after a wait
     }  # fmt: skip

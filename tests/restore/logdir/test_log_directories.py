@@ -228,7 +228,7 @@ class KilledError(BaseException):
     """Stands for kill -9: nothing catches it."""
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_killed_at_any_step_the_next_run_completes_it(
     thirds: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:

@@ -91,7 +91,14 @@ def test_a_cut_by_hand_is_aborted_too(bucket: ts.Bucket, tmp_path: Path) -> None
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize(("libs", "knows"), [(KAFKA, "snapshots"), (KAFKA, "batches"), (KAFKA_39, "batches")])
+@pytest.mark.parametrize(
+    ("libs", "knows"),
+    [
+        (KAFKA, "snapshots"),
+        pytest.param(KAFKA, "batches", marks=pytest.mark.soak),
+        pytest.param(KAFKA_39, "batches", marks=pytest.mark.soak),
+    ],
+)
 def test_a_broker_skips_the_aborted_records(bucket: ts.Bucket, tmp_path: Path, libs: str, knows: str) -> None:
     """It starts with the snapshots, or after a crash that leaves only the batches."""
     options = ["--store", str(tmp_path / "store"), "--plan", str(tmp_path / "restore.json")]

@@ -58,6 +58,7 @@ def records(server: KafkaServer | KafkaCluster, topic: str, partition: int, isol
     configuration = {
         "bootstrap.servers": server.bootstrap_servers, "group.id": "none", "isolation.level": isolation,
         "enable.partition.eof": True, "auto.offset.reset": "error", "enable.auto.commit": False,
+        "fetch.wait.max.ms": 10,  # the end is known only after a wait
     }  # fmt: skip
     consumer, found = Consumer(configuration), list[tuple[Any, ...]]()
     try:
@@ -141,6 +142,7 @@ def test_the_topics_get_their_settings_back(stage: Stage) -> None:
     assert records(stage.server, "txn", 0, "read_uncommitted")[0][0] == 0
 
 
+@pytest.mark.soak
 def test_a_broker_of_two_disks(stage: Stage, tmp_path: Path) -> None:
     """It has put each partition into one of them."""
     plan, disks = ["--plan", str(tmp_path / "restore.json")], [tmp_path / "one", tmp_path / "two"]

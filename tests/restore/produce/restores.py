@@ -104,6 +104,7 @@ def committed(server: KafkaServer | KafkaCluster, topic: str, partition: int) ->
     configuration = {
         "bootstrap.servers": server.bootstrap_servers, "group.id": "none", "isolation.level": "read_committed",
         "enable.partition.eof": True, "auto.offset.reset": "error", "enable.auto.commit": False, "log_level": 0,
+        "fetch.wait.max.ms": 10,  # the end is known only after a wait
     }  # fmt: skip
     consumer, found = Consumer(configuration), list[Kept]()
     try:

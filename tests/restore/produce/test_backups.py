@@ -139,7 +139,16 @@ def kept_topics(kafka: KafkaServer, folder: Path, name: str, partitions: int = 2
     return restore
 
 
-@pytest.mark.parametrize("name", ["parquet", "sequencefile", "avro", "iceberg", "batches, queue in kafka"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "parquet",
+        pytest.param("sequencefile", marks=pytest.mark.soak),
+        pytest.param("avro", marks=pytest.mark.soak),
+        "iceberg",
+        "batches, queue in kafka",
+    ],
+)
 def test_topics_of_a_backup_come_back_whole(kafka: KafkaServer, tmp_path: Path, name: str) -> None:
     restore = kept_topics(kafka, tmp_path, name)
     assert restore.die("commit", 3)
@@ -154,6 +163,7 @@ def test_topics_of_a_backup_come_back_whole(kafka: KafkaServer, tmp_path: Path, 
     assert bool(summary["not_compared"]) == name.startswith("batches")
 
 
+@pytest.mark.soak
 def test_batches_come_back_once_whatever_kills_the_run(kafka: KafkaServer, tmp_path: Path) -> None:
     restore = kept_topics(kafka, tmp_path, "batches")
     restore.die_before_each_step()
@@ -274,6 +284,7 @@ def test_a_target_that_differs_from_secors_files(
     assert (one.difference, one.digest == one.target_digest) == (difference, one.difference is None)
 
 
+@pytest.mark.soak
 def test_secors_files_come_back_once_whatever_kills_the_run(kafka: KafkaServer, secor: Path, tmp_path: Path) -> None:
     records: list[Kept] = [(offset, -1, None, b"value %d" % offset, None) for offset in SECOR_OFFSETS]
     source = SourceBucket(Bucket(tmp_path), {("orders", 0): records})
