@@ -251,3 +251,34 @@ def test_holes_less_what_was_shipped(missing: list[tuple[int, int]], shipped: li
     lost = {offset for hole in before.holes for offset in range(hole.first_offset, hole.last_offset + 1)}
     still = {offset for hole in after.holes for offset in range(hole.first_offset, hole.last_offset + 1)}
     assert still == lost - covered
+
+
+def test_a_segment_that_only_seems_to_reach_into_a_hole_is_not_stored(tmp_path: Path, store: MemoryObjectStore) -> None:
+    """Both replicas miss a segment, and the follower's one before it has another end than the leader's."""
+    leader, follower = replicas(tmp_path)
+    for disk in (leader, follower):
+        (disk.folder / f"{10:020d}.log").unlink()
+    (follower.folder / f"{0:020d}.log").write_bytes(b"".join(follower.batches(0, 0)[:4]))
+    run_once(leader.log_dir, store)
+    fill(follower, store)
+    assert (extents(store), holes_of(store)) == ([(0, 9), (20, 29)], [(10, 19)])
+
+
+def test_links_that_only_seem_to_reach_into_a_hole_are_not_kept_for_ever(
+    tmp_path: Path, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The follower linked the first segment while a listing missed the second one. Then the partition left it."""
+    leader, follower = replicas(tmp_path)
+    for disk in (leader, follower):
+        (disk.folder / f"{10:020d}.log").unlink()
+    follower.mark_deleted(3)
+    (hold := tmp_path / "hold").mkdir()
+    settings = {"leadership": FOLLOWER, "broker_id": "2", "hold_dir": str(hold)}
+    run_once(follower.log_dir, store, **settings)
+    assert len(list(hold.glob("*/*/*"))) == 2
+    run_once(leader.log_dir, store)
+    shutil.rmtree(follower.folder)
+    run_once(follower.log_dir, store, **settings)
+    assert list(hold.iterdir()) == []
+    assert (extents(store), holes_of(store)) == ([(0, 9), (20, 29)], [(10, 19)])
+    assert "without shipping" not in caplog.text

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tieredstore.catalog.watermark import Hole, Watermark
@@ -185,7 +185,10 @@ class _Filling:
                 described = describe_open(
                     held, partition.where.topic_id, partition.epochs, check_crcs=filler.check_crcs
                 )
-                if all(agrees(described, hole, partition.epochs, watermark) for hole in holes):
+                # The log may end before the next known segment, because a listing may have missed a segment in between.
+                segment.place = replace(segment.place, next_base_offset=described.end_offset + 1)
+                holes = [hole for hole in holes if hole.first_offset <= described.end_offset]
+                if holes and all(agrees(described, hole, partition.epochs, watermark) for hole in holes):
                     filler.uploads.store(self.target, described)
                     return described
             except (InvalidSegmentError, SegmentTooLargeError, CorruptDataError, OSError) as error:
