@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import itertools
 import os
@@ -43,11 +44,13 @@ from tests.support.uploader.uploader_disk import (
 )
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.watermark import watermark_key
 from tieredstore.kafka import held_segment
 from tieredstore.kafka.log_scan import LogExtent, scan_log
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
+from tieredstore.uploader import uploader as uploader_module
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 
@@ -374,3 +377,71 @@ def test_an_empty_log_is_a_hole(disk: BrokerDisk, store: MemoryObjectStore, capl
         "offsets 10 to 19 are not shipped: segment events-0 at offset 10 is closed, but its log is empty" in caplog.text
     )
     check_hole(store)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_lost_segment_takes_no_later_one_with_it(
+    disk: BrokerDisk, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    """A listing missed the second segment, so the first one seems to end where the second one ends."""
+    monkeypatch.setattr(uploader_module, "INCOMPLETE_S", 0.0)
+    first, snapshot = disk.folder / f"{0:020d}.log.deleted", disk.folder / f"{20:020d}.snapshot.deleted"
+    disk.mark_deleted(2)
+    if is_damaged:
+        first.write_bytes(first.read_bytes()[:-1] + b"?")
+    late = snapshot.read_bytes()
+    if not is_damaged:
+        snapshot.unlink()  # so the first one cannot be held
+    with uploader_of(disk.log_dir, store, check_crcs="true") as uploader:
+        miss(disk, uploader)
+        snapshot.write_bytes(late)
+        if not is_damaged:
+            first.unlink()
+        for _ in range(2):
+            uploader.disk.touch(disk.folder)
+            uploader.sweep()
+        disk.delete()
+        assert uploader.run_once() == []
+    assert (extents(store), holes_of(store)) == (WHOLE[1:], [(0, 9)])
+
+
+def test_a_segment_that_is_gone_after_it_was_stored_is_no_hole(
+    disk: BrokerDisk, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was killed between the upload and the save of the watermark."""
+    monkeypatch.setattr(uploader_module, "INCOMPLETE_S", 0.0)
+    run_once(disk.log_dir, store)
+    behind = dataclasses.replace(watermark_of(store), next_offset=10)
+    store.put(watermark_key("", PARTITION), behind.to_bytes())
+    disk.mark_deleted(2)
+    (disk.folder / f"{20:020d}.snapshot.deleted").unlink()  # so the segment cannot be held
+    with uploader_of(disk.log_dir, store) as uploader:
+        uploader.ask_leadership()
+        uploader.sweep()
+        disk.delete()
+        for _ in range(2):
+            uploader.disk.touch(disk.folder)
+            uploader.sweep()
+        assert uploader.run_once() == []
+        assert uploader.counts.holes == 0
+    assert (extents(store), holes_of(store)) == (WHOLE, [])
+
+
+def test_a_partition_that_moves_before_its_end_is_closed_has_no_hole(
+    tmp_path: Path, disk: BrokerDisk, store: MemoryObjectStore
+) -> None:
+    """The folder that the uploader knows is gone, so it proves nothing."""
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    with uploader_of(disk.log_dir, store, log_dirs=f"{disk.log_dir},{elsewhere}") as uploader:
+        miss(disk, uploader)
+        disk.copy_to(elsewhere)
+        disk.leave()
+        uploader.ask_settled()
+        (partition,) = uploader.schedule.take_all(lambda _: True)
+        assert uploader.ship(partition) is None
+        assert "cannot be listed" in str(partition.turn.error)
+        uploader.sweep()
+        partition.turn.not_before_s = 0.0
+        assert uploader.run_once() == []
+        assert uploader.counts.holes == 0
+    assert (extents(store), holes_of(store)) == (WHOLE, [])

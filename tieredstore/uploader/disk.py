@@ -141,11 +141,12 @@ class Disk:
             for where in self._links.orphans(self._partitions, self._is_wanted):
                 self._add(where, None)
 
-    def relist(self, partition: Partition) -> None:
-        """List the folder of one partition now."""
-        if partition.folder is not None:
-            with contextlib.suppress(TieredStoreError, OSError):
-                self._list(partition, partition.folder)
+    def relist(self, partition: Partition) -> bool:
+        """List the folder of one partition now. Return False if that fails, for example because it has moved."""
+        folder = partition.folder
+        with contextlib.suppress(TieredStoreError, OSError):
+            return folder is not None and self._list(partition, folder)
+        return False
 
     def remove(self, partition: Partition) -> None:
         """Forget a partition that has neither a folder nor segments kept by open files or links (pins)."""
@@ -266,16 +267,16 @@ class Disk:
             topic_id = self._made_id(topic)
         return TopicIdPartition(topic_id, topic, number)
 
-    def _list(self, partition: Partition, folder: Path) -> None:
+    def _list(self, partition: Partition, folder: Path) -> bool:
         with partition.listing:
-            self._list_alone(partition, folder)
+            return self._list_alone(partition, folder)
 
-    def _list_alone(self, partition: Partition, folder: Path) -> None:
+    def _list_alone(self, partition: Partition, folder: Path) -> bool:
         """List the folder. The caller holds ``listing``, so that an older listing that ends later cannot undo a newer
         listing.
         """
         if partition.folder != folder:
-            return
+            return False
         checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)
         for _ in range(_MOST_LISTINGS):
             # Read the checkpoint again after the listing, so that it names the leader of every listed segment.
@@ -285,13 +286,13 @@ class Disk:
             listed = discover_deleted(folder)
         # Identify the folder after the listing, because the topic may have been re-created meanwhile.
         if self._identify(folder) != partition.where:
-            return
+            return False
         epochs = parse_leader_epochs(checkpoint)
         # If the checkpoint's first epoch is new to us, do not restore earlier epochs. A broker that was down continues
         # its log at the leader's first offset, but that offset's epoch may have begun long before it. Readers can
         # complete a truncated history from other brokers' uploads, but a wrong history would hide these uploads.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
-        partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
+        return partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
 
     def _warn(self, folder: _Folder, sentence: str) -> None:
         # Warn at the second failure: most incomplete folders are complete a moment later.

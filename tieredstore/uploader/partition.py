@@ -208,8 +208,8 @@ class Partition:
                 elif folder is None:
                     segment.place = replace(segment.place, is_deleted=True)
 
-    def take(self, listed: Sequence[FoundSegment], epochs: LeaderEpochs, now_s: float) -> None:
-        """Apply a listing of the folder.
+    def take(self, listed: Sequence[FoundSegment], epochs: LeaderEpochs, now_s: float) -> bool:
+        """Apply a listing of the folder. Return False for a listing without a log, which proves nothing.
 
         ``epochs`` are the log's leader epochs, including epochs that retention truncated.
         """
@@ -217,7 +217,7 @@ class Partition:
         if not live:
             # Every log has an active segment. Without one, the folder is still being created or is being moved away, so
             # do nothing yet.
-            return
+            return False
         with self.lock:
             has_changed, self.epochs = epochs != self.epochs, epochs
             if has_changed:
@@ -236,6 +236,7 @@ class Partition:
             self.segments = dict(sorted(self.segments.items()))
             if self.first_active is None:
                 self.first_active = live[-1]
+        return True
 
     def _is_kept(
         self, segment: Segment, named: FoundSegment | None, first_live: int, active: int, *, has_changed: bool

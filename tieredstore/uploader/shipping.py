@@ -27,7 +27,7 @@ from tieredstore.errors import (
     StoreUnavailableError,
     TieredStoreError,
 )
-from tieredstore.kafka.checkpoints import format_leader_epochs
+from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment, SegmentIncompleteError, describe_open, with_files
 from tieredstore.kafka.log_scan import scan_log
 from tieredstore.kafka.logdir import LogSegment
@@ -54,6 +54,7 @@ PASSING: Final = frozenset(
 
 _MOVES_S: Final = 1.0
 _DISK_TRIES: Final = 5
+_ABSENT: Final = "the log directory no longer has it, and it was not shipped before"
 _DELETED: Final = "its files were deleted before they could be read"
 _TAKEN_BACK: Final = "a later leader has truncated it; its replacement will be shipped"
 _Monotonic: TypeAlias = Callable[[], float]
@@ -136,7 +137,7 @@ class Shipper:
 
     uploads: Uploads
     counts: Counts
-    relist: Callable[[Partition], None]
+    relist: Callable[[Partition], bool]
     start: str
     check_crcs: bool
     monotonic: _Monotonic = time.monotonic
@@ -183,13 +184,12 @@ class _Work:
             self._catch_up()
             return Step.IDLE
         if segment.base_offset > watermark.next_offset:
-            return self._close_gap(watermark)
+            return self._close_gap()
         if segment.is_gone:
             return self._pass_over(segment, segment.lost or _DELETED)
         if (obstacle := self._obstacle(segment)) is not None:
-            partition.turn.waits_for = obstacle
             self._catch_up()
-            return Step.WAITS
+            return self._wait_for(obstacle)
         partition.turn.waits_for = None
         # Save the progress so far, in case the next segment keeps failing.
         self._keep_up()
@@ -375,8 +375,7 @@ class _Work:
             described = with_files(described, held)
             segment_id, is_new = self.shipper.uploads.store(self.target, described)
         except SegmentIncompleteError as error:
-            partition.turn.waits_for = str(error)
-            return Step.WAITS
+            return self._wait_for(str(error))
         except LOST as error:
             return self._lose(segment, reason_of(error), held)
         except OSError as error:
@@ -384,8 +383,7 @@ class _Work:
             # error classes.
             return self._try_disk_again(segment, held, error)
         if not partition.has(segment):
-            partition.turn.waits_for = _TAKEN_BACK
-            return Step.WAITS
+            return self._wait_for(_TAKEN_BACK)
         self._advance(described, segment_id, epoch)
         if described.end_offset + 1 < segment.next_offset:
             self._close_end(segment)
@@ -421,17 +419,16 @@ class _Work:
 
     # Segments that cannot be uploaded
 
-    def _close_gap(self, watermark: Watermark) -> Step:
-        """Close the gap between the upload watermark and the first local segment: advance over stored segments, else
-        record a hole.
-        """
+    def _close_gap(self) -> Step:
+        """Close the gap between the upload watermark and the first local segment."""
         # List the partition's folder again, because a listing may miss a file that is being renamed.
-        partition = self.partition
-        self.shipper.relist(partition)
+        partition, value = self.partition, self.partition.progress.value
+        assert value is not None
+        self._relist()
         segment = partition.first
-        if segment is None or segment.base_offset <= watermark.next_offset:
+        if segment is None or segment.base_offset <= value.next_offset:
             return Step.STORED
-        return self._close_until(watermark, segment.base_offset)
+        return self._close_until(segment.base_offset, _ABSENT, partition.epochs)
 
     def _close_end(self, segment: Segment) -> None:
         """Close the gap between the last record of ``segment``, which is stored, and the segment's supposed end.
@@ -441,28 +438,46 @@ class _Work:
         by another uploader; otherwise it is a hole. The stored producer snapshot is of the supposed end, because the
         right one belongs to the missing segment and may be gone with it.
         """
-        partition, progress = self.partition, self.partition.progress
-        self.shipper.relist(partition)
-        if not partition.has(segment):
-            return
-        while (value := progress.value) is not None and value.next_offset < segment.next_offset:
-            later = (other.base_offset for other in partition.pending() if other.next_offset > value.next_offset)
-            until = min((base for base in later if base > segment.base_offset), default=segment.next_offset)
-            if until <= value.next_offset:
-                break
-            self._close_until(value, until)
-        partition.forget(segment)
+        partition = self.partition
+        self._relist()
+        if partition.has(segment):
+            while (until := self._end_of(segment)) is not None:
+                self._close_until(until, _ABSENT, partition.epochs)
+            partition.forget(segment)
 
-    def _close_until(self, watermark: Watermark, until: int) -> Step:
-        partition, uploads = self.partition, self.shipper.uploads
+    def _end_of(self, segment: Segment) -> int | None:
+        """Return the end of the offsets of ``segment`` that are not in the store and in no other known segment; None
+        without such offsets.
+        """
+        value = self.partition.progress.value
+        assert value is not None
+        others = (other for other in self.partition.pending() if other.next_offset > value.next_offset)
+        later = (other.base_offset for other in others if other.base_offset > segment.base_offset)
+        until = min((segment.next_offset, *later))
+        return until if until > value.next_offset else None
+
+    def _close_until(
+        self, until: int, reason: str, epochs: LeaderEpochs, keep_aside: Callable[[], str | None] = lambda: None
+    ) -> Step:
+        """Advance over stored segments, else record the offsets before ``until`` as a hole."""
+        partition, uploads, watermark = self.partition, self.shipper.uploads, self.partition.progress.value
+        assert watermark is not None
         first, last = watermark.next_offset, until - 1
         value = self.target.watermarks.advance(watermark, partition.epochs, until)
         if value.next_offset > first:
             self._save(value)
             return Step.STORED
-        reason = "the log directory no longer has it, and it was not shipped before"
-        epochs = epochs_within(partition.epochs, first, last)
-        return self._over(Hole(first, last, reason, uploads.now_ms(), uploads.broker_id, leader_epochs=epochs))
+        epochs = epochs_within(epochs, first, last)
+        return self._over(Hole(first, last, reason, uploads.now_ms(), uploads.broker_id, keep_aside(), epochs))
+
+    def _relist(self) -> None:
+        """List the partition's folder. Raise OSError if that fails: the partition may have moved to another folder."""
+        if not self.shipper.relist(self.partition):
+            raise OSError(errno.ESTALE, "the partition's folder cannot be listed now", str(self.partition.folder))
+
+    def _wait_for(self, obstacle: str) -> Step:
+        self.partition.turn.waits_for = obstacle
+        return Step.WAITS
 
     def _try_disk_again(self, segment: Segment, held: OpenSegment | None, error: OSError) -> Step:
         """Raise a disk's read error, so that the step is retried; after five retries, count the segment as lost."""
@@ -477,14 +492,16 @@ class _Work:
         """Store what remains of a segment that cannot be uploaded, and record it as a hole."""
         partition = self.partition
         # List the folder again: if the broker has truncated the log meanwhile, a damaged segment is no loss.
-        self.shipper.relist(partition)
+        self._relist()
         if not partition.has(segment):
-            partition.turn.waits_for = _TAKEN_BACK
-            return Step.WAITS
-        prefix: str | None = None
-        with contextlib.suppress(*LOST, OSError):
-            prefix = self._keep_aside(segment, held)
-        return self._pass_over(segment, reason, prefix)
+            return self._wait_for(_TAKEN_BACK)
+
+        def keep_aside() -> str | None:
+            with contextlib.suppress(*LOST, OSError):
+                return self._keep_aside(segment, held)
+            return None
+
+        return self._pass_over(segment, reason, keep_aside)
 
     def _keep_aside(self, segment: Segment, held: OpenSegment | None) -> str:
         """Store the segment's files in quarantine; only the log if other files are missing."""
@@ -508,13 +525,13 @@ class _Work:
         metadata = log_segment.to_metadata(Uuid.random(), uploads.broker_id, uploads.now_ms())
         return self.target.quarantine(metadata, log_segment)
 
-    def _pass_over(self, segment: Segment, reason: str, prefix: str | None = None) -> Step:
+    def _pass_over(self, segment: Segment, reason: str, keep_aside: Callable[[], str | None] = lambda: None) -> Step:
         """Record the segment's remaining offsets as a hole, with the reason and the quarantine's prefix."""
-        uploads, value = self.shipper.uploads, self.partition.progress.value
-        assert value is not None
-        first, last = max(segment.base_offset, value.next_offset), segment.next_offset - 1
-        epochs = epochs_within(segment.epochs, first, last)
-        return self._over(Hole(first, last, reason, uploads.now_ms(), uploads.broker_id, prefix, epochs))
+        until = self._end_of(segment)
+        step = Step.STORED if until is None else self._close_until(until, reason, segment.epochs, keep_aside)
+        if self._end_of(segment) is None:
+            self.partition.forget(segment)
+        return step
 
     def _over(self, hole: Hole) -> Step:
         partition, value = self.partition, self.partition.progress.value
