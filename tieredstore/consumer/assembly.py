@@ -25,6 +25,8 @@ from tieredstore.live.properties import shared_properties
 from tieredstore.remote import RemoteStorageManager
 
 if TYPE_CHECKING:
+    from confluent_kafka import Consumer as KafkaConsumer
+
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.model import TopicPartition
 
@@ -35,7 +37,7 @@ class Makers:
 
     manager: Callable[..., RemoteStorageManager] = RemoteStorageManager
     cluster: Callable[..., LiveCluster] = LiveCluster
-    client: Callable[[object], MemberClient] = MemberClient
+    client: Callable[[KafkaConsumer], MemberClient] = MemberClient
     clock: Callable[[], float] = time.monotonic
     first_pause_s: float = 0.1
     """Seconds before the first retry; the pause doubles with each retry."""

@@ -26,8 +26,8 @@ class Received(Protocol):
     def topic(self) -> str: ...  # noqa: D102  as the library has them
     def partition(self) -> int: ...  # noqa: D102
     def offset(self) -> int: ...  # noqa: D102
-    def key(self) -> Any: ...  # noqa: D102
-    def value(self) -> Any: ...  # noqa: D102
+    def key(self) -> bytes | None: ...  # noqa: D102
+    def value(self) -> bytes | None: ...  # noqa: D102
     def headers(self) -> list[tuple[str, bytes | None]] | None: ...  # noqa: D102
     def timestamp(self) -> tuple[int, int]: ...  # noqa: D102
     def leader_epoch(self) -> int | None: ...  # noqa: D102
@@ -40,11 +40,11 @@ class MemberClient:
     our overrides.
     """
 
-    def __init__(self, consumer: object) -> None:
+    def __init__(self, consumer: confluent_kafka.Consumer) -> None:
         # A weak reference avoids a cycle: an unused consumer is freed at once, as with confluent-kafka.
         self._consumer = weakref.ref(consumer)
 
-    def _own(self) -> Any:
+    def _own(self) -> confluent_kafka.Consumer:
         consumer = self._consumer()
         if consumer is None:
             raise RuntimeError("Consumer closed")
@@ -104,9 +104,11 @@ class MemberClient:
         places: list[KafkaPartition] = _base.position(self._own(), [KafkaPartition(*where) for where in wheres])
         return places
 
-    def commit(self, places: Iterable[KafkaPartition], *, asynchronous: bool = True) -> Any:
-        """Commit the offsets of these partitions, with their leader epochs and metadata."""
-        return _base.commit(self._own(), offsets=list(places), asynchronous=asynchronous)
+    def commit(self, places: Iterable[KafkaPartition], *, asynchronous: bool = True) -> list[KafkaPartition]:
+        """Commit the offsets of these partitions, with their leader epochs and metadata. An asynchronous commit returns
+        an empty list.
+        """
+        return _base.commit(self._own(), offsets=list(places), asynchronous=asynchronous) or []
 
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
         """Join the group."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeGuard
 
 import confluent_kafka
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -65,7 +65,7 @@ class Consumer(confluent_kafka.Consumer):
         self._parts: Parts | None = None
         if self._settings.mode is not Mode.KAFKA_ONLY:
             self._parts = Parts(self._settings, self._client, self._makers)
-            self._group = Group(self, self._client, self._parts)
+            self._group = Group(self._client, self._parts)
 
     # ---- records
 
@@ -300,7 +300,7 @@ class Consumer(confluent_kafka.Consumer):
         ``commit`` waits for the coordinator's answer only if ``asynchronous`` is False.
         """
         given = dict(zip(("message", "offsets", "asynchronous"), positional, strict=False)) | named
-        message: Any = given.get("message")
+        message = given.get("message")
         offsets = given.get("offsets")
         asynchronous = bool(given.get("asynchronous", True))
         given = {name: value for name, value in given.items() if value is not None}
@@ -429,7 +429,7 @@ def _raise_first_error(messages: Iterable[Received]) -> None:
             raise confluent_kafka.KafkaException(error)
 
 
-def _is_message(message: object) -> bool:
+def _is_message(message: object) -> TypeGuard[Received]:
     return isinstance(message, Message | confluent_kafka.Message)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
@@ -40,10 +40,9 @@ class Group:
     """Keeps the core's partitions equal to the assignment of the group or the user. Only the core assigns partitions to
     the Kafka client."""
 
-    def __init__(self, consumer: Any, client: MemberClient, parts: Parts) -> None:
+    def __init__(self, client: MemberClient, parts: Parts) -> None:
         self._ended: set[TopicPartition] = set()
         """Partitions whose assignment has ended since the last :meth:`take_ended`."""
-        self._own_consumer = weakref.ref(consumer)
         self._client = client
         self._parts = parts
         self._on_assign: RebalanceCallback | None = None
@@ -174,29 +173,36 @@ class Group:
         self._parts.core.live.begin_silent(partition, live)
         return True
 
-    def _take_assigned(self, _: object, places: list[KafkaPartition]) -> None:
+    def _take_assigned(self, consumer: KafkaConsumer, places: list[KafkaPartition]) -> None:
         """Handle an assignment by the coordinator. The client gets each partition only after a look-up."""
         self._was_assigned = False
         try:
             if self._on_assign is not None:
-                self._on_assign(self._own_consumer(), places)
+                self._on_assign(consumer, places)
         finally:
             # As in confluent-kafka, assign the partitions if the user's callback has not done so, even if it raised an
             # error.
             if not self._was_assigned:
                 (self.assign if self._parts.core.live.is_eager else self.incremental_assign)(places)
 
-    def _take_revoked(self, _: object, places: list[KafkaPartition]) -> None:
-        self._end(places, self._on_revoke, commits=True)
+    def _take_revoked(self, consumer: KafkaConsumer, places: list[KafkaPartition]) -> None:
+        self._end(consumer, places, self._on_revoke, commits=True)
 
-    def _take_lost(self, _: object, places: list[KafkaPartition]) -> None:
+    def _take_lost(self, consumer: KafkaConsumer, places: list[KafkaPartition]) -> None:
         """Handle partitions that were lost, not revoked. Commit nothing, because another member may own them by now."""
-        self._end(places, self._on_lost or self._on_revoke, commits=False)
+        self._end(consumer, places, self._on_lost or self._on_revoke, commits=False)
 
-    def _end(self, places: list[KafkaPartition], callback: RebalanceCallback | None, *, commits: bool) -> None:
+    def _end(
+        self,
+        consumer: KafkaConsumer,
+        places: list[KafkaPartition],
+        callback: RebalanceCallback | None,
+        *,
+        commits: bool,
+    ) -> None:
         try:
             if callback is not None:
-                callback(self._own_consumer(), places)
+                callback(consumer, places)
         finally:
             known = self._parts.core.partitions
             # In an eager group, a revocation ends the whole assignment, including partitions that were assigned

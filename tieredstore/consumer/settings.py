@@ -85,14 +85,14 @@ class ConsumerSettings:
     is_eager: bool
     """True for eager rebalancing: each new assignment replaces the whole previous assignment."""
     poll_records: int | None
-    client: Mapping[str, Any] = field(repr=False)
+    client: Mapping[str, object] = field(repr=False)
 
     @property
     def has_broker(self) -> bool:
         """True if the properties name a broker."""
         return bool(self.client.get("bootstrap.servers") or self.client.get("metadata.broker.list"))
 
-    def member_properties(self) -> dict[str, Any]:
+    def member_properties(self) -> dict[str, object]:
         """Return librdkafka's properties for the group member. Except with ``kafka_only``, turn off librdkafka's resets
         and automatic commits, because this consumer does both itself.
         """
@@ -106,7 +106,7 @@ class ConsumerSettings:
         }  # fmt: skip
 
 
-def parse_settings(properties: Mapping[str, Any], store: StoreLike = None) -> ConsumerSettings:
+def parse_settings(properties: Mapping[str, object], store: StoreLike = None) -> ConsumerSettings:
     """Parse a consumer's properties, without connecting. ``store`` is the bucket if the properties name none.
 
     Raise ConfigError, which names the property, if a property is unknown, invalid or missing.
@@ -186,7 +186,7 @@ def _topic_ids(own: Mapping[str, Any], mode: Mode) -> dict[str, Uuid]:
     return topic_ids_of(given, name)
 
 
-def _number(given: Mapping[str, Any], name: str, least: int, most: int, default: int = 0) -> int:
+def _number(given: Mapping[str, object], name: str, least: int, most: int, default: int = 0) -> int:
     value = given.get(name, default)
     try:
         number = int(str(value)) if not isinstance(value, bool) else None
@@ -197,14 +197,14 @@ def _number(given: Mapping[str, Any], name: str, least: int, most: int, default:
     return number
 
 
-def _choice(given: Mapping[str, Any], name: str, choices: tuple[str, ...], default: str) -> str:
+def _choice(given: Mapping[str, object], name: str, choices: tuple[str, ...], default: str) -> str:
     value = given.get(name, default)
     if value not in choices:
         raise ConfigError(f"{name} is {quoted(value)}; it must be {' or '.join(choices)}")
     return str(value)
 
 
-def _flag(given: Mapping[str, Any], *names: str, default: bool) -> bool:
+def _flag(given: Mapping[str, object], *names: str, default: bool) -> bool:
     for name in names:
         if name in given:
             text = str(given[name]).lower()
@@ -214,7 +214,7 @@ def _flag(given: Mapping[str, Any], *names: str, default: bool) -> bool:
     return default
 
 
-def _is_eager(client: Mapping[str, Any]) -> bool:
+def _is_eager(client: Mapping[str, object]) -> bool:
     if str(client.get("group.protocol", "classic")).lower() == "consumer":
         return False
     return "cooperative" not in str(client.get("partition.assignment.strategy", ""))

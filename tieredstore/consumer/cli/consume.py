@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import OFFSET_BEGINNING
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.api.reading import types_of
 from tieredstore.cli.records.record_output import tell_left_out
@@ -18,6 +20,7 @@ from tieredstore.reading.omitted_records import undecided
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from confluent_kafka import Consumer as KafkaConsumer
 
     from tieredstore.api.reading import ReadOptions
     from tieredstore.config import Settings
@@ -26,8 +29,6 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.5
 _MOST_ROWS: Final = 10_000
 _ANSWER_S: Final = 60.0
-_BEGINNING: Final = -2
-"""librdkafka's OFFSET_BEGINNING."""
 
 
 class ConsumedTopic:
@@ -53,11 +54,10 @@ class ConsumedTopic:
         Partitions without a commit of the group begin at ``start``. Unless ``follows`` is true, the read stops at the
         end of each partition.
         """
-        self._kafka: Any = importlib.import_module("confluent_kafka")
         self._topic, self._start, self._follows, self._limit = topic, start, follows, how.get("limit")
         self._types, self._names = types_of(how, "bytes")(topic), how.get("columns", TOPIC_COLUMNS)
         self.schema = topic_schema(self._names, self._types)
-        self._trouble: Any = faults.Trouble()
+        self._trouble = faults.Trouble()
         self._doing = f"consuming topic {topic!r}"
         self._is_assigned = False
         self._held_back: dict[TopicPartition, int] = {}
@@ -97,7 +97,7 @@ class ConsumedTopic:
                     if not self._follows and self._is_at_end():
                         return
                     continue
-                rows: Any = batch.records
+                rows = batch.records
                 yield self._columns_of(batch.partition).convert(rows, (batch.topic, batch.partition))
                 left = None if left is None else left - rows.num_rows
                 self._store(batch.topic, batch.partition, batch.next_offset)
@@ -107,7 +107,7 @@ class ConsumedTopic:
         return TopicColumns(self._names, self._types, self._topic, [partition])
 
     def _store(self, topic: str, partition: int, next_offset: int) -> None:
-        self._consumer.store_offsets(offsets=[self._kafka.TopicPartition(topic, partition, next_offset)])
+        self._consumer.store_offsets(offsets=[KafkaPartition(topic, partition, next_offset)])
 
     def _is_at_end(self) -> bool:
         stats = self._consumer.tiered_stats() if self._is_assigned else None
@@ -136,7 +136,7 @@ class ConsumedTopic:
     def _join(self) -> None:
         self._consumer.subscribe([self._topic], on_assign=self._on_assign)
 
-    def _on_assign(self, consumer: Any, places: list[Any]) -> None:
+    def _on_assign(self, consumer: KafkaConsumer, places: list[KafkaPartition]) -> None:
         """Start assigned partitions at the group's commits, and partitions without a commit at the requested offset."""
         self._is_assigned = True
         if self._start is None:
@@ -150,7 +150,7 @@ class ConsumedTopic:
             # here.
             place.offset = offsets.get(place.partition, place.offset)
 
-    def _place_all(self, partitions: Sequence[int]) -> list[Any]:
+    def _place_all(self, partitions: Sequence[int]) -> list[KafkaPartition]:
         """Return the partitions with their start offsets."""
         start = self._start
         if isinstance(start, Last):
@@ -160,7 +160,7 @@ class ConsumedTopic:
             check_offset(start, {name: self._span_of(number)[1] for number, name in names.items()})
             return [self._place(number, start) for number in partitions]
         if start is None:
-            return [self._place(number, _BEGINNING) for number in partitions]
+            return [self._place(number, OFFSET_BEGINNING) for number in partitions]
         asked = [self._place(number, start.timestamp_ms) for number in partitions]
         return self._consumer.offsets_for_times(asked, _ANSWER_S)
 
@@ -175,5 +175,5 @@ class ConsumedTopic:
             raise self._trouble.unavailable(self._doing, _ANSWER_S)
         return int(span[0]), int(span[1])
 
-    def _place(self, number: int, offset: Any) -> Any:
-        return self._kafka.TopicPartition(self._topic, number, offset)
+    def _place(self, number: int, offset: int) -> KafkaPartition:
+        return KafkaPartition(self._topic, number, offset)
