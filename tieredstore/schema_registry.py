@@ -85,7 +85,8 @@ class RegistrySettings:
         unknown = sorted(set(given) - {"url", *_NAMES})
         if unknown:
             raise ConfigError(
-                f"{quoted(unknown[0])} is no property of a schema registry: there are {_URL}, {', '.join(_NAMES)}"
+                f"{quoted(unknown[0])} is not a property of a schema registry; the properties are {_URL}, "
+                f"{', '.join(_NAMES)}"
             )
         addresses = [text for text in (part.strip() for part in given.get("url", "").split(",")) if text]
         if not addresses:
@@ -189,7 +190,9 @@ class SchemaRegistry:
         answer = self._get(path, what, deadline)
         kind = answer.get("schemaType") or "AVRO"
         if kind != "AVRO":
-            raise ConfigError(f"{what} of the registry is of {excerpt(kind)}, and Avro alone is read: read it as bytes")
+            raise ConfigError(
+                f"{what} of the registry has the type {excerpt(kind)}, but only Avro is supported: read it as bytes"
+            )
         text = _text_of(answer, what)
         reading = _References(what, deadline, len(text))
         self._add_references(answer, what, reading, ())
@@ -263,7 +266,7 @@ def _places(answer: _Answer, what: str) -> Iterator[tuple[str, int]]:
         for reference in listed:
             yield str(reference["subject"]), int(reference["version"])
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise RegistryError(f"the schema registry gives a reference of {what} that is none") from None
+        raise RegistryError(f"the schema registry returned an invalid reference of {what}") from None
 
 
 def _keep(table: OrderedDict[int, _Kept], number: int, content: _Kept) -> None:
@@ -298,7 +301,9 @@ def _without_user(urls: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     for url in urls:
         parts = _parts_of(url)
         if parts is None:
-            raise ConfigError(f"{_URL} is {excerpt(redacted(url))!r}, which is no address as http://registry:8081 is")
+            raise ConfigError(
+                f"{_URL} is {excerpt(redacted(url))!r}, which is not an address such as http://registry:8081"
+            )
         user, at, host = parts.netloc.rpartition("@")
         plain.append(f"{parts.scheme}://{host}{parts.path.rstrip('/')}")
         user_info = user_info or (unquote(user) if at else None)
@@ -330,8 +335,11 @@ def read_body(response: requests.Response) -> bytes:
 def _no_answer(url: str, error: Exception) -> RegistryError:
     text = excerpt(redacted(error), 300)
     if isinstance(error, requests.exceptions.SSLError):
-        return RegistryDeniedError(f"the certificate of the schema registry at {url}, or ours, is not accepted: {text}")
-    return RegistryUnavailableError(f"the schema registry at {url} gives no answer: {text}")
+        return RegistryDeniedError(
+            f"the TLS connection to the schema registry at {url} failed, because its certificate or the client's was "
+            f"not accepted: {text}"
+        )
+    return RegistryUnavailableError(f"the schema registry at {url} did not answer: {text}")
 
 
 def _check_status(status: int, url: str, what: str, content: bytes) -> None:
@@ -339,7 +347,7 @@ def _check_status(status: int, url: str, what: str, content: bytes) -> None:
         case 200:
             return
         case 404:
-            raise SchemaNotFoundError(f"the schema registry at {url} has not {what}")
+            raise SchemaNotFoundError(f"the schema registry at {url} does not have {what}")
         case 401 | 403:
             raise RegistryDeniedError(f"the schema registry at {url} does not allow access to {what} (status {status})")
         case 405 | 409 | 422:

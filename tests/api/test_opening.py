@@ -127,7 +127,9 @@ def test_a_read_is_an_arrow_stream_once(bucket: ts.Bucket, tmp_path: Path) -> No
         assert bucket.read("txn", last=7).write(tmp_path / name) == 7
     read = bucket.read("txn")
     read.to_arrow()
-    with pytest.raises(AlreadyClosedError, match="this read was read before: read to its end, or call read"):
+    with pytest.raises(
+        AlreadyClosedError, match="the records of this read were taken before: iterate once, or call read"
+    ):
         read.to_arrow()
 
 
@@ -160,5 +162,5 @@ def test_a_verification_says_what_was_read_and_what_was_found(bucket: ts.Bucket,
 
 
 def test_an_empty_bucket_was_not_verified(root: Path) -> None:
-    with ts.open(root) as bucket, pytest.raises(ts.errors.ResourceNotFoundError, match="so that nothing was verified"):
+    with ts.open(root) as bucket, pytest.raises(ts.errors.ResourceNotFoundError, match="so nothing was verified"):
         bucket.verify()

@@ -60,7 +60,7 @@ def test_modes_by_our_names_and_by_pinterests(name: object, mode: Mode) -> None:
         (given(**{"on.data.loss": "skip"}), "tiered.storage.on.data.loss is 'skip'; it must be fail or report"),
         (
             given(**{"topic.ids": f"orders={FIRST_ID}"}),
-            "tiered.storage.topic.ids needs tiered.storage.mode remote_only: a broker has only the present topic",
+            "tiered.storage.topic.ids needs tiered.storage.mode remote_only: a broker has only the newest topic",
         ),
         (given(mode="remote_only", **{"topic.ids": "orders"}), "'' is not a Kafka uuid"),
         (given(loss_cb="print"), "tiered.storage.loss_cb must be a function"),

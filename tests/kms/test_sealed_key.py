@@ -59,8 +59,8 @@ def test_a_sealed_key_opens_and_neither_key_is_in_the_text() -> None:
 @pytest.mark.parametrize(
     ("others", "sentence"),
     [
-        ({"pair": "key2"}, "was sealed for the keyPair 'key1', and the settings say 'key2'"),
-        ({"service": "aws"}, "was sealed for the service 'memory', and the settings say 'aws'"),
+        ({"pair": "key2"}, "was sealed for the keyPair 'key1', but the settings say 'key2'"),
+        ({"service": "aws"}, "was sealed for the service 'memory', but the settings say 'aws'"),
         ({"source": MemoryKms(b"x" * 32)}, "cannot be opened by memory: another key has sealed it"),
     ],
 )

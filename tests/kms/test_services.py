@@ -301,7 +301,7 @@ def test_azures_key_may_be_rotated_and_read_by_who_may_not_get_it(
         assert latest.open(sealed) == SECRET
         assert latest.seal(SECRET).startswith(b"three:")
         case.service.may_get = False
-        with pytest.raises(KeyServiceDeniedError, match="does not say by which version"):
+        with pytest.raises(KeyServiceDeniedError, match="does not say which version"):
             latest.seal(SECRET)
         fixed = AzureKeySource(f"{case.service.url}/keys/kafka/two", StaticToken(), verify_challenge_resource=False)
         assert latest.open(fixed.seal(SECRET)) == SECRET
@@ -317,7 +317,7 @@ def test_azures_key_may_be_rotated_and_read_by_who_may_not_get_it(
         ("azure", "https://vault/keys/kafka", "https://other", "has no meaning for azure"),
         ("vault", "../sys/seal", "http://vault", "is not a key of Vault's transit engine"),
         ("vault", "kafka", None, "set VAULT_ADDR"),
-        ("kms", "kafka", None, "neither one of aws, gcp, azure, vault nor one"),
+        ("kms", "kafka", None, "neither one of aws, gcp, azure, vault nor a service of"),
     ],
 )
 def test_names_that_can_be_none_are_refused_before_anybody_is_asked(

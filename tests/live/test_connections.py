@@ -261,7 +261,7 @@ def test_a_broker_that_is_not_there_can_be_tried_again(caplog: pytest.LogCapture
 
 def test_a_listener_of_another_protocol_is_told_by_its_silence(kafka: KafkaServer) -> None:
     wrong = {"bootstrap.servers": kafka.tls_servers}
-    said = pytest.raises(BrokerUnavailableError, match=r"within 1 s; if it runs, check security\.protocol")
+    said = pytest.raises(BrokerUnavailableError, match=r"within 1 s; if a broker runs there, check security\.protocol")
     with LiveCluster(wrong, isolation="read_committed", timeout_s=1) as cluster, said:
         cluster.topic("t")
 
@@ -308,7 +308,7 @@ def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kaf
             batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed", timeout_s=30)
             fine = fine and sum(batch.num_rows for batch in batches) == 3
         except BrokerUnavailableError as error:
-            os._exit(UNLUCKY if "forked from one with librdkafka clients" in str(error) else 1)
+            os._exit(UNLUCKY if "forked from a process with Kafka clients" in str(error) else 1)
         os._exit(0 if fine else 1)
 
     codes = [exit_code_of_fork(child)]
@@ -344,7 +344,7 @@ def test_a_child_that_was_forked_beside_clients_says_so_when_nobody_answers() ->
             return str(raised.value)
 
         def child() -> None:
-            os._exit(0 if "forked from one with librdkafka clients" in words() else 1)
+            os._exit(0 if "forked from a process with Kafka clients" in words() else 1)
 
         assert "security.protocol" in words()
         assert exit_code_of_fork(child) == 0

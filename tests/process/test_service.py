@@ -71,7 +71,10 @@ ENDINGS: Final = {
     **{
         f"{signum.name} drains": Ending(
             TWO_LOOPS, 0, (("working", 2, signum),),
-            ("drained", f"tester: {signum.name}: stopping within 30 s; a second ends it at once", "tester: stopped"),
+            (
+                "drained", f"tester: {signum.name}: stopping within 30 s; a second signal ends the process at once",
+                "tester: stopped",
+            ),
         )
         for signum in (TERM, INT)
     },

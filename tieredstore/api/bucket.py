@@ -423,7 +423,7 @@ class Bucket(Closing):
         scopes, place = scopes_of(self.remove, topics, which), place_of("stop", stop)
         check_arguments(scopes, place, segment)
         if force and self.broker is None:
-            raise ConfigError("force is for what brokers list: open the bucket with broker=")
+            raise ConfigError("force applies only to partitions that a broker lists: open the bucket with broker=")
         return plan_removal(self, scopes, place, segment, force=force, parallel=which.get("parallel", READERS))
 
     def gc(
@@ -443,9 +443,9 @@ class Bucket(Closing):
 
         scopes, least = scopes_of(self.gc, topics, which), duration_of("min_age", min_age)
         if unknown_too and self.broker is None:
-            raise ConfigError("unknown_too is for what brokers do not name: open the bucket with broker=")
+            raise ConfigError("unknown_too adds segments that a broker never listed: open the bucket with broker=")
         self._bucket().refuse_raw(
-            "gc", "a log without its index looks like a copy that did not end, and may be the only one"
+            "gc", "a log without its index looks like an unfinished copy, but may be the only copy"
         )
         return plan_gc(self, scopes, least, unknown_too=unknown_too, parallel=which.get("parallel", READERS))
 

@@ -31,10 +31,12 @@ def place(
     """Place a legal hold on the scope's topic and partition, or only check that this is possible. Return the hold."""
     topics, (first, end) = scopes.topics, window_of(*window)
     if len(topics) > 1 or any(map(is_glob, topics)) or len(scopes.partitions or ()) > 1:
-        raise ConfigError("a hold is of one topic and one partition at most: place one for each")
+        raise ConfigError("a hold covers everything, one topic or one partition: place a separate hold for each")
     topic, partition = next(iter(topics), None), next(iter(scopes.partitions or ()), None)
     if isinstance(end, AtTime):
-        raise ConfigError("stop of a hold is a time; give an offset, or leave it out to hold all that follows")
+        raise ConfigError(
+            "stop is a time, but a hold ends at an offset: give an offset, or leave stop out to hold all later records"
+        )
     if isinstance(first, AtTime):
         if topic is None or partition is None:
             raise ConfigError("start is a time, which needs a topic and a partition: offsets differ between partitions")
@@ -64,7 +66,7 @@ def plan_release(bucket: Bucket, name: str) -> Plan:
             action="release_hold", status="failed" if not is_same else "planned" if dry_run else "done",
             code="released" if is_same else "changed", name=name, topic=scope.topic, partition=scope.partition,
             base_offset=scope.first_offset, last_offset=scope.last_offset, stored_size=0,
-            reason=None if hold is not None else "it cannot be read, and so holds everything",
+            reason=None if hold is not None else "the hold cannot be read, so it holds everything",
         )  # fmt: skip
 
     return Plan("release_hold", name, outcomes)

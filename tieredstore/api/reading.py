@@ -233,14 +233,14 @@ def places_of(start: GivenPlace, stop: GivenPlace, last: int | None) -> tuple[Pl
     if start is not None:
         raise ConfigError("last and start exclude each other")
     if type(last) is not int or last < 0:
-        raise ConfigError(f"last is {last!r:.60}; give how many records")
+        raise ConfigError(f"last is {last!r:.60}; give a number of records")
     return Last(last), end
 
 
 def _limit(how: QueryOptions) -> int | None:
     limit = how.get("limit")
     if limit is not None and (type(limit) is not int or limit < 0):
-        raise ConfigError(f"limit is {limit!r:.60}; give how many records")
+        raise ConfigError(f"limit is {limit!r:.60}; give a number of records")
     return limit
 
 

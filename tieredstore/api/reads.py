@@ -149,7 +149,7 @@ class Read(Closing):
 
     def _begin(self) -> None:
         if self._is_begun:
-            raise AlreadyClosedError("this read was read before: read to its end, or call read() again")
+            raise AlreadyClosedError("the records of this read were taken before: iterate once, or call read() again")
         self._is_begun = True
 
 

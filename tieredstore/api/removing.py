@@ -122,7 +122,7 @@ def plan_abort_rule(bucket: Bucket, min_age: timedelta) -> Plan:
     """Return the plan to add a rule that aborts uploads that have been unfinished for ``min_age``, in whole days."""
     days, rest = divmod(min_age, timedelta(days=1))
     if rest or days < 1:
-        raise ConfigError(f"min_age is {min_age}: a store's rule counts whole days, so give 1d or more, as 7d")
+        raise ConfigError(f"min_age is {min_age}: a store's rule counts whole days, so give 1d or more, such as 7d")
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         opened = bucket.opened()

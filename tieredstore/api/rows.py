@@ -180,7 +180,7 @@ class Segment:
         """Write the log, a ``range`` of its bytes, or one ``index`` into a new file, complete or not at all."""
         start, stop, step = (slice(None) if range is None else range).indices(self.size or 0)
         if index is not None and range is not None:
-            raise ConfigError("range and index exclude each other: an index comes whole")
+            raise ConfigError("range and index exclude each other: an index is always read whole")
         if step != 1:
             raise ConfigError("range has a step: give slice(start, stop)")
         with self.open() if index is None else self.index(index) as source, whole_file(Path(path)) as file:
@@ -197,7 +197,7 @@ class Segment:
             why = self.damage or f"its objects {', '.join(self.missing)} are missing"
             raise (CorruptDataError if self.damage else SegmentNotFoundError)(f"{self} cannot be read: {why}")
         if self._files is None:
-            raise ConfigError("a segment that was pickled has no bucket: ask one for it again")
+            raise ConfigError("a segment that was pickled has no bucket: get the segment from a bucket again")
         return self._files, self.metadata
 
     @property

@@ -65,9 +65,9 @@ class Scopes:
         self.partitions: tuple[int, ...] | None = partition_set(partitions)
         self.topic_id: Uuid | None = topic_id_of(topic_id)
         if not topics and (self.partitions is not None or self.topic_id is not None):
-            raise ConfigError("partitions and topic_id narrow a topic: name it too")
+            raise ConfigError("partitions and topic_id select within a topic: name the topic too")
         if self.topic_id is not None and (len(topics) > 1 or any(map(is_glob, topics))):
-            raise ConfigError("topic_id is that of one topic: name it alone")
+            raise ConfigError("topic_id belongs to one topic: name only that topic")
 
     def __str__(self) -> str:
         names = ", ".join(self.topics) or "all topics"

@@ -34,7 +34,7 @@ _OF_A_BROKER: Final = "meta.properties"
 _REASONS: Final = {
     steps.Outcome.ACTIVE: "the broker may still append to it",
     steps.Outcome.GONE: "the broker has deleted its records",
-    steps.Outcome.THERE: "it is committed already",
+    steps.Outcome.THERE: "it is in the bucket already",
 }
 """The reasons for not uploading a segment."""
 _logger: Final = logging.getLogger(__name__)
@@ -78,7 +78,9 @@ def find_segments(
     names = sorted({one.topic for one in found})
     if life is not None and len(names) > 1:
         shown = ", ".join([*names[:_MOST_NAMED], *(["…"] if len(names) > _MOST_NAMED else [])])
-        raise ConfigError(f"a topic id is that of one topic, and here are {len(names)} ({shown}): name one of them")
+        raise ConfigError(
+            f"a topic id belongs to one topic, but {len(names)} topics were found ({shown}): name one of them"
+        )
     return DiskSegments(found, () if topics else discovery.left_alone, life)
 
 
@@ -115,8 +117,8 @@ def _name_leftover(metadata: RemoteLogSegmentMetadata) -> Generator[None]:
     named = f"{where.topic} -p {where.partition} --segment={metadata.remote_log_segment_id.id}"
     with at_sudden_end(
         lambda: _logger.warning(
-            "the upload that was under way may have left objects, which no reader sees: tieredstore rm %s --yes "
-            "removes them, and a lifecycle rule of the bucket the parts of an upload",
+            "the interrupted upload may have left objects that no reader sees: tieredstore rm %s --yes removes them, "
+            "and a lifecycle rule of the bucket removes parts of unfinished uploads",
             named,
         ),
         needs_time=True,

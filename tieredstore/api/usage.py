@@ -25,7 +25,10 @@ def prices_of(by: UsageBy, prices: str | Path | PriceFile | None) -> PriceFile |
     if prices is None:
         return None
     if by is UsageBy.DAY:
-        raise ConfigError("prices are of topics and partitions: a day has none")
+        raise ConfigError(
+            "costs are computed per topic or per partition, not per day: choose by='topic' or 'partition', or leave "
+            "prices out"
+        )
     return prices if isinstance(prices, PriceFile) else read_prices(Path(prices))
 
 

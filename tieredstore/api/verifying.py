@@ -123,7 +123,7 @@ class Depth:
         if level not in _LEVELS:
             raise ConfigError(f"level is {level!r:.60}; it must be {', '.join(_LEVELS)}")
         if type(sample) not in (int, float) or not 0 < sample <= 1:
-            raise ConfigError(f"sample is {sample!r:.60}; give a part, as 0.05")
+            raise ConfigError(f"sample is {sample!r:.60}; give a part between 0 and 1, such as 0.05")
         if sample != 1 and level == "listing":
             raise ConfigError("a sample applies to the levels index and data: choose one of these")
         if isinstance(self.start, int) and isinstance(self.stop, int) and self.start > self.stop:
@@ -175,7 +175,7 @@ def verify_segments(
         tell(brokers.read_on())
         tell(brokers.rest(opened, chosen, depth))
     if not seen.segments and not severities.total():
-        raise ResourceNotFoundError("no segments were found, so that nothing was verified")
+        raise ResourceNotFoundError("no segments were found, so nothing was verified")
     return seen
 
 

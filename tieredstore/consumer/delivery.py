@@ -185,7 +185,7 @@ class Delivery:
             if where not in self._core.partitions:
                 continue
             if kind == "eof":
-                reason = "the bucket has no more yet"
+                reason = "the bucket has no more records yet"
                 error = KafkaError(KafkaError._PARTITION_EOF, f"Broker: No more messages ({reason})")
             else:
                 words = "no previously committed offset available" if offset < 0 else "fetch failed due to offset range"

@@ -196,7 +196,8 @@ class LiveSide:
             return False
         live.stall, partition.revived = None, (position, end)
         _logger.info(
-            "the client fetches nothing of %s from offset %d on, but the broker has records up to %d: reassigning it",
+            "the client fetches nothing of %s from offset %d on, but the broker has records up to %d: assigning the "
+            "partition again",
             partition, position, end - 1,
         )  # fmt: skip
         return True

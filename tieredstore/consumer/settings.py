@@ -166,7 +166,7 @@ def _store(own: Mapping[str, Any], mode: Mode, given: StoreLike) -> Settings | N
         return None
     if settings is None and url is None:
         raise ConfigError(
-            f"no store is named: {PREFIX}mode {mode.value} needs store=, {PREFIX}settings (a file, a mapping) or "
+            f"no store is named: {PREFIX}mode {mode.value} needs store=, {PREFIX}settings (a file or a mapping) or "
             f"{PREFIX}store (a URL)"
         )
     return settings_of(settings, store=None if url is None else str(url))
@@ -179,7 +179,7 @@ def _topic_ids(own: Mapping[str, Any], mode: Mode) -> dict[str, Uuid]:
     if given is None:
         return {}
     if mode is not Mode.REMOTE_ONLY:
-        raise ConfigError(f"{name} needs {PREFIX}mode remote_only: a broker has only the present topic of a name")
+        raise ConfigError(f"{name} needs {PREFIX}mode remote_only: a broker has only the newest topic of each name")
     if isinstance(given, str):
         pairs = [pair.partition("=") for pair in given.split(",")]
         given = {topic.strip(): topic_id.strip() for topic, _, topic_id in pairs}

@@ -183,7 +183,7 @@ class QueryTables(Closing):
         if (column := _NO_COLUMN.search(first)) is not None:
             hint += self._field_of_value(column[1] or column[2])
         if "TimestampTZ to Microsecond" in first:
-            hint = "; a record's time is later than DuckDB can hold, the year 294247: leave the column timestamp out"
+            hint = "; a record's time is later than DuckDB can hold (the year 294247): leave the column timestamp out"
         return ConfigError(f"the query: {excerpt(first, 500)}{excerpt(hint, 300)}")
 
     def _field_of_value(self, name: str) -> str:

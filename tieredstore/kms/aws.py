@@ -57,7 +57,9 @@ class AwsKeySource(KeySource):
                 "kms", region_name=region[1] if region else None, endpoint_url=endpoint_url, config=config
             )
         except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"AWS KMS cannot be asked for {excerpt(key)!r}: {excerpt(redacted(error))}") from error
+            raise ConfigError(
+                f"the client of AWS KMS for the key {excerpt(key)!r} cannot be made: {excerpt(redacted(error))}"
+            ) from error
         return cls(key, client)
 
     def seal(self, secret: bytes) -> bytes:
@@ -80,13 +82,16 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
     if isinstance(error, HTTPClientError | ConnectingFailed):
         return KeyServiceUnavailableError(f"AWS KMS cannot be reached: {why}")
     if isinstance(error, NoCredentialsError):
-        return KeyServiceDeniedError(f"AWS KMS was not asked for {shown}: the SDK has no credentials")
+        return KeyServiceDeniedError(
+            f"the key {shown} of AWS KMS was not used, because the AWS SDK found no credentials: set them, for "
+            "example by environment variables"
+        )
     if not isinstance(error, ClientError):
         return KeyServiceError(f"AWS KMS gave no usable answer for {shown}: {why}")
     response: Any = error.response
     code, status = str(response["Error"].get("Code")), response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _NOT_OURS:
-        return KeyRingError(f"another key than {shown} has sealed it, or it is damaged")
+        return KeyRingError(f"it was sealed by another key than {shown}, or it is damaged")
     if _LATER.search(code) or status == 429 or status >= 500:
         return KeyServiceUnavailableError(f"AWS KMS cannot use {shown} now: {why}")
     if _DENIED.search(code) or status in {401, 403}:

@@ -45,9 +45,7 @@ class AzureKeySource(KeySource):
     def __init__(self, key: str, credential: TokenCredential, **options: Any) -> None:
         url = _KEY.fullmatch(key)
         if url is None:
-            raise ConfigError(
-                f"{excerpt(redacted(key))!r} is not a key of a vault: expected is https://VAULT/keys/NAME"
-            )
+            raise ConfigError(f"{excerpt(redacted(key))!r} is not a key of a vault: expected https://VAULT/keys/NAME")
         self._url, self._version = url[1], url[2]
         self._credential = credential
         # The caller retries, so turn off the SDK's retries. A redirection would send the token to another server, so
@@ -78,8 +76,8 @@ class AzureKeySource(KeySource):
             # Without the permission to get the key, the SDK does not know the key's version. So the error message names
             # this permission.
             raise KeyServiceDeniedError(
-                f"Azure Key Vault does not say by which version of {self._url} it has sealed: allow keys/get, or put "
-                "the version at the URL's end"
+                f"Azure Key Vault does not say which version of {self._url} it has used for sealing: allow keys/get, "
+                "or put the version at the end of the URL"
             )
         return version.encode() + b":" + result.encrypted_key
 
@@ -108,5 +106,5 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
     if isinstance(error, ClientAuthenticationError) or status in {401, 403}:
         return KeyServiceDeniedError(f"Azure Key Vault does not allow to use {key}: {why}")
     if status == 400 and not isinstance(error, ResourceNotFoundError):
-        return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
+        return KeyRingError(f"it was sealed by another key than {key}, or it is damaged ({why})")
     return KeyServiceError(f"Azure Key Vault refuses to use {key}: {why}")

@@ -65,7 +65,7 @@ class GcpKeySource(KeySource):
         """Make the key from its settings. Send no credentials to an endpoint without TLS, such as an emulator."""
         if not _NAME.fullmatch(key):
             raise ConfigError(
-                f"{excerpt(key)!r} is not the name of a key of Google Cloud KMS: expected is "
+                f"{excerpt(key)!r} is not the name of a key of Google Cloud KMS: expected "
                 "projects/P/locations/L/keyRings/R/cryptoKeys/K"
             )
         endpoint = urlsplit(endpoint_url or "https://cloudkms.googleapis.com")
@@ -76,7 +76,8 @@ class GcpKeySource(KeySource):
             )
         except auth_exceptions.GoogleAuthError as error:
             raise KeyServiceDeniedError(
-                f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}"
+                f"the key {key} of Google Cloud KMS cannot be used, because no login was found: "
+                f"{excerpt(redacted(error))}"
             ) from error
         # The attributes ``_session`` and ``_auth_request`` are not public (seen in google-cloud-kms 3 and google-auth
         # 2).
@@ -139,5 +140,5 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
         return KeyServiceDeniedError(f"Google Cloud KMS does not allow to use {key}: {why}")
     # Google returns these errors if another key made the ciphertext.
     if isinstance(error, exceptions.InvalidArgument | exceptions.BadRequest):
-        return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
+        return KeyRingError(f"it was sealed by another key than {key}, or it is damaged ({why})")
     return KeyServiceError(f"Google Cloud KMS refuses to use {key}: {why}")

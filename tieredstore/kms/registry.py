@@ -54,7 +54,7 @@ def _load_installed(service: str) -> _Service:
         raise ConfigError(f"private.key.kms {excerpt(service)!r}: {error}") from error
     if path is None:
         raise ConfigError(
-            f"private.key.kms {excerpt(service)!r} is neither one of {', '.join(_SERVICES)} nor one that an installed "
-            "package offers"
+            f"private.key.kms {excerpt(service)!r} is neither one of {', '.join(_SERVICES)} nor a service of an "
+            "installed package"
         )
     return _Service(path)

@@ -52,7 +52,7 @@ def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeyS
     for field, expected in (("service", service), ("keyPair", pair)):
         if fields[field] != expected:
             raise KeyRingError(
-                f"{name} was sealed for the {field} {fields[field]!r}, and the settings say {expected!r}"
+                f"{name} was sealed for the {field} {fields[field]!r}, but the settings say {expected!r}"
             )
     wrapped, nonce, sealed = (_decode(fields[field], name) for field in ("wrappedKey", "nonce", "sealed"))
     try:
@@ -60,7 +60,7 @@ def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeyS
     except KeyRingError as error:
         raise KeyRingError(f"{name} cannot be opened by {service}: {error}") from error
     if len(key) != _KEY_BYTES or len(nonce) != _NONCE_BYTES:
-        raise KeyRingError(f"{name} is damaged: its key or nonce has another size")
+        raise KeyRingError(f"{name} is damaged: its key or nonce has a wrong size")
     try:
         return AESGCM(key).decrypt(nonce, sealed, _context(service, pair))
     except InvalidTag as error:
@@ -77,7 +77,7 @@ def _parse(text: bytes, name: str) -> dict[str, str]:
         raise KeyRingError(f"{name} is not a sealed private key; make it: tieredstore keys seal")
     version = fields.get("version")
     if type(version) is not int or version < 1:
-        raise KeyRingError(f"{name} is damaged: its version is {str(version)[:20]}")
+        raise KeyRingError(f"{name} is damaged: its version {str(version)[:20]} is unknown")
     SEALED_KEY.refuse_newer(version, name)
     texts = {field: text for field, text in fields.items() if isinstance(text, str)}
     if set(texts) != _FIELDS - {"version"}:

@@ -56,7 +56,7 @@ class VaultKeySource(KeySource):
     def __init__(self, key: str, transit: _Transit) -> None:
         parts = _KEY.fullmatch(key)
         if parts is None:
-            raise ConfigError(f"{excerpt(key)!r} is not a key of Vault's transit engine: expected is KEY or MOUNT/KEY")
+            raise ConfigError(f"{excerpt(key)!r} is not a key of Vault's transit engine: expected KEY or MOUNT/KEY")
         self._mount, self._key = parts[1] or "transit", parts[2]
         self._transit = transit
 
@@ -65,7 +65,7 @@ class VaultKeySource(KeySource):
         """Make the key; raise ConfigError if Vault's address is not set."""
         address = endpoint_url or os.environ.get("VAULT_ADDR")
         if not address:
-            raise ConfigError("where Vault is is not known: set VAULT_ADDR, or private.key.kms.endpoint.url")
+            raise ConfigError("the address of Vault is not set: set VAULT_ADDR or private.key.kms.endpoint.url")
         # A redirection would send the token to another server, so follow none.
         client: Any = hvac.Client(
             url=address,
@@ -102,7 +102,7 @@ class VaultKeySource(KeySource):
         if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized):
             return KeyServiceDeniedError(f"Vault does not allow to use {key}: {why}")
         if isinstance(error, exceptions.InvalidRequest):
-            return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
+            return KeyRingError(f"it was sealed by another key than {key}, or it is damaged ({why})")
         if isinstance(error, exceptions.VaultError):
             return KeyServiceError(f"Vault refuses to use {key}: {why}")
         return KeyServiceError(f"Vault gave no usable answer for {key}: {why}")

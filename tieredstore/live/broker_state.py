@@ -110,7 +110,9 @@ class BrokerState(Closing):
         if len(ends) < len(by_place):
             self._has_moved = True
         if not ends:
-            raise BrokerUnavailableError(f"{self._servers}: no leader of {len(by_place)} partitions returned an end")
+            raise BrokerUnavailableError(
+                f"{self._servers}: no leader of {len(by_place)} partitions returned an end offset"
+            )
         return ends
 
     def topic_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -177,7 +179,7 @@ class BrokerState(Closing):
             try:
                 answers[what] = await_answer(client, future, end, partial(client.listen, doing))
             except TimeoutError:
-                failure = failure or BrokerUnavailableError(f"{doing}: no answer for {self._timeout_s:g} s")
+                failure = failure or BrokerUnavailableError(f"{doing}: no answer within {self._timeout_s:g} s")
             except KafkaException as error:
                 if absent is not None and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     absent.add(what)

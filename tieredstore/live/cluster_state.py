@@ -33,7 +33,10 @@ hangs."""
 _GROUPS_S: Final = 600.0
 """The longest time for all groups."""
 
-_OTHER_GROUP: Final = "neither a classic nor a consumer group, as share and streams groups are"
+_OTHER_GROUP: Final = (
+    "it is neither a classic nor a consumer group; offsets of other groups, such as share and streams groups, are not "
+    "stored"
+)
 
 
 @dataclass(frozen=True, slots=True)

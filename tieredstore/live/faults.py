@@ -184,12 +184,13 @@ class Trouble:
             # At the fork, a thread of the parent may have held a lock in librdkafka's copy of OpenSSL. In the child the
             # lock is never released, and every connection waits for it.
             return BrokerUnavailableError(
-                f"{doing}: no broker answered within {timeout_s:g} s; this process was forked from one with librdkafka "
-                "clients, after which its own may hang: spawn it instead, or fork before making the first client"
+                f"{doing}: no broker answered within {timeout_s:g} s; this process was forked from a process with "
+                "Kafka clients, so its own Kafka clients may hang: spawn the process instead, or fork before making "
+                "the first client"
             )
         # Name the likely cause: a TLS or SASL listener closes plain connections without an answer.
         return BrokerUnavailableError(
-            f"{doing}: no broker answered within {timeout_s:g} s; if it runs, check security.protocol"
+            f"{doing}: no broker answered within {timeout_s:g} s; if a broker runs there, check security.protocol"
         )
 
 

@@ -69,7 +69,7 @@ class Endpoint:
     ) -> None:
         """Open the port; 0 chooses a free one, see ``port``. Raise ConfigError if the address cannot be used."""
         if not 0 <= port < 1 << 16:
-            raise ConfigError(f"there is no port {port}: choose one from 1 to 65535, or 0 for any that is free")
+            raise ConfigError(f"there is no port {port}: choose one from 1 to 65535, or 0 for any free port")
         try:
             self._server = _Server(host, port, health, registry, request_s, pages or {})
         except OSError as error:

@@ -98,7 +98,7 @@ def _in_child() -> None:
             failures.append(error)
     if failures:
         # Raise an error only to inform the user: no caller can catch it, because Python prints it and continues.
-        raise ExceptionGroup("state of the parent process could not begin again in this one", failures)
+        raise ExceptionGroup("state of the parent process could not be reset in this forked process", failures)
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

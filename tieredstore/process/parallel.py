@@ -163,4 +163,4 @@ class _Run(Generic[_Item, _Result]):
 
     def _check_deadline(self) -> None:
         if self._deadline is not None:
-            self._deadline.check("what is done in parallel")
+            self._deadline.check("the work in parallel")

@@ -262,7 +262,7 @@ class Service:
 
     def _say_stopping(self, signum: signal.Signals) -> None:
         _logger.info(
-            "%s: %s: stopping within %g s; a second ends it at once",
+            "%s: %s: stopping within %g s; a second signal ends the process at once",
             self.name, signum.name, self.stopping.drain_s,
         )  # fmt: skip
 

@@ -291,5 +291,5 @@ def _sentence(
     missing = [f"offsets {extents}{more} of {lineage.partition} are in no segment"] if lost else []
     return (
         f"{'; '.join((*missing, *damage))}; the bucket has offsets {lineage.earliest_offset} to "
-        f"{lineage.end_offset - 1}: request existing ones, or {settings.accept_loss}"
+        f"{lineage.end_offset - 1}: request these offsets, or {settings.accept_loss}"
     )

@@ -57,7 +57,7 @@ def obstacle_of(group: LiveGroup) -> str | None:
     """Return the reason why a group's offsets cannot be moved; None if they can. The caller appends the name of the
     cluster to the reason."""
     if group.kind == "other":
-        return "neither a classic nor a consumer group, as share and streams groups are,"
+        return "it is neither a classic nor a consumer group"
     return "stop its consumers: it has members" if group.has_members else None
 
 

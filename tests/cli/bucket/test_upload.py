@@ -315,7 +315,7 @@ def test_errors_that_differ_are_all_told(settings: Path, log_dir: Path) -> None:
 def test_one_topic_id_is_not_given_to_several_topics(settings: Path, log_dir: Path) -> None:
     tieredstore("upload", "-c", settings, log_dir, "--topic-id", "bG9nh4bAQgeQott-WhQBoA").fails(
         2,
-        "a topic id is that of one topic, and here are 2 (single, txn): name one of them",
+        "a topic id belongs to one topic, but 2 topics were found (single, txn): name one of them",
     )
     assert rows(settings) == []
 

@@ -191,8 +191,8 @@ def test_share_and_streams_groups_are_named_on_both_sides(tmp_path: Path) -> Non
         refused = groups(topic, tmp_path, "--from-file", file, "--yes")
         assert refused.code == 6
         for name in ("shared", "streaming"):
-            assert f"not movable  {name} (neither a classic nor a consumer group, " in left.text
-            assert f"refused  {name} (neither a classic nor a consumer group, " in refused.text
+            assert f"not movable  {name} (it is neither a classic nor a consumer group" in left.text
+            assert f"refused  {name} (it is neither a classic nor a consumer group" in refused.text
 
 
 @pytest.fixture(params=[KAFKA, KAFKA_39], ids=["newest", "3.9"])

@@ -108,7 +108,7 @@ def test_groups_that_cannot_move_are_named_and_the_others_move() -> None:
         ("active", "refused", None, None, "stop its consumers: it has members in the new cluster"),
         (
             "shared", "refused", None, None,
-            "neither a classic nor a consumer group, as share and streams groups are, in the new cluster",
+            "it is neither a classic nor a consumer group in the new cluster",
         ),
         ("denied", "refused", None, None, "the offsets of denied are refused"),
         ("idle", "moved", 0, 5, None),
