@@ -101,7 +101,7 @@ def subject_path(subject: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Schema:
-    """The answer for the schema of an id. The fields' names are the registry's."""
+    """The registry's answer to a request for the schema with an id, with the registry's names of fields."""
 
     schema: str
     schemaType: str = "AVRO"  # noqa: N815
