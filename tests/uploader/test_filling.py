@@ -274,11 +274,11 @@ def test_links_that_only_seem_to_reach_into_a_hole_are_not_kept_for_ever(
     follower.mark_deleted(3)
     (hold := tmp_path / "hold").mkdir()
     settings = {"leadership": FOLLOWER, "broker_id": "2", "hold_dir": str(hold)}
-    run_once(follower.log_dir, store, **settings)
+    run_once(follower.log_dir, store, None, **settings)
     assert len(list(hold.glob("*/*/*"))) == 2
     run_once(leader.log_dir, store)
     shutil.rmtree(follower.folder)
-    run_once(follower.log_dir, store, **settings)
+    run_once(follower.log_dir, store, None, **settings)
     assert list(hold.iterdir()) == []
     assert (extents(store), holes_of(store)) == ([(0, 9), (20, 29)], [(10, 19)])
     assert "without shipping" not in caplog.text

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.golden.records import rows_of
+from tests.support.stores.doubles import FaultyStore
 from tests.support.uploader.uploader_disk import (
     STORE,
     BrokerDisk,
@@ -372,3 +373,13 @@ def test_a_plan_says_what_would_be_shipped_and_writes_nothing(disk: BrokerDisk, 
     disk.grow()
     with uploader_of(disk.log_dir, store) as uploader:
         assert [(one.base_offset, one.last_offset) for one in uploader.plan()] == [(30, 39)]
+
+
+def test_a_run_that_takes_long_asks_for_the_leaders_again(tmp_path: Path) -> None:
+    """A leader's answer is valid for half a minute. Each operation of this store takes three seconds."""
+    disk, inner = BrokerDisk(tmp_path / "logs", segments=20), MemoryObjectStore()
+    store = FaultyStore(inner)
+    with uploader_of(disk.log_dir, store, None, lambda: 3.0 * len(store.operations)) as uploader:
+        assert uploader.run_once() == []
+    assert len(extents(inner)) == 19
+    assert len(store.operations) > 20

@@ -107,6 +107,12 @@ class LeadershipView:
         return answered_s is not None and self._monotonic() - answered_s <= UNKNOWN_S
 
     @property
+    def is_new(self) -> bool:
+        """True if the last answer stays valid for some time."""
+        answered_s = self._answered_s
+        return answered_s is not None and self._monotonic() - answered_s <= UNKNOWN_S / 3
+
+    @property
     def was_ever_known(self) -> bool:
         """True if there ever was an answer."""
         return self._answered_s is not None

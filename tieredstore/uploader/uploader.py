@@ -20,6 +20,7 @@ from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ConfigError, StoreError, TieredStoreError
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.closing import Closing
+from tieredstore.process.forks import ForkSafeLock
 from tieredstore.process.health import Health
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -97,6 +98,7 @@ class Uploader(Closing):
         self.own = uploader = own
         self._service: Service | None = None
         self._is_stopped = False
+        self._asking = ForkSafeLock()
         self.environment: BrokerEnvironment = broker_environment(uploader)
         self.counts: Counts = Counts()
         self.health: Health = _health(uploader)
@@ -369,6 +371,7 @@ class Uploader(Closing):
         with ThreadPool(at_once, "tieredstore-uploader-once") as pool:
             while moved_on or self._is_failing(tries):
                 time.sleep(0 if moved_on else _AGAIN_S)
+                self._ask_again()
                 self.ask_settled()
                 ready = self.schedule.take_all(lambda partition: partition.turn.failures < tries)
                 moved_on = any(list(in_parallel(pool, self._ship_out, ready, at_once=at_once)))
@@ -383,11 +386,20 @@ class Uploader(Closing):
     def _ship_out(self, partition: Partition) -> bool:
         """Make steps of one partition until nothing more may be uploaded. Return True if one made progress."""
         moved_on = False
+        self._ask_again()
         while self.ship(partition) in MOVED_ON:
             moved_on = True
+            self._ask_again()
             if not self.schedule.take_again(partition):
                 break
         return moved_on
+
+    def _ask_again(self) -> None:
+        """Ask for leaders and high watermarks before the last answers expire, because a run may take hours."""
+        with self._asking:
+            if not self.leadership.is_new:
+                self.ask_leadership()
+                self.ask_settled()
 
     def _is_failing(self, tries: int) -> bool:
         failing = (one for one in self.disk.partitions if 0 < one.turn.failures < tries and self.may_ship(one))
