@@ -16,12 +16,20 @@ from tests.support.cli.cli_process import tieredstore
 from tests.support.pubsub.pubsub_topics import topics_in, topics_on
 from tests.support.records.topic_buckets import Bucket
 from tests.support.stores.doubles import DelegatingObjectStore
+from tieredstore import open as open_bucket
 from tieredstore import polars
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
-from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidValueError, ResourceNotFoundError
+from tieredstore.errors import (
+    AlreadyClosedError,
+    ConfigError,
+    DataLossError,
+    InvalidValueError,
+    ResourceNotFoundError,
+    TopicNotFoundError,
+)
 from tieredstore.pubsub.consume.tables import BatchTable, BatchTables
 from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.produce.producer import BatchProducer
@@ -217,3 +225,12 @@ def test_frames(bucket: dict[str, str], tmp_path: Path) -> None:
     assert frame.collect().height == 3
     with pytest.raises(Exception, match="there is no topic sales"):
         polars.scan(bucket, "sales$batches").collect()
+
+
+def test_a_read_names_what_reads_a_topic_of_batches(tmp_path: Path) -> None:
+    topics_in(tmp_path).create("orders")
+    with open_bucket(tmp_path) as bucket:
+        with pytest.raises(TopicNotFoundError, match=r"orders is a topic of batches: read it with .*BatchConsumer"):
+            bucket.read("orders")
+        with pytest.raises(TopicNotFoundError, match="there is no topic 'order'"):
+            bucket.read("order")

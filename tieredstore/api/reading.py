@@ -6,7 +6,7 @@ A separate module, imported by the bucket on first use, because it needs pyarrow
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, cast, get_args
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow as pa
 from tieredstore.api.reads import Read
 from tieredstore.api.scopes import check_keywords
 from tieredstore.config.nearest import did_you_mean
-from tieredstore.errors import ConfigError, quoted
+from tieredstore.errors import ConfigError, TopicNotFoundError, quoted
 from tieredstore.model import Earliest, Isolation, Last, Latest, Place
 from tieredstore.query.arguments import Partitions, TopicIdLike, partition_set, topic_id_of, topic_ids_of
 from tieredstore.query.conditions import Condition
@@ -101,7 +101,9 @@ def read_records(
     with contextlib.ExitStack() as opened:
         manager = bucket.manager
         reader = opened.enter_context(TopicReader(lambda: manager, query))
-        snapshot, left_out = reader.snapshot(), LeftOut(query)
+        with _naming_readers(bucket, topic):
+            snapshot = reader.snapshot()
+        left_out = LeftOut(query)
         plan = ReadPlan(begin, end, columns, how.get("filter"), types, parallelism=how.get("parallel"))
         rows: TopicRead | _FollowedRows
         if follow:
@@ -110,6 +112,20 @@ def read_records(
             rows = begin_read(reader, snapshot, plan, owns_reader=False, left_out=left_out)
         opened.push(rows)
         return Read(_GivenRows(rows, limit, left_out), opened.pop_all(), are_records=True, left_out=left_out)
+
+
+@contextlib.contextmanager
+def _naming_readers(bucket: Bucket, topic: str) -> Generator[None]:
+    """If the block finds no topic of segments, but there is a topic of batches, say what reads that one."""
+    from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415
+
+    try:
+        yield
+    except TopicNotFoundError as error:
+        batches = batches_beside(bucket.manager.store, bucket.settings)
+        if batches is None or not batches.has(topic):
+            raise
+        raise TopicNotFoundError(f"{topic} is a topic of batches: read it with {batches.READERS}") from error
 
 
 def query_of(bucket: Bucket, topic: str, partitions: Partitions, how: ReadOptions) -> LogQuery:

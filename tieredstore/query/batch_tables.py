@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from tieredstore.config.installed import attached_parts
 from tieredstore.errors import ConfigError
@@ -62,6 +62,9 @@ class BatchTable(ScannedTable, Protocol):
 
 class BatchTables(Protocol):
     """The topics of batches of one store."""
+
+    READERS: ClassVar[str]
+    """What reads a topic of batches, as part of a sentence."""
 
     @classmethod
     def beside(cls, store: ObjectStore, settings: Settings) -> Self | None:

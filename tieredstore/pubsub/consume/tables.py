@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -202,6 +202,8 @@ class BatchScan(Closing):
 
 class BatchTables:
     """The topics of batches in one store, as query engines need them."""
+
+    READERS: ClassVar[str] = "tieredstore.BatchConsumer, `pubsub cat` or a query"
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
