@@ -242,7 +242,7 @@ def test_hashed_records_that_one_side_lost(kafka: KafkaServer, plain: Bucket, tm
 def test_hashed_keys_need_the_runs_position(kafka: KafkaServer, plain: Bucket) -> None:
     offset_map = OffsetMap("no-such-run")
     offset_map.add_topic("plain", make_topic(kafka), is_rehashed=True)
-    with pytest.raises(ConfigError, match="the run no-such-run hashed keys again, and __tieredstore_restores of this"):
+    with pytest.raises(ConfigError, match="the run no-such-run hashed keys again, but __tieredstore_restores of this"):
         compare_rehashed(plain, kafka, offset_map)
 
 

@@ -179,7 +179,9 @@ def test_a_hold_on_the_topic_comes_first_and_stays() -> None:
     release_hold(store, "", "undelete-events")
     delete(store, SEGMENTS[0])
     place_hold(store, "", LegalHold("undelete-events", "other"))
-    with pytest.raises(ConfigError, match="the hold undelete-events is another one: release it, so that events gets"):
+    with pytest.raises(
+        ConfigError, match="the hold undelete-events exists with another scope: release it, so that events can get"
+    ):
         undelete(store)
 
 

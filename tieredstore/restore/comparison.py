@@ -217,8 +217,8 @@ class Comparison:
         position = self._position(offset_map.run)
         if position is None and any(there.is_rehashed for there in offset_map.topics.values()):
             raise ConfigError(
-                f"the run {offset_map.run} hashed keys again, and {CONTROL_TOPIC} of this cluster does not have its "
-                "position, which tells how: name the cluster that it restored into"
+                f"the run {offset_map.run} hashed keys again, but {CONTROL_TOPIC} of this cluster does not say how: "
+                "name the cluster that the run restored into"
             )
         sources: Mapping[TopicPartition, SourceRange] = {} if position is None else position.sources
         ranges = {
@@ -230,7 +230,9 @@ class Comparison:
             topics |= position.topics
             ranges |= {where: range(one.start, one.stop) for where, one in sources.items()}
         else:
-            _logger.warning("the run %s is not finished: it is compared as far as its map goes", offset_map.run)
+            _logger.warning(
+                "the run %s is not finished: only the offsets in its offset map are compared", offset_map.run
+            )
 
         with self._source(offset_map.run, topics, position, backup) as source:
             work: list[_Work] = []

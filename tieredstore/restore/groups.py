@@ -203,7 +203,7 @@ def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
     for where, end in wanted.items():
         if ends[where] < end:
             raise ConfigError(
-                f"{where[0]}-{where[1]} ends at {ends[where]} in the target cluster, and the run {offset_map.run} put "
+                f"{where[0]}-{where[1]} ends at {ends[where]} in the target cluster, but the run {offset_map.run} put "
                 f"records there up to {end}: name the cluster that the run restored into"
             )
 
@@ -314,7 +314,7 @@ def _first_unread(
     # partitions.
     texts = sorted({commit.metadata for commit in commits})
     if len(texts) > 1:
-        notes.append("metadata of the old partitions differ, none is kept")
+        notes.append("the old partitions have different offset metadata, so none is kept")
     outcome = replace(
         _outcome(group, "planned", "moved", "; ".join(notes) or None), topic=topic, where="first_unread",
         target_topic=offset_map.topics[topic].target, metadata=texts[0] if len(texts) == 1 else "",

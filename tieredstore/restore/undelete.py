@@ -301,7 +301,7 @@ def _hold(store: ObjectStore, prefix: str, topic: str, *, dry_run: bool) -> Outc
             there = find_hold(store, prefix, hold.name)
             if there is not None and there != hold:
                 raise ConfigError(
-                    f"the hold {hold.name} is another one: release it, so that {topic} gets one"
+                    f"the hold {hold.name} exists with another scope: release it, so that {topic} can get its own hold"
                 ) from None
             return replace(outcome, status="kept")
     return outcome

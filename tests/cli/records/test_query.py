@@ -224,7 +224,7 @@ def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Pa
             bucket, sql + ' WHERE "offset" < 2', "--value", f"framed=avro:{schema}", *registry, "--format", "csv"
         )
         assert (done.text, done.stderr) == ("n\n1\n2\n", "")
-        failing(query(bucket, sql, "--key", "avro", *registry), 3, "has not the subject framed-key")
+        failing(query(bucket, sql, "--key", "avro", *registry), 3, "does not have the subject framed-key")
         out = tmp_path / "framed.parquet"
         done = tieredstore(
             "cat", "--store", bucket.root.as_uri(), "framed", "-o", out, "--value", "avro", *registry,

@@ -160,7 +160,7 @@ def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
     run_once(topic, store, STRICT)
     (before,) = aside(store)
     take_over(topic, store, BY_TIME)
-    with pytest.raises(ConfigError, match="generation 2 took it over: run that one"):
+    with pytest.raises(ConfigError, match="generation 2 took it over: run generation 2"):
         redrive(topic, store, STRICT)
     with Runner(BY_TIME, Parts(store, topic.manager), threads=1) as runner:
         assert [(one.generation, one.file.key) for one in runner.find_bad_messages()] == [(1, before)]

@@ -120,7 +120,7 @@ def test_groups_that_cannot_move_are_named_and_the_others_move() -> None:
 
 def test_a_cluster_without_the_records_is_refused_before_any_group() -> None:
     cluster = ScriptedCluster(end=9)
-    with pytest.raises(ConfigError, match=r"new-0 ends at 9 .*, and the run r1 put records there up to 10"):
+    with pytest.raises(ConfigError, match=r"new-0 ends at 9 .*, but the run r1 put records there up to 10"):
         outcomes_of(cluster, group("billing", ("orders", 0, 15, "")))
     assert not cluster.offsets
 
@@ -131,7 +131,7 @@ def test_the_notes_of_a_topic_whose_keys_were_hashed_anew() -> None:
     places = [(each.target_partition, each.target_offset, each.read_again) for each in moved]
     assert places == [(0, 10, 0), (1, 0, 0), (7, 3, 0)]
     notes = ["3 beyond the restored end of orders-0", "no offset in orders-1, all unread"]
-    notes.append("metadata of the old partitions differ, none is kept")
+    notes.append("the old partitions have different offset metadata, so none is kept")
     assert {each.reason for each in moved} == {"; ".join(notes)}
     assert {each.metadata for each in moved} == {""}
     (kept, _) = translate_group(hashed, group("g", ("orders", 0, 15, "a"), ("orders", 1, 1, "a")), {})

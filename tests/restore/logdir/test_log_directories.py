@@ -335,7 +335,7 @@ def test_a_log_directory_that_is_not_ready_is_refused(
         holder.kill()
     (log_dir / ".lock").unlink()
     (log_dir / ".kafka_cleanshutdown").rename(log_dir / "aside")
-    refused(attempt(), ConfigError, "stop it in order (kafka-server-stop)")
+    refused(attempt(), ConfigError, "stop it by kafka-server-stop")
     (log_dir / "aside").rename(log_dir / ".kafka_cleanshutdown")
     refused(attempt(of=prepared(partition_of(txn), brokers=(1, 2))), ConfigError, "has 2 replicas")
     with monkeypatch.context() as full:
@@ -345,4 +345,4 @@ def test_a_log_directory_that_is_not_ready_is_refused(
     (log_dir / "txn-0" / f"{0:020d}.log").write_bytes(b"a log of its own")
     refused(attempt(), ConfigError, "has another log already (16 B): restore into a new topic")
     (log_dir / "meta.properties").write_text("cluster.id=another\nnode.id=1\n")
-    refused(attempt(), ConfigError, f"is of another cluster than the one prepared, {CLUSTER}")
+    refused(attempt(), ConfigError, f"is of another cluster; the restore was prepared for the cluster {CLUSTER}")

@@ -227,7 +227,7 @@ def test_secors_files_come_back_once_and_what_they_lack_is_said_first(
     checks, summary = plan.rows
     lacking = [check["detail"] for check in checks if check["check"] == "source"]
     assert [check["detail"] for check in checks[: len(lacking)]] == lacking
-    assert lacking[-1] == "records have no headers, keys and times, and a null value is an empty one"
+    assert lacking[-1] == "records have no headers, keys and times, and null values become empty values"
     assert (plan.code, summary["records"]) == (0, len(SECOR_OFFSETS))
     done = restore_by_command(secor, tmp_path, kafka, f"orders={target}", "--json")
     assert (done.code, done.rows[1]["records"], done.rows[1]["repeats"]) == (0, len(SECOR_OFFSETS), 2), done

@@ -270,7 +270,9 @@ def test_a_cut_is_kept_in_a_file(tmp_path: Path) -> None:
     ids = {"orders": str(FIRST_ID)}
     assert cut.of_topics(ids, [("orders", 3)]) == {("orders", 3): one}
     for topic_ids, number in ((ids, 4), ({"orders": str(SECOND_ID)}, 3)):
-        with pytest.raises(ConfigError, match=f"the cut has no orders-{number} of the topic id {topic_ids['orders']}"):
+        with pytest.raises(
+            ConfigError, match=f"the end offsets in the file lack orders-{number} of the topic id {topic_ids['orders']}"
+        ):
             cut.of_topics(topic_ids, [("orders", number)])
 
 

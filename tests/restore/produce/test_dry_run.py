@@ -40,7 +40,7 @@ def produce(restore: Restore, *words: str, code: int = 0) -> tuple[list[str], st
 def test_a_plan_names_what_would_be_deleted(restore: Restore) -> None:
     lines, _ = produce(restore, "--dry-run", code=ConfigError.exit_code)
     topic = restore.topics["orders"]
-    assert f"ok      partitions   {topic} has 2 partitions, as the bucket" in lines
+    assert f"ok      partitions   {topic} has 2 partitions, as in the bucket" in lines
     (bad,) = (line for line in lines if line.startswith("bad"))
     assert bad.startswith(f"bad     retention    {topic} would delete ")
     assert "partition 0 up to offset 184, partition 1 up to offset 184" in bad

@@ -48,8 +48,11 @@ def produce(store: Path, server: KafkaServer | KafkaCluster | None, *words: obje
         (["a", "a=b", "--bootstrap-server", "h:1"], "topic a is named twice"),
         (["a=c", "b=c", "--bootstrap-server", "h:1"], "two topics would be restored into c"),
         (["a", "--run", "a/b", "--bootstrap-server", "h:1"], "the run's name (--run) is 'a/b'"),
-        (["a", "b", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA", "--bootstrap-server", "h:1"], "--topic-id is of one topic"),
-        (["a", "--to", "17", "--bootstrap-server", "h:1"], "--to 17 is no time"),
+        (
+            ["a", "b", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA", "--bootstrap-server", "h:1"],
+            "--topic-id applies to one topic",
+        ),
+        (["a", "--to", "17", "--bootstrap-server", "h:1"], "--to 17 is not a time"),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, words: list[str], sentence: str) -> None:
@@ -209,5 +212,5 @@ def test_what_is_missing_may_be_left_out(kafka: KafkaServer, tmp_path: Path) -> 
 def test_topics_that_do_not_fit(golden: Path, kafka: KafkaServer) -> None:
     produce(golden, kafka, "none=nothing-of-the-kind").fails(3, "there is no topic nothing-of-the-kind in the cluster")
     target = make_topic(kafka)
-    produce(golden, kafka, f"none={target}").fails(2, f"{target} has 1 partitions in the target, and 2 in the bucket")
+    produce(golden, kafka, f"none={target}").fails(2, f"{target} has 1 partitions in the target, but 2 in the bucket")
     produce(golden, kafka, f"nine={target}").fails(3, "nine")

@@ -81,7 +81,7 @@ def test_nothing_is_wrong() -> None:
         ({"cleanup.policy": "compact"}, {}, "compaction", "all but the last record of each key, and would refuse 3"),
         ({"cleanup.policy": "compact,delete"}, {}, "compaction", "new has cleanup.policy=compact,delete"),
         ({}, {"operations": frozenset({"READ", "DESCRIBE"})}, "rights", "the login may not WRITE new: allow it"),
-        ({}, {"partition_count": 1}, "partitions", "new has 1 partitions in the target, and 2 in the bucket: add"),
+        ({}, {"partition_count": 1}, "partitions", "new has 1 partitions in the target, but 2 in the bucket: add"),
     ],
 )
 def test_a_fault_is_named(settings: Mapping[str, str], more: dict[str, Any], check: str, sentence: str) -> None:
@@ -117,7 +117,7 @@ def test_what_only_needs_attention() -> None:
     assert findings(source, replace(TARGET, operations=None))["rights"].outcome is Verdict.SKIPPED
     assert findings(source, replace(TARGET, partition_count=3))["partitions"].outcome is Verdict.WARN
     assert (
-        "5 records of orders have the time 0"
+        "5 records of orders have the timestamp 0"
         in findings(replace(SOURCE, scanned=replace(SCANNED, at_epoch=5)), TARGET)["times"].detail
     )
     assert [check_transactions(9, longest).outcome for longest in (None, 8, 9)] == ["skipped", "bad", "ok"]

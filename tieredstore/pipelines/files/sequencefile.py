@@ -184,7 +184,7 @@ class SequenceFileReader:
 
     def _number(self, head: bytes) -> int:
         if len(head) < 4:
-            raise ValueError("the file breaks off")
+            raise ValueError("the file ends too early")
         number: int = _INT.unpack(head)[0]
         return number if number == -1 else self._check_bounds(number, _MOST_BYTES)
 
@@ -197,7 +197,7 @@ class SequenceFileReader:
     def _take(self, count: int) -> bytes:
         piece = self._file.read(self._check_bounds(count, _MOST_BYTES))
         if len(piece) < count:
-            raise ValueError("the file breaks off")
+            raise ValueError("the file ends too early")
         return piece
 
 
@@ -228,13 +228,13 @@ def _more_bytes(first: int) -> int:
 
 def _read_vint(data: bytes, at: int) -> tuple[int, int]:
     if at >= len(data):
-        raise ValueError("a number breaks off")
+        raise ValueError("the file ends within a number")
     first, more = data[at], _more_bytes(data[at])
     if not more:
         return first - 256 if first > 127 else first, at + 1
     stop = at + 1 + more
     if stop > len(data):
-        raise ValueError("a number breaks off")
+        raise ValueError("the file ends within a number")
     number = int.from_bytes(data[at + 1 : stop], "big")
     return (~number if first < 136 else number), stop
 
@@ -353,7 +353,7 @@ def _unframe(chunk: Callable[[bytes, int], bytes], data: bytes, most: int) -> by
         while len(whole) < stop:
             length, at = _size_at(data, at)
             if length > len(data) - at:
-                raise ValueError("a compressed chunk breaks off")
+                raise ValueError("a compressed chunk ends too early")
             whole += _unpack(chunk, data[at : at + length], stop - len(whole))
             at += length
         if len(whole) != stop:
@@ -375,7 +375,7 @@ def _unpack(chunk: Callable[[bytes, int], bytes], data: bytes, size: int) -> byt
 
 def _size_at(data: bytes, at: int) -> tuple[int, int]:
     if at + 4 > len(data):
-        raise ValueError("a compressed part breaks off")
+        raise ValueError("a compressed part ends too early")
     size: int = _SIZE.unpack_from(data, at)[0]
     return size, at + 4
 
@@ -448,7 +448,9 @@ def sequence_rows(reader: SequenceFileReader) -> Any:
     Raises ValueError if the file does not have the form of Secor's files.
     """
     if reader.value_class != BYTES or reader.key_class not in {LONG, BYTES}:
-        raise ValueError(f"a SequenceFile of {reader.key_class!r:.80} and {reader.value_class!r:.80} is not Secor's")
+        raise ValueError(
+            f"a SequenceFile of {reader.key_class!r:.80} and {reader.value_class!r:.80} was not written by Secor"
+        )
     for key, value in reader:
         payload = of_bytes_writable(value)
         if reader.key_class == LONG:

@@ -80,7 +80,7 @@ class _Reading:
 
     def value(self, depth: int) -> Value:
         if depth > _MAX_DEPTH:
-            raise ValueError("its values are nested too deep")
+            raise ValueError("its values are nested too deeply")
         code = self.take(1)[0]
         if code <= 0x7F:
             return code

@@ -257,7 +257,7 @@ class DateTime(_TimeInField):
                 return self._millis(match.groupdict())
         except (ValueError, OverflowError):
             pass
-        raise BadMessageError(f"its field {self.field.name} is not a date of message.timestamp.input.pattern")
+        raise BadMessageError(f"its field {self.field.name} does not match message.timestamp.input.pattern")
 
     def _millis(self, fields: Mapping[str, str]) -> int:
         year = int(fields.get("yyyy") or _full_year(fields.get("yy", "0")))

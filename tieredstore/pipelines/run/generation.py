@@ -69,7 +69,8 @@ class Generation:
             raise ConfigError(f"generation {self.number} was dropped: set another secor.generation")
         if state.life is Life.SEALED:
             raise ConfigError(
-                f"generation {self.number} was sealed when generation {state.other} took it over: run that one"
+                f"generation {self.number} was sealed when generation {state.other} took it over: run generation "
+                f"{state.other}"
             )
 
     @property

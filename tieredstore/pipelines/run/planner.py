@@ -158,8 +158,8 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
     if log is None or not is_there or window.start < log.earliest:
         stop = min(window.stop, log.earliest) if log is not None and is_there else window.stop
         raise DataLossError(
-            f"offsets {window.start} to {stop - 1} of {window.topic}-{window.partition} are no longer in bucket or "
-            f"broker; {PAST_A_LOSS} to go on"
+            f"offsets {window.start} to {stop - 1} of {window.topic}-{window.partition} are neither in the bucket nor "
+            f"on the broker any more; {PAST_A_LOSS} to go on"
         )
     return log
 

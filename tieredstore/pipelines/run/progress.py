@@ -30,7 +30,7 @@ _COUNTERS: Final = {
     "files": "Data files published.",
     "records": "Records written to data files.",
     "bytes": "Bytes of all files published.",
-    "bad_messages": "Messages quarantined because they could not be filed.",
+    "bad_messages": "Bad messages, written to quarantine files instead of data files.",
     "finalized": "Directories marked complete.",
     "late": "Directories that got records after they were marked complete.",
     "outages": "Outages of a store or broker.",

@@ -60,9 +60,9 @@ class Starts:
                 begins[log.where] = self._by_rule(log)
             elif at < log.earliest:
                 raise DataLossError(
-                    f"the group {self._groups.starting_group} is at offset {at} of {log.topic}-{log.partition}, "
-                    f"whose log begins at {log.earliest}: offsets {at} to {log.earliest - 1} are no longer in bucket "
-                    f"or broker; to skip them, move the group to offset {log.earliest}"
+                    f"the group {self._groups.starting_group} is at offset {at} of {log.topic}-{log.partition}, whose "
+                    f"log begins at {log.earliest}: offsets {at} to {log.earliest - 1} are neither in the bucket nor "
+                    f"on the broker any more; to skip them, move the group to offset {log.earliest}"
                 )
             elif at > log.end:
                 beyond.append(log)

@@ -102,7 +102,7 @@ def position_of(log: PartitionLog, progress: Progress | None, starting: str, ans
         what = (
             f"its log ends before offset {log.end}"
             if standing.kind == "beyond"
-            else f"from offset {standing.at} on a later leader epoch has written another log"
+            else f"a later leader epoch has written other records from offset {standing.at} on"
         )
         raise DataLossError(
             f"{log.topic}-{log.partition} is written up to offset {progress.next_offset - 1}, but {what}: Kafka has "

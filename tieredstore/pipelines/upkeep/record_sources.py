@@ -112,7 +112,7 @@ class LogSource(RecordSource):
         if isinstance(selected.start, int) and 0 < selected.start < log.earliest:
             raise make_loss(
                 Window(log.topic, "", log.partition, selected.start, log.earliest),
-                "no longer in bucket or broker",
+                "neither in the bucket nor on the broker any more",
             )
         return start, max(start, min(self._offset(log, selected.stop, log.end), log.end))
 
@@ -413,8 +413,8 @@ class KeptFiles(RecordSource):
         """Convert records of a file to the columns that records of a log have."""
         if batch.column("offset").null_count:
             raise ConfigError(
-                f"{key} does not hold the offsets of its records: backfill from bucket or broker, or from files with "
-                "offsets (Parquet, ORC, Avro, JSON, SequenceFile)"
+                f"{key} does not hold the offsets of its records: backfill from the bucket or the broker, or from "
+                "files with offsets (Parquet, ORC, Avro, JSON, SequenceFile)"
             )
         columns = {name: batch.column(name) for name in COLUMNS}
         for name in ("timestamp", "timestampType"):

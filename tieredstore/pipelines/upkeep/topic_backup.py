@@ -69,16 +69,16 @@ class PipelineBackup:
 
     def _lacks(self) -> Iterator[str]:
         if self._own.transformer:
-            yield f"records are as {self._own.transformer} left them: those that it dropped are missing"
+            yield f"records are restored as {self._own.transformer} changed them, without the records that it dropped"
         if missing := sum(rows.missing for rows in self._rows.values()):
             yield f"{missing} committed records are not in the table: they were deleted there, quarantined, or are lost"
         if all(files.is_committed for files in self._files.values()):
             return
-        yield "without a commit log nobody notices missing files, or records of two topics that had one name"
+        yield "without a commit log, missing files cannot be detected, nor records of two topics that had the same name"
         yield "Secor wrote records of aborted transactions too, if it read with isolation.level=read_uncommitted"
         if "sequencefile" in self._own.format:
             without = "headers" if self._own.format.startswith("messagepack") else "headers, keys and times"
-            yield f"records have no {without}, and a null value is an empty one"
+            yield f"records have no {without}, and null values become empty values"
 
     @property
     def repeats(self) -> int:

@@ -26,7 +26,7 @@ _NEWEST: Final = "newest"
 
 
 def groups(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run of restore produce; see restore offsets.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run of restore produce (see restore offsets).")],
     names: Annotated[
         list[str] | None, typer.Argument(metavar="GROUP", help="Only these groups, by name or glob.")
     ] = None,
@@ -73,10 +73,10 @@ def groups(
     from tieredstore.restore.produce.offset_map import load_map
 
     if sum(each is not None for each in (from_cluster, from_snapshot, from_file)) != 1:
-        raise ConfigError("the groups' offsets are in one place: --from-cluster, --from-snapshot or --from-file")
+        raise ConfigError("give one source of the groups' offsets: --from-cluster, --from-snapshot or --from-file")
     target = cluster.client()
     if target is None:
-        raise ConfigError("the cluster that was restored into is needed: give --bootstrap-server HOST:PORT")
+        raise ConfigError("name the cluster that the run restored into: give --bootstrap-server HOST:PORT")
     with store.open() as bucket, ClusterState(target) as brokers:
         opened = bucket.opened()
         offset_map = load_map(opened.store, opened.prefix, run)

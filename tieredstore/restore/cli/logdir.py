@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tieredstore.api.rows import Topic
 
 _Plan: TypeAlias = Annotated[
-    Path, typer.Option("--plan", metavar="FILE", help="The plan: prepare writes it, logdir and finish read it.")
+    Path, typer.Option("--plan", metavar="FILE", help="Plan file: prepare writes it; logdir and finish read it.")
 ]
 _PLAN: Final = Path("restore.json")
 
@@ -62,7 +62,9 @@ def prepare(
     if len(wanted) < len(found):
         names = [topic.name for topic in found]
         again = next(name for name in wanted if names.count(name) > 1)
-        raise ConfigError(f"topic {again} was created more than once: mirror one of its ids into a bucket of its own")
+        raise ConfigError(
+            f"topic {again} was created more than once: mirror one of its topic ids into a separate bucket"
+        )
     with RestoreCluster(needed) as brokers, new_plan(plan) as file:
         prepared = brokers.prepare(
             wanted, replication_factor=replication_factor, on_topic=lambda name: print_lines([f"created {name}"])
@@ -84,7 +86,10 @@ def logdir(
     ] = "drop",
     open_transactions: Annotated[
         Literal["fail", "cut", "abort"],
-        typer.Option("--open-transactions", help="At the end: refuse, end the log before the first, or abort them."),
+        typer.Option(
+            "--open-transactions",
+            help="For transactions open at the end: refuse, cut the log before the first, or abort.",
+        ),
     ] = "fail",
     *,
     replicas: Annotated[bool, typer.Option("--replicas", help="Restore every replica, each on its broker.")] = False,

@@ -53,10 +53,13 @@ class _Answer:
 
 
 def offsets(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run; without it, list all runs.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Name of the run; without it, list all runs.")
+    ] = None,
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="A topic of the bucket.")] = None,
     partition: Annotated[
-        int | None, typer.Argument(metavar="PARTITION", min=0, help="Its partition; show each sequence of offsets.")
+        int | None,
+        typer.Argument(metavar="PARTITION", min=0, help="Partition of the topic; shows each range of offsets."),
     ] = None,
     old_offsets: Annotated[
         list[int] | None, typer.Argument(metavar="OFFSET", min=0, max=MAX_OFFSET, help="Old offsets to translate.")

@@ -39,13 +39,14 @@ _CHECK: Final[Row[Check]] = Row(attributes("check", "outcome", "detail"))
 
 def produce(
     topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC", help="The topics to restore; TOPIC=NEW gives one another name.")
+        list[str],
+        typer.Argument(metavar="TOPIC", help="Topics to restore; TOPIC=NEW restores a topic under another name."),
     ],
     store: Store,
     cluster: Cluster,
     window: End,
     name: Annotated[
-        str | None, typer.Option("--run", metavar="NAME", help="The run's name; by default made of its topics.")
+        str | None, typer.Option("--run", metavar="NAME", help="Name of the run; by default made of the topics' names.")
     ] = None,
     topic_id: Annotated[
         str | None,
@@ -58,7 +59,7 @@ def produce(
     cut_file: Annotated[
         Path | None,
         typer.Option(
-            "--cut-file", metavar="FILE", help="Write the cut of --to to FILE; without --to, read it from FILE."
+            "--cut-file", metavar="FILE", help="With --to, write the end offsets to FILE; else read them from FILE."
         ),
     ] = None,
     on_loss: Annotated[
@@ -102,7 +103,7 @@ def produce(
         topics=renamed, topic_ids=_ids(renamed, topic_id), name=name, partitioner=partitioner, on_data_loss=on_loss
     )
     if not isinstance(moment := window.end, AtTime | None):
-        raise ConfigError(f"--to {window.stop} is no time: give one, as 2026-01-31T08:00Z, yesterday or @MS")
+        raise ConfigError(f"--to {window.stop} is not a time: give a time such as 2026-01-31T08:00Z, yesterday or @MS")
     if backup is not None and (moment, cut_file, topic_id) != (None, None, None):
         raise ConfigError("--to, --cut-file and --topic-id are for topics of the bucket: leave out --backup")
     with ExitStack() as stack:
@@ -174,7 +175,7 @@ def parse_topics(texts: Sequence[str]) -> dict[str, str]:
         if not name or (equals and not new):
             raise ConfigError(f"{text!r:.60} is not a topic: give TOPIC, or TOPIC=NEW")
         if name in topics:
-            raise ConfigError(f"topic {name} is named twice: give a run for each of its targets (--run)")
+            raise ConfigError(f"topic {name} is named twice: restore it into each target by a separate run (--run)")
         topics[name] = new or name
     return topics
 
@@ -183,7 +184,7 @@ def _ids(topics: Mapping[str, str], topic_id: str | None) -> Mapping[str, Uuid]:
     if topic_id is None:
         return {}
     if len(topics) > 1:
-        raise ConfigError("--topic-id is of one topic: restore the others by a run of their own")
+        raise ConfigError("--topic-id applies to one topic: restore the other topics by a separate run")
     return {name: Uuid.parse(topic_id) for name in topics}
 
 
@@ -202,7 +203,7 @@ def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> Time
             for count, words in (
                 (each.earlier_records, "later records have earlier times"),
                 (each.open_transactions, "transactions are open there"),
-                (each.older_transactions, "of them may be cut in other partitions too"),
+                (each.older_transactions, "of these transactions may be cut in other partitions too"),
                 (each.split_transactions, "end later in other partitions, and are left out"),
             )
             if count

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 def verify(
     names: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="A run of restore produce; with --same-offsets TOPIC[=NEW]...")
+        list[str],
+        typer.Argument(metavar="RUN", help="Name of a run of restore produce; with --same-offsets, TOPIC[=NEW]..."),
     ],
     same_offsets: Annotated[
         bool, typer.Option("--same-offsets", help="For restored log directories: compare topics by their old offsets.")

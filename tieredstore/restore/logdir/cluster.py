@@ -69,8 +69,8 @@ class RestoreCluster(LiveCluster):
         name, found = topic.topic, str(self.topic(topic.topic).topic_id)
         if found != topic.topic_id:
             raise ConfigError(
-                f"topic {name} at {self._servers} has the id {found}, and {topic.topic_id} was prepared: this is "
-                "another cluster, or the topic was created again"
+                f"topic {name} at {self._servers} has the id {found}, but the restore was prepared for the id "
+                f"{topic.topic_id}: this is another cluster, or the topic was created again"
             )
         ends = self.end_offsets((name, number) for number in range(len(topic.partitions)))
         return [number for (_, number), end in sorted(ends.items()) if not end]
@@ -94,7 +94,7 @@ class RestoreCluster(LiveCluster):
         if forced:
             name = forced[0]
             raise ConfigError(
-                f"the cluster sets {name}={found[name].value} for {topic}, and a restore needs {name}={PREPARED[name]}"
+                f"the cluster sets {name}={found[name].value} for {topic}, but a restore needs {name}={PREPARED[name]}"
             )
 
     def _places(self, topic: str, partitions: int) -> tuple[str, tuple[tuple[int, ...], ...]]:

@@ -66,9 +66,7 @@ class LogDirectory(Closing):
             take_owner(self.path / _LOCK, self.path)
         if not (self.path / _CLEAN).exists() and not is_unfinished(self.path):
             first = f"remove the folder {MARKER}, " if (self.path / MARKER).exists() else ""
-            raise ConfigError(
-                f"{self.path} has no {_CLEAN}: {first}start its broker, and stop it in order (kafka-server-stop)"
-            )
+            raise ConfigError(f"{self.path} has no {_CLEAN}: {first}start its broker, and stop it by kafka-server-stop")
 
         for name in (*_AT_THE_END, _LOG_START, _CLEANER):
             self._read(name)

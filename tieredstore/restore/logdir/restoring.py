@@ -128,10 +128,14 @@ def _check_window(prepared: PreparedRestore, options: RestoreOptions) -> None:
             check_offset(offset, {name: log.stop for name, log in logs.items()})
     if isinstance(start, int) and all(start >= log.stop for log in logs.values()):
         name, log = max(logs.items(), key=lambda item: item[1].stop)
-        raise ConfigError(f"--from {start} leaves nothing to restore: {name} ends at {log.stop}, and no log later")
+        raise ConfigError(
+            f"--from {start} leaves nothing to restore: {name} ends at {log.stop}, and no other log ends later"
+        )
     if isinstance(stop, int) and all(stop <= log.start for log in logs.values()):
         name, log = min(logs.items(), key=lambda item: item[1].start)
-        raise ConfigError(f"--to {stop} leaves nothing to restore: {name} begins at {log.start}, and no log earlier")
+        raise ConfigError(
+            f"--to {stop} leaves nothing to restore: {name} begins at {log.start}, and no other log begins earlier"
+        )
 
 
 def _left_out(where: TopicIdPartition, log: PreparedPartition, spans: Sequence[Span]) -> Iterator[Outcome]:
@@ -141,7 +145,7 @@ def _left_out(where: TopicIdPartition, log: PreparedPartition, spans: Sequence[S
         if first < end:
             yield Outcome(
                 action="restore", status="kept", code="left_out", base_offset=first, last_offset=end - 1,
-                reason="by --from, --to or --open-transactions cut",
+                reason="left out by --from, --to or --open-transactions cut",
             ).of(where)  # fmt: skip
 
 
@@ -197,7 +201,9 @@ def _used_by(log_dir: Path, prepared: PreparedRestore) -> int:
             f"{log_dir} has no meta.properties: it is not a log directory that a broker has used"
         ) from None
     if f"cluster.id={prepared.cluster_id}" not in raw.decode("utf-8", "replace").split():
-        raise ConfigError(f"{path} is of another cluster than the one prepared, {prepared.cluster_id}")
+        raise ConfigError(
+            f"{path} is of another cluster; the restore was prepared for the cluster {prepared.cluster_id}"
+        )
     broker = parse_broker_id(raw)
     if broker is None:
         raise ConfigError(f"{path} names no broker (node.id)")
@@ -260,7 +266,9 @@ def _check_id(folder: Path, topic: PreparedTopic) -> None:
     except CorruptDataError as error:
         raise CorruptDataError(f"{folder}: {error}") from None
     if str(found) != topic.topic_id:
-        raise ConfigError(f"{folder} is of the topic id {found}, and {topic.topic_id} was prepared: prepare again")
+        raise ConfigError(
+            f"{folder} is of the topic id {found}, but the restore was prepared for {topic.topic_id}: prepare again"
+        )
 
 
 def _check_space(plans: Sequence[PartitionRestore]) -> None:
@@ -273,7 +281,7 @@ def _check_space(plans: Sequence[PartitionRestore]) -> None:
         free = shutil.disk_usage(log_dir).free
         if needed + _MARGIN > free:
             raise ConfigError(
-                f"the logs take {human_bytes(needed)}, and the disk of {log_dir} has {human_bytes(free)} free"
+                f"the logs take {human_bytes(needed)}, but the disk of {log_dir} has {human_bytes(free)} free"
             )
 
 

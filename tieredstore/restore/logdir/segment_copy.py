@@ -49,7 +49,8 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
         for header, batch in whole_batches(stream.chunks(), segment.segment_size_in_bytes):
             if not segment.start_offset <= header.base_offset <= header.last_offset <= segment.end_offset:
                 raise BatchCorruptError(
-                    f"{segment} has a batch of offsets {header.base_offset} to {header.last_offset}, outside of it"
+                    f"{segment} has a batch of offsets {header.base_offset} to {header.last_offset}, outside of the "
+                    "segment"
                 )
             if header.last_offset < span.start or header.base_offset >= span.stop:
                 continue
@@ -132,7 +133,7 @@ def _split(chunks: Iterable[memoryview], size: int) -> Iterator[memoryview]:
             at, position = at + len(batch), position + len(batch)
         begun += chunk[at:]
     if position != size:
-        raise BatchCorruptError(f"the log has {size} bytes and its last whole batch ends at byte {position}")
+        raise BatchCorruptError(f"the log has {size} bytes, but its last whole batch ends at byte {position}")
 
 
 def _lacking(head: bytearray | memoryview, position: int, size: int) -> int:

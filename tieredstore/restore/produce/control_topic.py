@@ -77,7 +77,8 @@ class ControlTopic:
             waited_s = time.monotonic() - begun
             if waited_s > self._settles_s:
                 raise BrokerUnavailableError(
-                    f"a transaction of another restore is open in {CONTROL_TOPIC}: run that again to end it, or wait"
+                    f"a transaction of another restore is open in {CONTROL_TOPIC}: run that restore again to end the "
+                    "transaction, or wait"
                 )
             if waited_s > _TELL_S and not is_told:
                 _logger.warning("waiting for the end of a transaction of another restore")
@@ -103,7 +104,7 @@ def check_ends(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[T
         where, stop = (topic, number), actual[topic, number]
         if stop < end:
             raise ConfigError(
-                f"{topic}-{number} ends at offset {stop}, and the run has written up to {end}: the topic was created "
+                f"{topic}-{number} ends at offset {stop}, but the run has written up to {end}: the topic was created "
                 "again; restore by a run of another name (--run)"
             )
         start = max(end, begins[where])

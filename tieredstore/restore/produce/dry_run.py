@@ -108,7 +108,8 @@ def check_target(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool,
     yield _rights(target)
     if source.scanned is not None and source.scanned.at_epoch:
         detail = (
-            f"{source.scanned.at_epoch} records of {source.topic} have the time 0, and get 1 ms: 0 is the client's now"
+            f"{source.scanned.at_epoch} records of {source.topic} have the timestamp 0, and get 1 ms: Kafka's client "
+            "replaces 0 by the current time"
         )
         yield Check("times", Verdict.WARN, detail)
 
@@ -119,7 +120,7 @@ def check_transactions(needed_ms: int, longest_ms: int | None) -> Check:
         return _skipped("transactions", "transaction.max.timeout.ms: the login may not see the brokers' settings")
     if longest_ms < needed_ms:
         detail = (
-            f"transaction.max.timeout.ms is {longest_ms}, and the run needs {needed_ms}: raise it, or give a shorter "
+            f"transaction.max.timeout.ms is {longest_ms}, but the run needs {needed_ms}: raise it, or give a shorter "
             "transaction.timeout.ms"
         )
         return Check("transactions", Verdict.BAD, detail)
@@ -129,7 +130,7 @@ def check_transactions(needed_ms: int, longest_ms: int | None) -> Check:
 def unknown_to_clients(run: str) -> Iterator[Check]:
     """Yield warnings about quotas and rights, which no request of the client can look up."""
     yield _skipped("quotas", "the client cannot ask for them: see kafka-configs --describe --entity-type users")
-    detail = f"the right to use the transactional id tieredstore-restore-{run}: no request tells it in advance"
+    detail = f"whether the login may use the transactional id tieredstore-restore-{run} cannot be asked in advance"
     yield _skipped("rights", detail)
 
 
@@ -139,11 +140,15 @@ def _partitions(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool) 
     if is_rehashed:
         return Check("partitions", Verdict.GOOD, f"{name}, and keys are hashed again")
     if needed > count:
-        detail = f"{name} in the target, and {needed} in the bucket: add partitions, or hash keys again (--partitioner)"
+        detail = f"{name} in the target, but {needed} in the bucket: add partitions, or hash keys again (--partitioner)"
         return Check("partitions", Verdict.BAD, detail)
     if needed < count:
-        return Check("partitions", Verdict.WARN, f"{name}, and the bucket {needed}: clients will place keys otherwise")
-    return Check("partitions", Verdict.GOOD, f"{name}, as the bucket")
+        return Check(
+            "partitions",
+            Verdict.WARN,
+            f"{name}, but the bucket has {needed}: clients will send keys to other partitions",
+        )
+    return Check("partitions", Verdict.GOOD, f"{name}, as in the bucket")
 
 
 def _sizes(source: SourceTopic, target: TargetTopic) -> Check:
@@ -165,14 +170,14 @@ def _times(source: SourceTopic, target: TargetTopic, now_ms: int) -> Check:
     before, after = _limit(target.settings, _BEFORE), _limit(target.settings, _AFTER)
     if before is not None and earliest < now_ms - before[1]:
         detail = (
-            f"{name} refuses records that are too old ({before[0]}={before[1]}), and there are some from "
-            f"{utc_text(earliest)}: raise it for the restore"
+            f"{name} refuses records that are too old ({before[0]}={before[1]}), but the oldest record is from "
+            f"{utc_text(earliest)}: raise the limit for the restore"
         )
         return Check("times", Verdict.BAD, detail)
     if after is not None and latest > now_ms + after[1]:
         detail = (
-            f"{name} refuses records of the future ({after[0]}={after[1]}), and there are some from "
-            f"{utc_text(latest)}: raise it for the restore"
+            f"{name} refuses records of the future ({after[0]}={after[1]}), but the newest record is from "
+            f"{utc_text(latest)}: raise the limit for the restore"
         )
         return Check("times", Verdict.BAD, detail)
     if target.settings.get("message.timestamp.type") == "LogAppendTime":

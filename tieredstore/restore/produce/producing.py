@@ -238,8 +238,9 @@ class ProduceRun:
             partitions += [(target.topic, each) for each in going]
         if before is not None and set(partitions) != set(before):
             raise ConfigError(
-                f"the target of the run {options.run} has {len(partitions)} partitions, and had {len(before)} when the "
-                "run began, so keys would go elsewhere: restore into a new topic by a run of another name (--run)"
+                f"the target of the run {options.run} has {len(partitions)} partitions, but had {len(before)} when "
+                "the run began, so keys would go to other partitions: restore into a new topic by a run of another "
+                "name (--run)"
             )
         return partitions
 
@@ -250,13 +251,12 @@ class ProduceRun:
             return
         if position.topics != dict(options.topics) or position.partitioner != options.partitioner:
             raise ConfigError(
-                f"the run {run} restores other topics, or by another partitioner, than asked for now: give this run "
-                "another name (--run)"
+                f"the run {run} began with other topics or another partitioner: give this run another name (--run)"
             )
         if position.topic_ids != self._source.topic_ids:
             raise ConfigError(
-                f"the run {run} began with another backup, or with other topics of these names, by their topic ids: "
-                "give this run another name (--run)"
+                f"the run {run} began with another backup, or with topics of the same names but other topic ids: give "
+                "this run another name (--run)"
             )
 
     def _produce(self, transactions: Transactions, control: ControlTopic, position: RunPosition) -> RunPosition:

@@ -141,7 +141,7 @@ def check_run(name: str) -> None:
     """Raise ConfigError if a run cannot have this name. The name becomes part of a key in the bucket."""
     if _NAME.fullmatch(name) is None or name in {".", ".."}:
         raise ConfigError(
-            f"the run's name (--run) is {name!r:.60}: it has 1 to {_LONGEST_NAME} letters, digits and . _ - , ="
+            f"the run's name (--run) is {name!r:.60}: use 1 to {_LONGEST_NAME} letters, digits and . _ - , ="
         )
 
 

@@ -89,7 +89,8 @@ class TimeCut:
         for topic, number in sorted(partitions):
             if (topic, number) not in known:
                 raise ConfigError(
-                    f"the cut has no {topic}-{number} of the topic id {topic_ids[topic]}: find it again (--to TIME)"
+                    f"the end offsets in the file lack {topic}-{number} of the topic id {topic_ids[topic]}: find them "
+                    "again (--to TIME)"
                 )
         return {where: known[where] for where in partitions}
 
@@ -105,7 +106,9 @@ class TimeCut:
         """Read a file. Raise CorruptDataError if it is invalid, NewerVersionError if a later release has written it,
         and ResourceNotFoundError if it does not exist.
         """
-        raw = read_named(path, absent="--to TIME finds a cut, and --cut-file keeps it")
+        raw = read_named(
+            path, absent="find the end offsets by --to TIME first; --cut-file then writes them to this file"
+        )
         return RESTORE_CUT.parse(_FILE, raw, str(path))
 
 

@@ -236,7 +236,7 @@ class Transactions(Closing):
             self._is_open = False
             return FencedError(
                 f"{doing}: another process has begun the run {self._run}, or the transaction timed out "
-                "(transaction.timeout.ms); nothing of it was committed. Run again to go on, once no other process does"
+                "(transaction.timeout.ms); nothing of it was committed. Run again after the other process has ended"
             )
         failure = fault(error, doing)
         if kind_of(error) is not BrokerError or error.code() in _LASTING:

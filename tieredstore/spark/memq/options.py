@@ -47,7 +47,7 @@ _START_TIME: Final = Option[Places | None](
     "startingTimestamp", at_time, None, "ms: start at the first batch notified at this time or later"
 )
 _END_OFFSETS: Final = Option[Places | None](
-    "endingOffsets", at_offsets, None, "`latest`, or as above (batch queries)", query="batch"
+    "endingOffsets", at_offsets, None, "`latest`, or offsets as in `startingOffsets` (batch queries)", query="batch"
 )
 _END_TIME: Final = Option[Places | None](
     "endingTimestamp", at_time, None, "ms: end before the first batch notified at this time or later (batch queries)",

@@ -92,11 +92,13 @@ _ENDS: Final[Sides] = (
     ),
     Option(
         "endingOffsetsByTimestamp", at_times, None,
-        "as `startingOffsetsByTimestamp`, for the end; without such a record, the end of the log", query="batch",
+        "JSON as in `startingOffsetsByTimestamp`: end before this record; without such a record, at the end of the log",
+        query="batch",
         kafka=_NO_TIMES_UNDER_0,
     ),
     Option(
-        "endingOffsets", at_offsets, None, "`latest`, or offsets as above without -2; exclusive",
+        "endingOffsets", at_offsets, None,
+        "`latest`, or offsets as in `startingOffsets` without -2; the end is exclusive",
         shown="`latest`", query="batch",
     ),
 )  # fmt: skip
@@ -118,7 +120,9 @@ _ISOLATION: Final = Option[Isolation | None](
     "`read_committed` or `read_uncommitted`; `kafka.isolation.level` is the same option and must agree if both are set",
     shown="`read_committed`", kafka="its default is Kafka's, `read_uncommitted`",
 )  # fmt: skip
-_ISOLATION_OF_KAFKA: Final = Option[Isolation | None]("kafka.isolation.level", _LEVELS, None, "as isolationLevel")
+_ISOLATION_OF_KAFKA: Final = Option[Isolation | None](
+    "kafka.isolation.level", _LEVELS, None, "the same as `isolationLevel`"
+)
 _FAIL_ON_DATA_LOSS: Final = Option(
     "failOnDataLoss", boolean, True, "`true`: missing offsets are an error; `false`: a warning",
     shown="`true`",
