@@ -71,8 +71,11 @@ def require_size(value: object) -> int:
 
 def parse_ms(value: object) -> int | None:
     """Return an answer's time in ms since the epoch, or None; raise ValueError, for ``understood``, if invalid."""
-    if value is None:
-        return None
+    return None if value is None else require_ms(value)
+
+
+def require_ms(value: object) -> int:
+    """Return an answer's time in ms since the epoch; raise ValueError, for ``understood``, if it is missing."""
     if not isinstance(value, datetime):
         raise ValueError(f"the time is {value!r:.80}")  # noqa: TRY004  an answer's fault, not a caller's
     return round(value.timestamp() * 1000)

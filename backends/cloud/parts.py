@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, TypeVar
 
 from tieredstore.backends.base import Body
@@ -136,7 +137,7 @@ def send_parts(
 
     pool = ThreadPool(parallelism, "tieredstore-upload")
     try:
-        parts = _chain(first, cutter)
+        parts = chain(() if first is None else (first,), cutter)
         results = dict(in_parallel(pool, send_one, parts, at_once=parallelism, ordered=False))
     except Interrupted:
         # Do not wait for the threads: the process is ending, and the remaining time is needed for the rollback.
@@ -147,12 +148,6 @@ def send_parts(
         raise
     pool.shutdown()
     return [results[number] for number in sorted(results)]
-
-
-def _chain(first: Part | None, cutter: PartCutter) -> Iterator[Part]:
-    if first is not None:
-        yield first
-    yield from cutter
 
 
 _HUGE_PAGE: Final = 1 << 21

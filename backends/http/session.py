@@ -72,13 +72,17 @@ class BoundedAdapter(HTTPAdapter):
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
         """Make the pools with our piece size."""
         super().init_poolmanager(connections, maxsize, block, blocksize=PIECE_BYTES, **options)
-        untyped: Any = self.poolmanager
-        untyped.pool_classes_by_scheme = BOUNDED_POOLS
+        self.poolmanager.pool_classes_by_scheme = BOUNDED_POOLS
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
         """Make the pools of a proxy with our piece size."""
         manager = super().proxy_manager_for(proxy, blocksize=PIECE_BYTES, **options)
-        manager.pool_classes_by_scheme = _socks_pools() if proxy.lower().startswith("socks") else BOUNDED_POOLS
+        manager.pool_classes_by_scheme = BOUNDED_POOLS
+        if proxy.lower().startswith("socks"):
+            # This import needs PySocks, which only users of a proxy have.
+            from tieredstore.backends.http.socks_sockets import SOCKS_POOLS  # noqa: PLC0415
+
+            manager.pool_classes_by_scheme = SOCKS_POOLS
         return manager
 
     def close(self) -> None:
@@ -92,13 +96,6 @@ class BoundedAdapter(HTTPAdapter):
         options["timeout"] = self._limits.timeouts_s()
         request.body = _in_pieces(request.body)
         return super().send(request, *args, **options)
-
-
-def _socks_pools() -> dict[str, Any]:
-    # This import needs PySocks, which only users of a proxy have.
-    from tieredstore.backends.http.socks_sockets import SOCKS_POOLS  # noqa: PLC0415
-
-    return SOCKS_POOLS
 
 
 class StoreAdapter(BoundedAdapter):
@@ -180,7 +177,7 @@ def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | Non
     untyped.get_redirect_target = _nowhere
     # Set our own authentication: otherwise ``requests`` would replace the chosen credentials by a password for the host
     # from ~/.netrc.
-    session.auth = _keep_request
+    session.auth = lambda request: request
     session.hooks["response"].append(_read_if_refused)
     if proxy is not None:
         # Ignore the environment's variables: a proxy in them would override the configured proxy.
@@ -210,7 +207,3 @@ def _read_if_refused(response: requests.Response, **_: object) -> None:
 
 def _nowhere(_: requests.Response) -> None:
     return None
-
-
-def _keep_request(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request

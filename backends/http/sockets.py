@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
+from urllib3.poolmanager import PoolManager
 from urllib3.util.connection import allowed_gai_family
 
 from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.backends.http.deadlines import current_deadline
 
 if TYPE_CHECKING:
+    import ssl
+
+    from urllib3.response import BaseHTTPResponse
+
     _Connection = HTTPSConnection
     _Pool = HTTPSConnectionPool
 else:
@@ -35,72 +40,63 @@ MOST_ANSWER_BYTES: Final = 16 << 20
 ten megabytes.
 """
 
+Address: TypeAlias = tuple[
+    socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+]
+"""An entry of ``getaddrinfo``."""
+
 AnySocket = TypeVar("AnySocket", bound=socket.socket)
+Maybe = TypeVar("Maybe")
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
 class _BoundedSocket:
-    """Mix-in for sockets: no wait lasts beyond the deadline."""
+    """Mark of the classes of sockets whose waits end by the deadline."""
 
     __slots__ = ()
 
-    def recv(self, *args: Any) -> Any:
-        """Receive bytes; wait no longer than the deadline."""
-        return within_deadline(self, _plain(super()).recv, *args)
 
-    def recv_into(self, *args: Any) -> Any:
-        """Receive bytes; wait no longer than the deadline."""
-        return within_deadline(self, _plain(super()).recv_into, *args)
+def _bounded(operation: Callable[Concatenate[AnySocket, P], Result]) -> Callable[Concatenate[AnySocket, P], Result]:
+    """Run ``operation`` with the socket's timeout or the remaining time, whichever is shorter."""
 
-    def send(self, *args: Any) -> Any:
-        """Send bytes; wait no longer than the deadline."""
-        return within_deadline(self, _plain(super()).send, *args)
+    def run(sock: AnySocket, /, *args: P.args, **options: P.kwargs) -> Result:
+        timeout_s = sock.gettimeout()
+        left_s = bounded_timeout_s(timeout_s)
+        if left_s == timeout_s:
+            return operation(sock, *args, **options)
+        sock.settimeout(left_s)
+        try:
+            return operation(sock, *args, **options)
+        finally:
+            # Restore the timeout: the connection's next request has another deadline.
+            sock.settimeout(timeout_s)
 
-    def sendall(self, *args: Any) -> None:
-        """Send bytes; wait no longer than the deadline."""
-        within_deadline(self, _plain(super()).sendall, *args)
-
-
-def _plain(base: object) -> Any:
-    """Return ``base`` as untyped: ``_BoundedSocket`` cannot know the class that it is mixed into."""
-    return base
-
-
-def within_deadline(sock: Any, operation: Callable[..., Result], *args: Any) -> Result:
-    """Run ``operation`` on ``sock`` with its timeout or the remaining time, whichever is shorter."""
-    deadline = current_deadline()
-    if deadline is None:
-        return operation(*args)
-    left_s, timeout_s = deadline.remaining_s(), sock.gettimeout()
-    if left_s <= 0:
-        raise TimeoutError("the call's deadline has passed")
-    if timeout_s is not None and timeout_s <= left_s:
-        return operation(*args)
-    sock.settimeout(left_s)
-    try:
-        return operation(*args)
-    finally:
-        # Restore the timeout: the connection's next request has another deadline.
-        sock.settimeout(timeout_s)
+    return run
 
 
 @cache
 def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
-    return type(f"Bounded{kind.__name__}", (_BoundedSocket, kind), {"__slots__": ()})
+    waits = {name: _bounded(getattr(kind, name)) for name in ("recv", "recv_into", "send", "sendall")}
+    return type(f"Bounded{kind.__name__}", (_BoundedSocket, kind), {"__slots__": (), **waits})
 
 
-def bound_socket(sock: Any) -> Any:
+def bound_socket(sock: Maybe) -> Maybe:
     """Make ``sock``, TLS or not, observe the deadline of its thread from now on; return it."""
     # Change the class of the socket, because a socket cannot be wrapped after its TLS handshake. TLS within TLS is not
     # a socket object, but it wraps a bounded socket.
     if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
-        kind: Any = type(sock)
-        sock.__class__ = _bounded_class(kind)
+        _change_class(sock)
     return sock
 
 
-def connect_timeout_s(timeout_s: float | None) -> float | None:
-    """Return the time left for connecting, at most ``timeout_s``; raise TimeoutError if the deadline has passed."""
+def _change_class(sock: socket.socket) -> None:
+    kind: type = type(sock)
+    sock.__class__ = _bounded_class(kind)
+
+
+def bounded_timeout_s(timeout_s: float | None) -> float | None:
+    """Return the time left, at most ``timeout_s``; raise TimeoutError if the deadline has passed."""
     deadline = current_deadline()
     if deadline is None:
         return timeout_s
@@ -111,7 +107,7 @@ def connect_timeout_s(timeout_s: float | None) -> float | None:
 
 
 def first_connected(
-    host: str, port: int, family: int, connect: Callable[[Any, float | None], AnySocket], timeout_s: float | None
+    host: str, port: int, family: int, connect: Callable[[Address, float | None], AnySocket], timeout_s: float | None
 ) -> AnySocket:
     """Try ``connect`` on each address of the host (from ``getaddrinfo``); return the result for the first address that
     works.
@@ -121,7 +117,7 @@ def first_connected(
     """
     failures: list[OSError] = []
     for address in socket.getaddrinfo(host.strip("[]"), port, family, socket.SOCK_STREAM):
-        left_s = connect_timeout_s(timeout_s)
+        left_s = bounded_timeout_s(timeout_s)
         try:
             return connect(address, left_s)
         except OSError as error:
@@ -134,30 +130,23 @@ def first_connected(
         failures.clear()
 
 
-def open_socket(
-    address: Any, timeout_s: float | None, options: Iterable[Any] | None, source: Any = None
-) -> socket.socket:
-    """Return a bounded socket connected to ``address``, an entry of ``getaddrinfo``."""
-    sock: socket.socket = bound_socket(socket.socket(*address[:3]))
-    try:
-        for option in options or ():
-            sock.setsockopt(*option)
-        sock.settimeout(timeout_s)
-        if source:
-            sock.bind(source)
-        sock.connect(address[4])
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
 class BoundedConnection(_Connection):
     """Mix-in for urllib3's connections and their subclasses."""
 
     def _new_conn(self) -> socket.socket:
-        def connect(address: Any, timeout_s: float | None) -> socket.socket:
-            return open_socket(address, timeout_s, self.socket_options, self.source_address)
+        def connect(address: Address, timeout_s: float | None) -> socket.socket:
+            sock = bound_socket(socket.socket(*address[:3]))
+            try:
+                for option in self.socket_options or ():
+                    sock.setsockopt(*option)
+                sock.settimeout(timeout_s)
+                if self.source_address:
+                    sock.bind(self.source_address)
+                sock.connect(address[4])
+            except BaseException:
+                sock.close()
+                raise
+            return sock
 
         try:
             sock = first_connected(self._dns_host, self.port or 0, allowed_gai_family(), connect, self.timeout)
@@ -170,8 +159,11 @@ class BoundedConnection(_Connection):
         sys.audit("http.client.connect", self, self.host, self.port)
         return sock
 
-    def _connect_tls_proxy(self, hostname: str, sock: socket.socket) -> Any:
-        return bound_socket(_plain(super())._connect_tls_proxy(hostname, sock))
+    def _connect_tls_proxy(self, hostname: str, sock: socket.socket) -> ssl.SSLSocket:
+        # urllib3's annotation does not resolve, because it imports ssl only where there is one.
+        parent: Any = super()
+        tls: ssl.SSLSocket = parent._connect_tls_proxy(hostname, sock)
+        return bound_socket(tls)
 
     def connect(self) -> None:
         """Connect, including proxy and TLS."""
@@ -193,7 +185,9 @@ class BoundedAnswers(_Pool):
         return response
 
 
-def _read_bounded(response: Any, stream: Callable[..., Iterator[bytes]], *args: Any, **options: Any) -> Iterator[bytes]:
+def _read_bounded(
+    response: BaseHTTPResponse, stream: Callable[P, Iterator[bytes]], *args: P.args, **options: P.kwargs
+) -> Iterator[bytes]:
     length = 0
     for piece in stream(*args, **options):
         length += len(piece)
@@ -209,7 +203,7 @@ def pools(
     http: type[HTTPConnection] = HTTPConnection,
     https: type[HTTPConnection] = HTTPSConnection,
     before: tuple[type, ...] = (BoundedConnection,),
-) -> dict[str, Any]:
+) -> dict[str, type[HTTPConnectionPool]]:
     """Return pool classes by scheme, for pool managers. ``before`` is the first base class of the pools'
     connections."""
     # Make the classes by calling `type`, because the libraries' type stubs contradict each other about the base
@@ -224,7 +218,7 @@ def pools(
     }
 
 
-def close_pools(manager: Any) -> None:
+def close_pools(manager: PoolManager) -> None:
     """Close the idle connections of a pool manager, whose own ``clear`` only forgets the pools.
 
     If the connections were not closed here, each would stay open as long as an error object refers to its answer.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+import socks
 from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from tieredstore.backends.http.sockets import BoundedConnection, bound_socket, first_connected, pools
-
-# PySocks has no types.
-_socks: Final[Any] = importlib.import_module("socks")
+from tieredstore.backends.http.sockets import Address, BoundedConnection, bound_socket, first_connected, pools
 
 if TYPE_CHECKING:
     _Connection = SOCKSHTTPSConnection
@@ -23,13 +20,10 @@ else:
 class BoundedSocksConnection(_Connection):
     """Mix-in for urllib3's connections through a SOCKS proxy; it comes before ``BoundedConnection``."""
 
-    def _new_conn(self) -> Any:
-        options: Any = self._socks_options
-
+    def _new_conn(self) -> socks.socksocket:
+        host, port = self._socks_options["proxy_host"] or "", int(self._socks_options["proxy_port"] or 0)
         try:
-            sock = first_connected(
-                options["proxy_host"], int(options["proxy_port"]), 0, self._through_proxy, self.timeout
-            )
+            sock = first_connected(host, port, 0, self._through_proxy, self.timeout)
         except TimeoutError as error:
             raise ConnectTimeoutError(self, f"Connection to {self.host} timed out") from error
         except OSError as error:
@@ -38,9 +32,9 @@ class BoundedSocksConnection(_Connection):
         sys.audit("http.client.connect", self, self.host, self.port)
         return sock
 
-    def _through_proxy(self, address: Any, timeout_s: float | None) -> Any:
-        options: Any = self._socks_options
-        sock: Any = bound_socket(_socks.socksocket(*address[:3]))
+    def _through_proxy(self, address: Address, timeout_s: float | None) -> socks.socksocket:
+        options = self._socks_options
+        sock = bound_socket(socks.socksocket(*address[:3]))
         try:
             for option in self.socket_options or ():
                 sock.setsockopt(*option)
@@ -48,7 +42,7 @@ class BoundedSocksConnection(_Connection):
             sock.set_proxy(
                 options["socks_version"],
                 options["proxy_host"],
-                options["proxy_port"],
+                int(options["proxy_port"] or 0),
                 options["rdns"],
                 options["username"],
                 options["password"],

@@ -15,7 +15,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import boto3
 import javaproperties
@@ -25,14 +25,15 @@ from botocore.credentials import CredentialProvider, CredentialResolver, Credent
 from tieredstore.backends.cloud.answers import breaks_off, show_body
 from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.backends.cloud.watched_file import WatchedFile
-from tieredstore.backends.http.proxies import SocksProxy
-from tieredstore.backends.s3.connections import bound_chain, open_session
+from tieredstore.backends.s3.connections import BoundedSession, bound_chain
 from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.config.properties import join_lines
 from tieredstore.errors import AccessDeniedError, ConfigError
 
 if TYPE_CHECKING:
+    from botocore.model import OperationModel
+    from botocore.response import StreamingBody
     from botocore.session import Session
     from types_boto3_s3 import S3Client
 
@@ -106,7 +107,7 @@ _SOURCES: Final = {
 
 def describe_credentials(options: S3Options) -> str:
     """Return a text with the source of the access key, and the end of its id. This may request a token."""
-    session = open_session()
+    session = BoundedSession()
     credentials = choose_credentials(options, session)
     match options.credentials:
         case AccessKeys():
@@ -133,9 +134,6 @@ def _of_chain(options: S3Options, session: Session) -> Credentials:
     return credentials
 
 
-_ADDRESSING: Final = {None: "auto", True: "path", False: "virtual"}
-
-
 class _Chosen(CredentialProvider):
     """Credential provider that returns the chosen credentials to the SDK."""
 
@@ -154,7 +152,7 @@ class _Chosen(CredentialProvider):
 def open_client(options: S3Options) -> S3Client:
     """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     with translate_errors(f"opening {options.url}"):
-        session = open_session()
+        session = BoundedSession()
         credentials = choose_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
         # The session is untyped here: the installed type stubs cover only S3, and do not have this method, which needs
@@ -172,7 +170,10 @@ def open_client(options: S3Options) -> S3Client:
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
     if options.proxy is not None:
-        _through_proxy(client, options, options.proxy)
+        # Import this module only if a proxy is configured, because only users of a proxy have PySocks.
+        from tieredstore.backends.s3.socks import send_through  # noqa: PLC0415
+
+        send_through(client, options, options.proxy)
     return client
 
 
@@ -185,11 +186,6 @@ def client_config(options: S3Options) -> Config:
     compatible = options.compatibility is Compatibility.S3_COMPATIBLE
     path_style = True if compatible and options.path_style is None else options.path_style
     attempt = options.attempt_timeout_s or options.call_timeout_s
-    s3: Any = {
-        "addressing_style": _ADDRESSING[path_style],
-        # Sign the payload over plain HTTP as well, as the SDK does by default.
-        "payload_signing_enabled": compatible or _is_plain_http(options),
-    }
     return Config(
         connect_timeout=min(options.connect_timeout_s, attempt),
         read_timeout=min(options.read_timeout_s, attempt),
@@ -198,28 +194,37 @@ def client_config(options: S3Options) -> Config:
         tcp_keepalive=True,
         request_checksum_calculation="when_required",
         response_checksum_validation="when_supported" if options.checksum_check else "when_required",
-        s3=s3,
+        s3={
+            "addressing_style": "auto" if path_style is None else "path" if path_style else "virtual",
+            # Sign the payload over plain HTTP as well, as the SDK does by default.
+            "payload_signing_enabled": compatible or (options.endpoint_url or "").lower().startswith("http://"),
+        },
     )
 
 
-def _is_plain_http(options: S3Options) -> bool:
-    return (options.endpoint_url or "").lower().startswith("http://")
+class RawRequest(TypedDict):
+    """A request as the SDK shows it to a handler that may change it."""
+
+    body: bytes
+    headers: dict[str, str]
+    context: dict[str, dict[str, object]]
 
 
-def _md5_instead(params: dict[str, Any], **_: object) -> None:
+class RawAnswer(TypedDict):
+    """An answer as the SDK shows it to a handler before it parses the body."""
+
+    status_code: int
+    headers: Mapping[str, str]
+    body: bytes | StreamingBody
+
+
+def _md5_instead(params: RawRequest, **_: object) -> None:
     """Send Content-MD5 in place of the SDK's CRC-32, as S3 required before 2024."""
     digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
     params["headers"]["Content-MD5"] = base64.b64encode(digest).decode("ascii")
     chosen = params["context"].get("checksum", {})
     for name in ("request_algorithm", "request_algorithm_header"):
         chosen.pop(name, None)
-
-
-def _through_proxy(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
-    # Import this module only if a proxy is configured, because only users of a proxy have PySocks.
-    from tieredstore.backends.s3.socks import send_through  # noqa: PLC0415
-
-    send_through(client, options, proxy)
 
 
 _ROOTS: Final = {
@@ -242,7 +247,7 @@ _TRUNCATED: Final = re.compile(rb"<(?:\w+:)?IsTruncated>(?!\s*(?:true|false)\s*<
 _ROOT: Final = re.compile(rb"\s*(?:<\?xml[^>]*>)?\s*(?:<!--.*?-->\s*)*<(?:\w+:)?(\w+)[\s/>]", re.DOTALL)
 
 
-def check_document(operation_model: Any, response_dict: Any, **_: object) -> None:
+def check_document(operation_model: OperationModel, response_dict: RawAnswer, **_: object) -> None:
     """Raise MalformedAnswerError if an answer of success has another document than the operation's. botocore calls this
     before it parses the answer.
 
@@ -250,7 +255,7 @@ def check_document(operation_model: Any, response_dict: Any, **_: object) -> Non
     """
     name, status, body = operation_model.name, response_dict["status_code"], response_dict["body"]
     length = response_dict["headers"].get("Content-Length", "0")
-    if name == "GetObject" and status < 300 and not (length.isascii() and length.isdigit()):
+    if not isinstance(body, bytes) and status < 300 and not (length.isascii() and length.isdigit()):
         # Close the body: the SDK would fail on the answer and leave its connection open.
         body.close()
         raise MalformedAnswerError(f"{name}: the store answered with a Content-Length of {length!r:.80}")

@@ -7,25 +7,27 @@ that deadlines hold and that requests pass the proxy.
 from __future__ import annotations
 
 import http.client
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-import botocore.session
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPSConnection
 from botocore.httpsession import URLLib3Session
 from botocore.session import Session
+from urllib3 import HTTPConnectionPool, PoolManager
 
 from tieredstore.backends.http.sockets import BoundedConnection, close_pools, pools
 from tieredstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
+    from botocore.client import BaseClient
+    from botocore.credentials import CredentialResolver
+    from botocore.endpoint import Endpoint
 
 
 class WholeContinue:
     """Mix-in for botocore's connections: botocore alone would wait forever for the end of a "100 Continue"."""
 
-    def _consume_headers(self, fp: Any) -> None:
+    def _consume_headers(self, fp: BinaryIO) -> None:
         while line := fp.readline():
             if line == b"\r\n":
                 return
@@ -35,36 +37,49 @@ class WholeContinue:
 _POOLS: Final = pools(AWSHTTPConnection, AWSHTTPSConnection, (WholeContinue, BoundedConnection))
 
 
-def http_session(client: S3Client) -> Any:
-    """Return the HTTP session of ``client``; raise StoreError if this botocore differs from the tested one."""
-    endpoint: Any = getattr(client, "_endpoint", None)
+class BoundedHttpSession(URLLib3Session):
+    """botocore's HTTP session, with bounded connections."""
+
+    _manager: PoolManager
+    _proxy_managers: Mapping[str, PoolManager]
+    _pool_classes_by_scheme: dict[str, type[HTTPConnectionPool]]
+    _get_pool_manager_kwargs: Callable[[], Mapping[str, Any]]
+
+    def use_pools(self, pools: dict[str, type[HTTPConnectionPool]]) -> None:
+        """Make pools of these classes from now on."""
+        self._pool_classes_by_scheme = self._manager.pool_classes_by_scheme = pools
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        for manager in (self._manager, *self._proxy_managers.values()):
+            close_pools(manager)
+
+
+def endpoint_of(client: BaseClient) -> Endpoint:
+    """Return the endpoint of ``client``; raise StoreError if this botocore differs from the tested one."""
+    endpoint: Endpoint | None = getattr(client, "_endpoint", None)
     session = getattr(endpoint, "http_session", None)
-    if not isinstance(session, URLLib3Session) or not hasattr(session, "_pool_classes_by_scheme"):
+    if endpoint is None or not isinstance(session, URLLib3Session) or not hasattr(session, "_pool_classes_by_scheme"):
         raise StoreError("deadlines and proxies cannot be kept with this release of botocore: install the pinned one")
-    return session
+    return endpoint
 
 
-def open_session() -> Session:
-    """Open a session of the SDK whose clients observe the call's deadline, including those that fetch credentials.
+class BoundedSession(Session):
+    """A session of the SDK whose clients observe the call's deadline, including those that fetch credentials.
 
     The deadline bounds each wait for a server, or for the environment's proxy.
     """
-    session = botocore.session.get_session()
-    untyped: Any = session
-    create: Any = session.create_client
 
-    def create_client(*args: Any, **options: Any) -> Any:
-        client = create(*args, **options)
-        _bound(http_session(client))
+    def create_client(self, *args: Any, **options: Any) -> BaseClient:
+        """Create a client."""
+        client = super().create_client(*args, **options)
+        _bound(endpoint_of(client).http_session)
         return client
-
-    untyped.create_client = create_client
-    return session
 
 
 def bound_chain(session: Session) -> None:
     """Set deadlines for requests that the SDK's credential chain makes without a client, to metadata endpoints."""
-    chain: Any = session.get_component("credential_provider")
+    chain: CredentialResolver = session.get_component("credential_provider")
     for provider in chain.providers:
         fetcher = getattr(provider, "_fetcher", None) or getattr(provider, "_role_fetcher", None)
         http = getattr(fetcher, "_session", None)
@@ -72,11 +87,7 @@ def bound_chain(session: Session) -> None:
             _bound(http)
 
 
-def _bound(session: Any) -> None:
-    session._pool_classes_by_scheme = session._manager.pool_classes_by_scheme = _POOLS
-    session.close = partial(_close, session)
-
-
-def _close(session: Any) -> None:
-    for manager in (session._manager, *session._proxy_managers.values()):
-        close_pools(manager)
+def _bound(session: URLLib3Session) -> None:
+    session.__class__ = BoundedHttpSession
+    assert isinstance(session, BoundedHttpSession)
+    session.use_pools(_POOLS)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
@@ -24,6 +24,10 @@ from tieredstore.errors import ObjectNotFoundError, StoreError, excerpt
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
+    from types_boto3_s3.type_defs import LifecycleRuleOutputTypeDef
+
+    from tieredstore.backends.cloud.upload import Call
+    from tieredstore.backends.s3.client import RawAnswer, RawRequest
 
 _ARCHIVES: Final = {"GLACIER", "DEEP_ARCHIVE"}
 """Storage classes whose objects must be restored before a read."""
@@ -32,40 +36,44 @@ _ARCHIVES: Final = {"GLACIER", "DEEP_ARCHIVE"}
 def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
     """Return one sentence for each enabled rule that deletes or archives objects under ``prefix``. Translate the SDK's
     errors."""
-    answer: Mapping[str, Any] = {}
-    # Ignore status 404, with which S3 answers if there are no rules.
-    with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
-        answer = cast("Mapping[str, Any]", client.get_bucket_lifecycle_configuration(Bucket=bucket))
     return [
         f"the rule {rule.get('ID') or '(without a name)'} {effect}"
-        for rule in answer.get("Rules", [])
+        for rule in lifecycle_rules(client, bucket)
         if rule.get("Status") == "Enabled" and concerns(prefix, _prefixes(rule))
         for effect in _effects(rule)
     ]
 
 
-def _prefixes(rule: Mapping[str, Any]) -> list[str]:
+def lifecycle_rules(client: S3Client, bucket: str) -> Sequence[LifecycleRuleOutputTypeDef]:
+    """Return the bucket's rules; none if the server has or knows none. Translate the SDK's errors."""
+    # Ignore status 404, with which S3 answers if there are no rules.
+    with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
+        return client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", ())
+    return ()
+
+
+def _prefixes(rule: LifecycleRuleOutputTypeDef) -> list[str]:
     # Old rules have the prefix outside of ``Filter``. A condition on tags is ignored, because objects under any key may
     # have the tag.
-    chosen: Mapping[str, Any] = rule.get("Filter") or {}
+    chosen = rule.get("Filter", {})
     prefix = rule.get("Prefix") or chosen.get("Prefix") or chosen.get("And", {}).get("Prefix")
     return [prefix] if prefix else []
 
 
-def _effects(rule: Mapping[str, Any]) -> Iterator[str]:
-    expiration: Mapping[str, Any] = rule.get("Expiration") or {}
+def _effects(rule: LifecycleRuleOutputTypeDef) -> Iterator[str]:
+    expiration = rule.get("Expiration", {})
     if "Days" in expiration:
         yield f"deletes objects after {expiration['Days']} days"
     if "Date" in expiration:
         yield f"deletes objects on {str(expiration['Date'])[:10]}"
     for transition in rule.get("Transitions", []):
-        if transition.get("StorageClass") in _ARCHIVES:
-            yield f"archives objects in {transition['StorageClass']}, where they cannot be read"
+        if (storage_class := transition.get("StorageClass")) in _ARCHIVES:
+            yield f"archives objects in {storage_class}, where they cannot be read"
 
 
 _READ: Final = "before-parse.s3.GetBucketLifecycleConfiguration"
 _WRITE: Final = "before-call.s3.PutBucketLifecycleConfiguration"
-_LEAST_SIZE: Final = "TransitionDefaultMinimumObjectSize"
+_LEAST_SIZE: Final = "x-amz-transition-default-minimum-object-size"
 """The header with the bucket's default for the smallest object that rules move. The header is not part of the XML
 document, and a write without the header resets the value.
 """
@@ -78,18 +86,18 @@ _ABORT: Final = "AbortIncompleteMultipartUpload"
 
 
 class S3Lifecycle(BucketLifecycle):
-    """Lifecycle rules of a bucket. ``run`` makes a request on the store's client."""
+    """Lifecycle rules of a bucket. ``call`` is the store's method."""
 
     has_condition = False
 
-    def __init__(self, bucket: str, identity: str, run: Callable[[Callable[[S3Client], Any]], Any]) -> None:
+    def __init__(self, bucket: str, identity: str, call: Call[S3Client]) -> None:
         self._bucket = bucket
         self._identity = identity
-        self._run = run
+        self._call = call
 
     def read(self) -> LifecycleState:
         """Read the rules by one request; none if S3 answers with status 404."""
-        text, least_size = self._run(self._ask)
+        text, least_size = self._call("look", self._identity, self._ask)
         return LifecycleState(tuple(map(_rule_of, self._rules_in(text))), text, least_size)
 
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:
@@ -101,26 +109,27 @@ class S3Lifecycle(BucketLifecycle):
             raise self._not_understood(state.text)
 
         def write(client: S3Client) -> None:
-            def put_text(params: dict[str, Any], **_: object) -> None:
+            def put_text(params: RawRequest, **_: object) -> None:
                 params["body"] = changed.encode()
+                if state.version is not None:
+                    params["headers"][_LEAST_SIZE] = state.version
 
-            extra: dict[str, Any] = {} if state.version is None else {_LEAST_SIZE: state.version}
             with _handling(client, _WRITE, put_text):
-                client.put_bucket_lifecycle_configuration(
-                    Bucket=self._bucket, LifecycleConfiguration={"Rules": []}, **extra
-                )
+                client.put_bucket_lifecycle_configuration(Bucket=self._bucket, LifecycleConfiguration={"Rules": []})
 
-        self._run(write)
+        self._call("look", self._identity, write)
 
     def _ask(self, client: S3Client) -> tuple[str, str | None]:
-        texts: list[bytes] = []
+        found: list[tuple[bytes, str | None]] = []
 
-        def keep(response_dict: dict[str, Any], **_: object) -> None:
-            texts.append(response_dict["body"])
+        def keep(response_dict: RawAnswer, **_: object) -> None:
+            if isinstance(body := response_dict["body"], bytes):
+                found.append((body, response_dict["headers"].get(_LEAST_SIZE)))
 
         with suppress(ObjectNotFoundError), _handling(client, _READ, keep), translate_errors(self._identity):
-            answer: dict[str, Any] = dict(client.get_bucket_lifecycle_configuration(Bucket=self._bucket))
-            return self._check(texts[-1]), answer.get(_LEAST_SIZE)
+            client.get_bucket_lifecycle_configuration(Bucket=self._bucket)
+            text, least_size = found[-1]
+            return self._check(text), least_size
         return "", None
 
     def _check(self, raw: bytes) -> str:
@@ -194,7 +203,7 @@ def _name(element: ET.Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-def _canonical(element: ET.Element) -> tuple[Any, ...]:
+def _canonical(element: ET.Element) -> tuple[object, ...]:
     """Return an element's content for comparison, independent of field order, spaces and namespace prefix."""
     children = sorted(map(_canonical, element))
     content = "" if children else (element.text or "").strip()

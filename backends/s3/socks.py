@@ -8,17 +8,15 @@ This module needs PySocks, so it is imported only if a proxy is set.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.awsrequest import AWSConnection
-from botocore.httpsession import URLLib3Session
 from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection, SOCKSProxyManager
 
 from tieredstore.backends.http.proxies import SocksProxy
-from tieredstore.backends.http.sockets import BoundedConnection, close_pools, pools
+from tieredstore.backends.http.sockets import BoundedConnection, pools
 from tieredstore.backends.http.socks_sockets import BoundedSocksConnection
-from tieredstore.backends.s3.connections import WholeContinue, http_session
+from tieredstore.backends.s3.connections import BoundedHttpSession, WholeContinue, endpoint_of
 from tieredstore.backends.s3.options import S3Options
 
 if TYPE_CHECKING:
@@ -28,26 +26,26 @@ _BEFORE: Final = (WholeContinue, BoundedSocksConnection, BoundedConnection, AWSC
 _POOLS: Final = pools(SOCKSConnection, SOCKSHTTPSConnection, _BEFORE)
 
 
+class SocksHttpSession(BoundedHttpSession):
+    """botocore's HTTP session, with connections through a SOCKS proxy."""
+
+    def __init__(self, proxy: SocksProxy, **options: Any) -> None:
+        super().__init__(**options)
+        self._manager = SOCKSProxyManager(proxy.url, **self._get_pool_manager_kwargs())
+        self.use_pools(_POOLS)
+
+
 def send_through(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
     """Send all requests of ``client`` through ``proxy``.
 
     Raise StoreError if this botocore differs from the tested one, so that the proxy is never bypassed.
     """
-    http_session(client).close()
-    untyped: Any = client
-    untyped._endpoint.http_session = _session(client, options, proxy)
-
-
-def _session(client: S3Client, options: S3Options, proxy: SocksProxy) -> Any:
+    endpoint = endpoint_of(client)
+    endpoint.http_session.close()
     config: Any = client.meta.config
-    session_class: Any = URLLib3Session
-    session = session_class(
+    endpoint.http_session = SocksHttpSession(
+        proxy,
         verify=options.certificate_check,
         timeout=(config.connect_timeout, config.read_timeout),
         max_pool_connections=config.max_pool_connections,
     )
-    manager = SOCKSProxyManager(proxy.url, **session._get_pool_manager_kwargs())
-    manager.pool_classes_by_scheme = _POOLS
-    session._manager = manager
-    session.close = partial(close_pools, manager)
-    return session

@@ -6,11 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
-from tieredstore.backends.cloud.answers import require_size, require_text
+from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
 from tieredstore.backends.cloud.store import Answer, HoldingStore, delete_singly
 from tieredstore.backends.cloud.upload import Call
 from tieredstore.backends.contract.keys import checked_key
@@ -26,7 +25,7 @@ from tieredstore.errors import AccessDeniedError, InvalidKeyError, StoreError, T
 from tieredstore.process.deadline import Deadline, Stall
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
+    from types_boto3_s3 import S3Client, type_defs
 
     from tieredstore.config import Settings
 
@@ -78,7 +77,9 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     def _read(
         self, client: S3Client, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
     ) -> Result:
-        asked: dict[str, Any] = {"Bucket": self.options.bucket, "Key": key, **range_header(start, stop)}
+        asked: type_defs.GetObjectRequestTypeDef = {"Bucket": self.options.bucket, "Key": key}
+        if header := range_header(start, stop):
+            asked["Range"] = header["Range"]
         response = client.get_object(**asked)
         body = response["Body"]
         try:
@@ -106,7 +107,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
 
     def lifecycle(self) -> S3Lifecycle:
         """Return the bucket's lifecycle rules. A change replaces all rules, and S3 accepts no condition for it."""
-        return S3Lifecycle(self.options.bucket, self.identity, partial(self.call, "look", self.identity))
+        return S3Lifecycle(self.options.bucket, self.identity, self.call)
 
     def versions(self) -> S3Versions:
         """Return the versions of the bucket's objects; only the current ones if the bucket never had versioning."""
@@ -147,8 +148,8 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """Abort the upload. If its writer is alive, the write fails."""
         upload_id = write.place if isinstance(write, Prepared) else write.id
-        target = {"Bucket": self.options.bucket, "Key": write.key, "UploadId": upload_id}
-        return self.call("abort", self.name_object(write.key), lambda client: abort_upload(client, target))
+        where = (self.options.bucket, write.key, upload_id)
+        return self.call("abort", self.name_object(write.key), lambda client: abort_upload(client, *where))
 
 
 _LISTS_BY_FOLDER: Final = ("seaweedfs",)
@@ -226,18 +227,20 @@ class Listing:
         return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
 
     def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[_Page]:
-        asked: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": self._page_size}
-        if delimiter:
-            asked["Delimiter"] = delimiter
-        first: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
-
         what = f"listing {self._bucket}{f' under {prefix!r}' if prefix else ''}"
 
         def page(client: S3Client, token: str | None) -> tuple[list[_Page], str | None]:
-            at: dict[str, Any] = first if token is None else {"ContinuationToken": token}
+            asked: type_defs.ListObjectsV2RequestTypeDef = {"Bucket": self._bucket, "Prefix": prefix}
+            asked["MaxKeys"] = self._page_size
+            if delimiter:
+                asked["Delimiter"] = delimiter
+            if token is not None:
+                asked["ContinuationToken"] = token
+            elif start_after:
+                asked["StartAfter"] = start_after
             try:
                 with translate_errors(what):
-                    answer: Any = client.list_objects_v2(**asked, **at)
+                    answer = client.list_objects_v2(**asked)
             except InvalidKeyError:
                 # The server refuses the prefix because no key can start with it, so the listing is empty.
                 return [], None
@@ -269,16 +272,18 @@ class _Page:
     is_by_folder: bool
 
     @classmethod
-    def of(cls, answer: dict[str, Any]) -> _Page:
-        server: str = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", "")
+    def of(cls, answer: type_defs.ListObjectsV2OutputTypeDef) -> _Page:
+        server = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", "")
         return cls(
-            [object_info(entry["Key"], entry["Size"], entry) for entry in answer.get("Contents", ())],
-            [require_text("a folder", entry["Prefix"]) for entry in answer.get("CommonPrefixes", ())],
+            [object_info(entry.get("Key"), entry.get("Size"), entry) for entry in answer.get("Contents", ())],
+            [require_text("a folder", entry.get("Prefix")) for entry in answer.get("CommonPrefixes", ())],
             server.lower().startswith(_LISTS_BY_FOLDER),
         )
 
 
-def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
+def object_info(
+    key: str | None, size: int | None, metadata: type_defs.ObjectTypeDef | type_defs.HeadObjectOutputTypeDef
+) -> ObjectInfo:
     """Convert a listing's entry, or the answer to a HEAD, to an ``ObjectInfo``."""
     modified = metadata.get("LastModified")
     # Round down to seconds: a HEAD gives only seconds, and the listing of an object must give the same time as its
@@ -291,10 +296,17 @@ def abandoned_page(
     client: S3Client, bucket: str, prefix: str, markers: tuple[str, str] | None
 ) -> tuple[list[AbandonedWrite], tuple[str, str] | None]:
     """Return one page of unfinished uploads, and the markers of the next page."""
-    at: Any = {} if markers is None else {"KeyMarker": markers[0], "UploadIdMarker": markers[1]}
-    answer: Any = client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, **at)
+    asked: type_defs.ListMultipartUploadsRequestTypeDef = {"Bucket": bucket, "Prefix": prefix}
+    if markers is not None:
+        asked["KeyMarker"], asked["UploadIdMarker"] = markers
+    answer = client.list_multipart_uploads(**asked)
     writes = [
-        AbandonedWrite(entry["Key"], None, int(entry["Initiated"].timestamp() * 1000), entry["UploadId"])
+        AbandonedWrite(
+            key=require_text("the key", entry.get("Key")),
+            size=None,
+            started_ms=require_ms(entry.get("Initiated")),
+            id=require_text("the upload's id", entry.get("UploadId")),
+        )
         for entry in answer.get("Uploads", ())
     ]
     if not answer.get("IsTruncated"):
@@ -339,11 +351,12 @@ class Deletion:
         return [*failures, *singly]
 
     def _bulk(self, keys: Sequence[str]) -> list[TieredStoreError]:
-        named: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        answer: Any = self._call(
+        answer = self._call(
             "delete",
             f"{len(keys)} objects of {self._identity}",
-            lambda client: client.delete_objects(Bucket=self._options.bucket, Delete=named),
+            lambda client: client.delete_objects(
+                Bucket=self._options.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            ),
         )
         return [_error_of_entry(entry) for entry in answer.get("Errors", ()) if entry.get("Code") != "NoSuchKey"]
 
@@ -354,7 +367,7 @@ class Deletion:
         return self._call("delete", f"{key!r} of {self._identity}", request, deadline=deadline)
 
 
-def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
+def _error_of_entry(entry: type_defs.ErrorTypeDef) -> TieredStoreError:
     # An entry of a bulk delete has no status. With status 0, an unknown code becomes a plain StoreError.
     return error_of(f"deleting {entry.get('Key')!r}", str(entry.get("Code", "?")), str(entry.get("Message", "")), 0)
 

@@ -9,10 +9,10 @@ import base64
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, TypedDict, cast
 
 import crc32c
 
@@ -28,12 +28,37 @@ from tieredstore.errors import ObjectNotFoundError, PreconditionFailedError, Sto
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
+    from types_boto3_s3.literals import ChecksumAlgorithmType, StorageClassType
+    from types_boto3_s3.type_defs import CompletedPartTypeDef
 
 _logger: Final = logging.getLogger(__name__)
 
 _ABORTS: Final = 3
-_NO_CHECKSUM: Final = "none was sent"
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
+
+
+_Sent: TypeAlias = tuple[str, str]
+"""A sent part's etag, and its checksum: empty if none was sent. ``Prepared.parts`` has them as text."""
+
+
+class _Target(TypedDict):
+    Bucket: str
+    Key: str
+
+
+class _Attributes(TypedDict, total=False):
+    Metadata: dict[str, str]
+    StorageClass: StorageClassType
+    ChecksumAlgorithm: ChecksumAlgorithmType
+
+
+class _Checksum(TypedDict, total=False):
+    ChecksumCRC32C: str
+
+
+class _Headers(TypedDict, total=False):
+    IfMatch: str
+    IfNoneMatch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +74,14 @@ class Content:
         return cls(len(data), lambda: hashlib.md5(data, usedforsecurity=False).hexdigest())
 
     @classmethod
-    def of_parts(cls, size: int, parts: Sequence[Mapping[str, Any]]) -> Content:
+    def of_parts(cls, size: int, etags: Sequence[str]) -> Content:
         """Describe the content of a multipart upload, whose etag is an MD5 of the MD5s in the parts' etags."""
 
         def etag() -> str | None:
-            digests = [str(part["ETag"]).strip('"') for part in parts]
+            digests = [etag.strip('"') for etag in etags]
             if not all(map(_MD5.fullmatch, digests)):
                 return None
-            return f"{hashlib.md5(bytes.fromhex(''.join(digests)), usedforsecurity=False).hexdigest()}-{len(parts)}"
+            return f"{hashlib.md5(bytes.fromhex(''.join(digests)), usedforsecurity=False).hexdigest()}-{len(etags)}"
 
         return cls(size, etag)
 
@@ -75,16 +100,16 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
     def write_whole(self, data: memoryview) -> str:
         """Write by one PUT."""
-        extra = {**self._about_object(), **self._checksum(data), **_headers(self.condition)}
+        about, checksum, headers = self._about_object(), self._checksum(data), _headers(self.condition)
         content = Content.of_bytes(data)
 
         def send(client: S3Client) -> Stored:
-            answer = client.put_object(**self._target(), **extra, Body=sendable(data, self.what))
+            body = sendable(data, self.what)
+            answer = client.put_object(**self._target(), **about, **checksum, **headers, Body=body)
             etag = require_text("the etag", answer["ETag"])
-            checksum: str | None = answer.get("ChecksumCRC32C")
             # Only our checksum, or an etag that is the MD5 of the bytes, proves that the server has the bytes. Other
             # etags, such as those of encrypted objects, prove nothing.
-            is_proved = checksum == extra.get("ChecksumCRC32C", _NO_CHECKSUM)
+            is_proved = bool(checksum) and answer.get("ChecksumCRC32C") == checksum.get("ChecksumCRC32C")
             if not is_proved and not content.is_in(len(data), etag):
                 raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")
             return Stored(etag)
@@ -107,11 +132,11 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         """Send all parts of a multipart upload without completing it; abort it on failure."""
         with self._multipart_upload() as upload_id:
             sent = send_parts(cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism)
-        return upload_id, tuple(_describe_part(part) for part, _ in sent)
+        return upload_id, tuple(" ".join(filter(None, part)) for part, _ in sent)
 
     def publish(self, prepared: Prepared) -> None:
         """Complete the multipart upload."""
-        parts = [_part_entry(number, text) for number, text in enumerate(prepared.parts, start=1)]
+        parts = [(etag, checksum) for etag, _, checksum in (text.partition(" ") for text in prepared.parts)]
         self._complete(prepared.place, parts, prepared.size, is_publication=True)
 
     def look_up(self, client: S3Client) -> Stored:
@@ -131,11 +156,12 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
     @contextmanager
     def _multipart_upload(self) -> Generator[str]:
         """Begin a multipart upload; abort it if the block fails, or on an interrupt right after the answer."""
-        checksum: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if self._sends_checksums else {}
-        begun: list[str] = []
+        about, begun = self._about_object(), list[str]()
+        if self._sends_checksums:
+            about["ChecksumAlgorithm"] = "CRC32C"
 
         def begin(client: S3Client) -> None:
-            answer = client.create_multipart_upload(**self._target(), **self._about_object(), **checksum)
+            answer = client.create_multipart_upload(**self._target(), **about)
             begun.append(require_text("the upload's id", answer["UploadId"]))
 
         try:
@@ -146,8 +172,8 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
                 self._abort(upload_id)
             raise
 
-    def _send(self, upload_id: str, part: Part) -> tuple[dict[str, Any], int]:
-        """Send a part; return its entry in the part list, and its size."""
+    def _send(self, upload_id: str, part: Part) -> tuple[_Sent, int]:
+        """Send a part; return its etag and checksum, and its size."""
         number = part.number + 1
         what = f"{self.what}, part {number}"
         checksum = self._checksum(part.data)
@@ -157,17 +183,15 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             answer = client.upload_part(**self._target(), **checksum, UploadId=upload_id, PartNumber=number, Body=body)
             return require_text("the etag", answer["ETag"])
 
-        return {"PartNumber": number, "ETag": self.step(send, what), **checksum}, len(part.data)
+        return (self.step(send, what), checksum.get("ChecksumCRC32C", "")), len(part.data)
 
-    def _complete(
-        self, upload_id: str, parts: list[dict[str, Any]], size: int, *, is_publication: bool = False
-    ) -> Stored:
-        content = Content.of_parts(size, parts)
-        listed: Any = {"Parts": parts}
+    def _complete(self, upload_id: str, parts: Sequence[_Sent], size: int, *, is_publication: bool = False) -> Stored:
+        content = Content.of_parts(size, [etag for etag, _ in parts])
+        entries = [_part_entry(number, *part) for number, part in enumerate(parts, 1)]
 
         def send(client: S3Client) -> Stored:
             answer = client.complete_multipart_upload(
-                **self._target(), **_headers(self.condition), UploadId=upload_id, MultipartUpload=listed
+                **self._target(), **_headers(self.condition), UploadId=upload_id, MultipartUpload={"Parts": entries}
             )
             etag = require_text("the etag", answer["ETag"])
             if not content.is_in(size, etag):
@@ -181,14 +205,14 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
     def _abort(self, upload_id: str) -> None:
         """Abort the upload. Only log a failure, because the original error is raised afterwards."""
-        target = {**self._target(), "UploadId": upload_id}
+        where = (self.options.bucket, self.key, upload_id)
         try:
             # Abort until no part is left: the server may still be writing parts whose answers were lost. Use a new
             # deadline, because the upload's deadline may have passed.
             deadline = self.call_deadline()
             for _ in range(_ABORTS):
-                self.call("abort", self.what, lambda client: abort_upload(client, target), deadline=deadline)
-                if self.call("abort", self.what, lambda client: _is_gone(client, target), deadline=deadline):
+                self.call("abort", self.what, lambda client: abort_upload(client, *where), deadline=deadline)
+                if self.call("abort", self.what, lambda client: _is_gone(client, *where), deadline=deadline):
                     return
             _logger.warning("%s: parts of upload %s are still there", self.what, upload_id)
         except StoreError as error:
@@ -198,55 +222,50 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
     def _sends_checksums(self) -> bool:
         return self.options.compatibility is Compatibility.AWS
 
-    def _target(self) -> dict[str, Any]:
+    def _target(self) -> _Target:
         return {"Bucket": self.options.bucket, "Key": self.key}
 
-    def _about_object(self) -> dict[str, Any]:
-        about: dict[str, Any] = {"Metadata": {WRITE_MARK: self.mark}}
+    def _about_object(self) -> _Attributes:
+        about: _Attributes = {"Metadata": {WRITE_MARK: self.mark}}
         if self.options.storage_class != "STANDARD":
-            about["StorageClass"] = self.options.storage_class
+            # A server may have storage classes that the SDK does not know; the SDK sends any name.
+            about["StorageClass"] = cast("StorageClassType", self.options.storage_class)
         return about
 
-    def _checksum(self, data: memoryview) -> dict[str, Any]:
+    def _checksum(self, data: memoryview) -> _Checksum:
         if not self._sends_checksums:
             return {}
         return {"ChecksumCRC32C": base64.b64encode(crc32c.crc32c(data).to_bytes(4, "big")).decode("ascii")}
 
 
-def _headers(condition: Condition) -> dict[str, Any]:
+def _headers(condition: Condition) -> _Headers:
     """Return the condition as arguments of the SDK."""
     if condition.is_absent:
         return {"IfNoneMatch": "*"}
     return {} if condition.etag is None else {"IfMatch": condition.etag}
 
 
-def _describe_part(part: Mapping[str, Any]) -> str:
-    """Return a part as text for ``Prepared.parts``: its etag, and its checksum if one was sent."""
-    return " ".join(filter(None, (part["ETag"], part.get("ChecksumCRC32C"))))
+def _part_entry(number: int, etag: str, checksum: str) -> CompletedPartTypeDef:
+    entry: CompletedPartTypeDef = {"PartNumber": number, "ETag": etag}
+    if checksum:
+        entry["ChecksumCRC32C"] = checksum
+    return entry
 
 
-def _part_entry(number: int, text: str) -> dict[str, Any]:
-    """Return the part-list entry for a text from ``_describe_part``."""
-    etag, _, checksum = text.partition(" ")
-    return {"PartNumber": number, "ETag": etag, **({"ChecksumCRC32C": checksum} if checksum else {})}
-
-
-def abort_upload(client: S3Client, target: Mapping[str, str]) -> bool:
-    """Abort the upload ``target``; return False if the upload does not exist."""
-    untyped: Any = client
+def abort_upload(client: S3Client, bucket: str, key: str, upload_id: str) -> bool:
+    """Abort an upload; return False if it does not exist."""
     try:
         with translate_errors("aborting"):
-            untyped.abort_multipart_upload(**target)
+            client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
     except (PartsGoneError, ObjectNotFoundError):
         return False
     return True
 
 
-def _is_gone(client: S3Client, target: Mapping[str, str]) -> bool:
-    untyped: Any = client
+def _is_gone(client: S3Client, bucket: str, key: str, upload_id: str) -> bool:
     try:
         with translate_errors("aborting"):
-            untyped.list_parts(**target, MaxParts=1)
+            client.list_parts(Bucket=bucket, Key=key, UploadId=upload_id, MaxParts=1)
     except (PartsGoneError, ObjectNotFoundError):
         return True
     return False

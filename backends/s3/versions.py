@@ -10,18 +10,19 @@ This module is kept apart from the store, its only user: together they would pas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import BucketVersions, ObjectVersion
-from tieredstore.backends.cloud.answers import require_size, require_text
+from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
 from tieredstore.backends.s3.errors import NotSupportedError, translate_errors
+from tieredstore.backends.s3.lifecycle import lifecycle_rules
 from tieredstore.errors import AccessDeniedError, ObjectNotFoundError, StoreError
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
+    from types_boto3_s3 import S3Client, type_defs
 
     from tieredstore.backends.cloud.upload import Call
     from tieredstore.backends.s3.options import S3Options
@@ -84,8 +85,11 @@ class S3Versions(BucketVersions):
     def _page(
         self, prefix: str, client: S3Client, markers: tuple[str, str] | None
     ) -> tuple[Sequence[ObjectVersion], tuple[str, str] | None]:
-        at: Any = {} if markers is None else {"KeyMarker": markers[0], "VersionIdMarker": markers[1]}
-        answer: Any = client.list_object_versions(Bucket=self._bucket, Prefix=prefix, MaxKeys=self._page_size, **at)
+        asked: type_defs.ListObjectVersionsRequestTypeDef = {"Bucket": self._bucket, "Prefix": prefix}
+        asked["MaxKeys"] = self._page_size
+        if markers is not None:
+            asked["KeyMarker"], asked["VersionIdMarker"] = markers
+        answer = client.list_object_versions(**asked)
         versions = [_version_of(entry, is_marker=False) for entry in answer.get("Versions", ())]
         versions += [_version_of(entry, is_marker=True) for entry in answer.get("DeleteMarkers", ())]
         if not answer["IsTruncated"]:
@@ -94,16 +98,20 @@ class S3Versions(BucketVersions):
         return versions, (next_key, require_text("the next page's version", answer["NextVersionIdMarker"]))
 
 
-def _version_of(entry: Mapping[str, Any], *, is_marker: bool) -> ObjectVersion:
+def _version_of(
+    entry: type_defs.ObjectVersionTypeDef | type_defs.DeleteMarkerEntryTypeDef, *, is_marker: bool
+) -> ObjectVersion:
+    if "IsLatest" not in entry:
+        raise ValueError("a version does not say if it is the latest")
     return ObjectVersion(
-        key=require_text("the key", entry["Key"]),
+        key=require_text("the key", entry.get("Key")),
         # Require the id: a delete request without an id would add another marker.
-        id=require_text("the version's id", entry["VersionId"]),
-        time_ms=int(entry["LastModified"].timestamp() * 1000),
-        size=0 if is_marker else require_size(entry["Size"]),
-        etag=None if is_marker else require_text("the etag", entry["ETag"]),
+        id=require_text("the version's id", entry.get("VersionId")),
+        time_ms=require_ms(entry.get("LastModified")),
+        size=0 if is_marker else require_size(entry.get("Size")),
+        etag=None if is_marker else require_text("the etag", entry.get("ETag")),
         is_marker=is_marker,
-        is_latest=bool(entry["IsLatest"]),
+        is_latest=entry["IsLatest"],
     )
 
 
@@ -127,27 +135,27 @@ def kept_sentences(client: S3Client, bucket: str) -> list[str]:
     kept = [_VERSIONS.format(status.lower(), _until(client, bucket))]
     # Ignore status 404, with which S3 answers if there are no object locks.
     with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
-        answer: Any = client.get_object_lock_configuration(Bucket=bucket)
-        kept.append(_LOCK.format(_terms(answer["ObjectLockConfiguration"].get("Rule", {}).get("DefaultRetention"))))
+        lock = client.get_object_lock_configuration(Bucket=bucket)["ObjectLockConfiguration"]
+        kept.append(_LOCK.format(_terms(lock.get("Rule", {}).get("DefaultRetention"))))
     return kept
 
 
 def _until(client: S3Client, bucket: str) -> str:
     """Return when lifecycle rules remove old versions, if the caller may read the rules."""
-    answer: Mapping[str, Any] = {}
-    with suppress(ObjectNotFoundError, NotSupportedError, AccessDeniedError), translate_errors(bucket):
-        answer = cast("Mapping[str, Any]", client.get_bucket_lifecycle_configuration(Bucket=bucket))
-    ends = [
-        f"the rule {rule.get('ID') or '(without a name)'} removes them after {days} days"
-        for rule in answer.get("Rules", ())
-        if rule.get("Status") == "Enabled"
-        and (days := rule.get("NoncurrentVersionExpiration", {}).get("NoncurrentDays")) is not None
-    ]
+    ends: list[str] = []
+    with suppress(AccessDeniedError):
+        ends = [
+            f"the rule {rule.get('ID') or '(without a name)'} removes them after {days} days"
+            for rule in lifecycle_rules(client, bucket)
+            if rule.get("Status") == "Enabled"
+            and (days := rule.get("NoncurrentVersionExpiration", {}).get("NoncurrentDays")) is not None
+        ]
     return f"and {', '.join(ends)}" if ends else _UNTIL
 
 
-def _terms(default: Mapping[str, Any] | None) -> str:
+def _terms(default: type_defs.DefaultRetentionTypeDef | None) -> str:
     if default is None:
         return ""
-    duration = f"{default['Days']} days" if default.get("Days") else f"{default['Years']} years"
-    return f" ({default['Mode']}, {duration} by default)"
+    days = default.get("Days")
+    duration = f"{days} days" if days else f"{default.get('Years')} years"
+    return f" ({default.get('Mode')}, {duration} by default)"

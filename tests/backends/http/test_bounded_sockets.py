@@ -24,7 +24,7 @@ from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.backends.http.deadlines import within
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.http.sockets import BoundedConnection, bound_socket, first_connected
-from tieredstore.backends.s3.connections import WholeContinue, bound_chain, http_session, open_session
+from tieredstore.backends.s3.connections import BoundedSession, WholeContinue, bound_chain, endpoint_of
 from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import StoreError, StoreUnavailableError
@@ -145,11 +145,12 @@ def test_where_a_machine_asks_for_credentials(at: str, tmp_path: Path, monkeypat
 
 
 def test_clients_that_fetch_credentials() -> None:
-    session = open_session()
-    bound_chain(session)
-    client: Any = session.create_client("sts", region_name="us-east-1")
+    opened = BoundedSession()
+    bound_chain(opened)
+    client: Any = opened.create_client("sts", region_name="us-east-1")
     with closing(client):
-        pools = http_session(client)._manager.pool_classes_by_scheme
+        session: Any = endpoint_of(client).http_session
+        pools = session._manager.pool_classes_by_scheme
         assert all(issubclass(pool.ConnectionCls, BoundedConnection) for pool in pools.values())
 
 
@@ -229,4 +230,4 @@ def test_a_connection_that_ends_within_a_100_continue_is_not_read_for_ever() -> 
 def test_a_botocore_that_is_built_otherwise_is_refused() -> None:
     other: Any = requests
     with pytest.raises(StoreError, match="botocore"):
-        http_session(other)
+        endpoint_of(other)
