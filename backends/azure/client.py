@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import requests
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, TokenCredential
-from azure.core.pipeline import transport as untyped_transport
+from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import BlobClient, ContainerClient
 
 from tieredstore.backends.azure.errors import translate_errors
@@ -28,13 +28,10 @@ from tieredstore.backends.http.session import (
 )
 from tieredstore.errors import ConfigError
 
+if TYPE_CHECKING:
+    from azure.core.pipeline.transport import HttpRequest, HttpResponse, HttpTransport
 
-class Transport(Protocol):
-    """The transport that sends the SDK's requests: ``azure.core.pipeline.transport.RequestsTransport``."""
-
-    def close(self) -> None:
-        """Close the transport's HTTP session."""
-        ...
+    Transport: TypeAlias = HttpTransport[HttpRequest, HttpResponse]
 
 
 def describe_credentials(credentials: Credentials) -> str:
@@ -116,10 +113,8 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
         session.hooks["response"].append(_close_unless_understood)
     # Set the verification in the transport too: the SDK passes ``connection_verify`` with every request, and that
     # argument overrides the session's own setting.
-    module: Any = untyped_transport
-    transport: Transport = module.RequestsTransport(
-        session=session, connection_verify=certificates() if options.proxy else True
-    )
+    verify = certificates() if options.proxy else True
+    transport: Transport = RequestsTransport(session=session, connection_verify=verify)
     return transport
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Final
 
 from azure.core import exceptions as azure
 
@@ -79,7 +79,7 @@ def _error_of_response(what: str, error: azure.HttpResponseError) -> TieredStore
     status = error.status_code
     if status is None:
         return _error_without_answer(what, error)
-    code: Any = cast("Any", error).__dict__.get("error_code") or ""
+    code = vars(error).get("error_code") or ""
     # Keep the first line: the SDK appends the request id, the time and the whole answer on further lines.
     message = redacted(error.message).partition("\n")[0].strip().rstrip(".")[:300]
     return answer_error(what, status, str(getattr(code, "value", code)), message)

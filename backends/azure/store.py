@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypedDict, TypeVar
 
 from azure.core import MatchConditions
+from azure.core.paging import PageIterator
 from azure.core.pipeline import PipelineResponse
 from azure.storage.blob import BlobBlock, BlobClient, BlobProperties
 
@@ -40,6 +41,8 @@ from tieredstore.errors import (
 from tieredstore.process.retry import RetryPolicy
 
 if TYPE_CHECKING:
+    from azure.core.pipeline.transport import HttpRequest, HttpResponse
+
     from tieredstore.config import Settings
 
 Result = TypeVar("Result")
@@ -174,13 +177,13 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
     """Read ``start:stop`` of a blob; return the result of ``take`` for the answer."""
     taken: list[Result] = []
 
-    def read(response: PipelineResponse[Any, Any]) -> None:
-        answer: Any = response.http_response
+    def read(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
+        answer = response.http_response
         # Ignore an error status: the SDK raises an error for it after this hook. An empty blob has no range, so the SDK
         # requests it again without a range, and this hook runs twice.
         if answer.status_code not in {200, 206}:
             return
-        headers = cast("Mapping[str, str]", answer.headers)
+        headers = answer.headers
         try:
             # Require an etag: a page of a web server or proxy, sent in place of the blob, has none.
             require_text("the etag", headers.get("ETag"))
@@ -190,12 +193,10 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
             answer.internal_response.close()
             raise
 
-    untyped: Any = blob
     if start == 0 and stop is None:
-        untyped.download_blob(raw_response_hook=read)
+        blob.download_blob(raw_response_hook=read)
     else:
-        length = None if stop is None else stop - start
-        untyped.download_blob(start, length, raw_response_hook=read)
+        blob.download_blob(start, None if stop is None else stop - start, raw_response_hook=read)
     if not taken:
         raise StoreError(f"{what}: the store sent no bytes")
     return taken[-1]
@@ -217,10 +218,9 @@ def deletion_failures(
     client: AzureClient, keys: Sequence[str], named: Callable[[str], str]
 ) -> Sequence[TieredStoreError]:
     """Delete a batch; return an error for each key that still exists."""
-    untyped: Any = client.container
     failures: list[TieredStoreError] = []
     check = partial(_check_numbers, len(keys))
-    answers = list(untyped.delete_blobs(*keys, raise_on_any_failure=False, raw_response_hook=check))
+    answers = list(client.container.delete_blobs(*keys, raise_on_any_failure=False, raw_response_hook=check))
     for key, answer in zip(keys, answers, strict=True):
         if answer.status_code >= 300:
             code = answer.headers.get("x-ms-error-code") or ""
@@ -228,15 +228,14 @@ def deletion_failures(
     return [failure for failure in failures if not isinstance(failure, ObjectNotFoundError)]
 
 
-def _check_numbers(count: int, response: PipelineResponse[Any, Any]) -> None:
+def _check_numbers(count: int, response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
     """Raise MalformedAnswerError if the batch lacks the answer to a request, or has answers out of order. The SDK does
     not check this.
     """
-    answer: Any = response.http_response
+    answer = response.http_response
     if answer.status_code >= 300:
         return
-    body: bytes = answer.body()
-    numbers = [int(number) for number in _NUMBER.findall(body)]
+    numbers = [int(number) for number in _NUMBER.findall(answer.body())]
     if numbers and numbers != list(range(count)):
         raise MalformedAnswerError(
             f"the store answered to {count} deletions of a batch with answers to the numbers {numbers!r:.200}"
@@ -247,13 +246,12 @@ def kept_sentences(client: AzureClient) -> list[str]:
     """Return one sentence for each setting that keeps deleted blobs. Versioning is not reported, because only the
     management API shows it.
     """
-    untyped: Any = client.container
     kept: list[str] = []
-    container = untyped.get_container_properties()
+    container = client.container.get_container_properties()
     if container.has_immutability_policy or container.has_legal_hold:
         what = "a legal hold" if container.has_legal_hold else "an immutability policy"
         kept.append(f"the container has {what}: blobs under it cannot be deleted before it ends")
-    policy = untyped._get_blob_service_client().get_service_properties()["delete_retention_policy"]
+    policy = client.container._get_blob_service_client().get_service_properties()["delete_retention_policy"]
     if policy is not None and policy.enabled:
         kept.append(f"the account has soft delete: deleted blobs stay, and are billed, for {policy.days} days")
     return kept
@@ -271,17 +269,16 @@ def page(
 
     With ``with_uncommitted``, the page also lists names that have uncommitted blocks but no blob.
     """
-    untyped: Any = client.container
     include = ["uncommittedblobs"] if with_uncommitted else None
-    listing = untyped.list_blobs(
+    listing = client.container.list_blobs(
         name_starts_with=prefix or None, include=include, results_per_page=size, raw_response_hook=_check_document
     )
     pages = listing.by_page(continuation_token=token)
-    blobs: Sequence[BlobProperties] = list(next(pages))
+    blobs = list(next(pages))
     for blob in blobs:
         require_text("the name", blob.name)
-    following: str | None = pages.continuation_token
-    return blobs, following
+    assert isinstance(pages, PageIterator)
+    return blobs, pages.continuation_token
 
 
 def info_page(
@@ -296,22 +293,20 @@ def listing_date(client: AzureClient) -> str | None:
     """Return the ``Date`` of a listing of one blob."""
     dates: list[str | None] = []
 
-    def note(response: PipelineResponse[Any, Any]) -> None:
+    def note(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
         _check_document(response)
-        answer: Any = response.http_response
-        dates.append(answer.headers.get("Date"))
+        dates.append(response.http_response.headers.get("Date"))
 
-    untyped: Any = client.container
-    next(untyped.list_blobs(results_per_page=1, raw_response_hook=note).by_page())
+    next(client.container.list_blobs(results_per_page=1, raw_response_hook=note).by_page())
     return dates[-1]
 
 
-def _check_document(response: PipelineResponse[Any, Any]) -> None:
+def _check_document(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
     """Raise MalformedAnswerError if a successful answer is no page of a listing: the SDK reads any XML as an empty
     page.
     """
-    answer: Any = response.http_response
-    body: bytes = answer.body()
+    answer = response.http_response
+    body = answer.body()
     if answer.status_code >= 300 or breaks_off(body):
         return
     if _ROOT.match(body[:4096]) is None or (b"</EnumerationResults>" in body and _MARKER.search(body) is None):
@@ -323,24 +318,22 @@ def _check_document(response: PipelineResponse[Any, Any]) -> None:
 
 def object_info(blob: BlobProperties, key: str) -> ObjectInfo:
     """Convert a listing's entry, or the answer to a HEAD, to an ``ObjectInfo``."""
-    modified_ms = parse_ms(cast("object", blob.last_modified))
+    modified_ms = parse_ms(blob.last_modified)
     return ObjectInfo(key, require_size(blob.size), plain_etag(blob.etag or "") or None, modified_ms)
 
 
 def read_abandoned(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | None:
     """Return the uncommitted blocks of a name; None if there are none, or if a blob has the name."""
     name = blob.name or ""
-    untyped: Any = client.blob(name)
     try:
         with translate_errors(name):
-            committed, uncommitted = untyped.get_block_list("all")
+            committed, uncommitted = client.blob(name).get_block_list("all")
     except ObjectNotFoundError:
         return None
     if committed or not uncommitted:
         return None
     # Some servers omit the time for a name without a blob, although the SDK's type says that it is always present.
-    modified: Any = blob.last_modified
-    started_ms = None if modified is None else round(modified.timestamp() * 1000)
+    started_ms = parse_ms(blob.last_modified)
     return AbandonedWrite(name, sum(block.size for block in uncommitted), started_ms, name, removable=False)
 
 
@@ -407,7 +400,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     def look_up(self, client: AzureClient) -> Stored:
         """Read etag, size, digest and write mark of the object by a HEAD request."""
         properties = client.blob(self.key).get_blob_properties()
-        mark = cast("Mapping[str, str]", properties.metadata or {}).get(WRITE_MARK)
+        mark = (properties.metadata or {}).get(WRITE_MARK)
         digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()
         return Stored(plain_etag(properties.etag or ""), require_size(properties.size), digest, mark)
 
@@ -475,7 +468,12 @@ def md5_text(data: bytes | memoryview) -> str:
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
-def _condition(condition: Condition) -> dict[str, Any]:
+class _Match(TypedDict, total=False):
+    match_condition: MatchConditions
+    etag: str
+
+
+def _condition(condition: Condition) -> _Match:
     """Return the condition as arguments of the SDK."""
     if condition.is_absent:
         return {"match_condition": MatchConditions.IfMissing}

@@ -6,14 +6,12 @@ logs this identity. This module is kept apart from the store, its only user: tog
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from importlib import import_module
 from typing import Any, Final, Protocol, cast
 from urllib.parse import quote, urlsplit
 
@@ -38,7 +36,7 @@ SCOPES: Final = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _AWS_TOKEN: Final = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105  the name of a kind of token
 
 
-def choose_credentials(options: GcsOptions, request: object) -> Credentials:
+def choose_credentials(options: GcsOptions, request: Request) -> Credentials:
     """Choose the credentials for ``options`` and log the choice, without any secret.
 
     The SDK makes requests through ``request``, Google's transport, to find default credentials. Raise ConfigError if
@@ -47,23 +45,17 @@ def choose_credentials(options: GcsOptions, request: object) -> Credentials:
     chosen = options.credentials
     if isinstance(chosen, Anonymous):
         _logger.info("%s: requests are made without an identity (storage.gcs.credentials.default=false)", options.url)
-        return _anonymous()
-    if isinstance(chosen, CredentialsJson):
-        credentials = parse_credentials(chosen.text.encode())
-        _logger.info(
-            "%s: requests are made with the credentials of the settings: %s",
-            options.url,
-            describe_credentials(credentials),
-        )
-        return credentials
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]  # Google's classes are not typed
     if isinstance(chosen, CredentialsFile):
         file = WatchedFile(chosen.path, parse_credentials, interval_s=chosen.reread_s)
         _logger.info("%s: requests are made with the credentials in %s", options.url, chosen.path)
         return WatchedCredentials(file)
-    credentials = _application_default(request)
-    _logger.info(
-        "%s: requests are made with application default credentials: %s", options.url, describe_credentials(credentials)
-    )
+    if isinstance(chosen, CredentialsJson):
+        source, credentials = "the credentials of the settings", parse_credentials(chosen.text.encode())
+    else:
+        source = "application default credentials"
+        credentials = import_module("google.auth").default(scopes=SCOPES, request=request)[0]
+    _logger.info("%s: requests are made with %s: %s", options.url, source, describe_credentials(credentials))
     return credentials
 
 
@@ -89,50 +81,41 @@ def parse_credentials(raw: bytes) -> Credentials:
     info = cast("dict[str, object]", content)
     kind = info.get("type")
     if kind is None and isinstance(info.get("access_token"), str):
-        return _of_token(info)
-    make = _KINDS.get(kind) if isinstance(kind, str) else None
-    if make is None:
+        credentials: Credentials = import_module("google.oauth2.credentials").Credentials(info["access_token"])
+        return credentials
+    if not isinstance(kind, str) or kind not in _KINDS:
         known = ", ".join(_KINDS)
         raise ConfigError(f"the Google credentials have neither a known type ({known}) nor an access_token")
+    module, factory = _KINDS[kind]
+    if kind == "external_account" and info.get("subject_token_type") == _AWS_TOKEN:
+        module = "google.auth.aws"
     try:
-        credentials = make(info)
+        credentials = getattr(import_module(module).Credentials, factory)(info, scopes=SCOPES)
     except (ValueError, TypeError, KeyError, AttributeError):
         # Do not chain the SDK's error, which may quote the credentials.
         raise ConfigError(f"the Google credentials of type {kind} are incomplete or malformed") from None
-    return cast("Credentials", credentials)
-
-
-def _of_token(info: Mapping[str, object]) -> Credentials:
-    return cast("Credentials", _module("google.oauth2.credentials").Credentials(info["access_token"]))
-
-
-def _service_account(info: Mapping[str, object]) -> object:
-    kind = _module("google.oauth2.service_account").Credentials
-    return kind.from_service_account_info(info, scopes=SCOPES)
-
-
-def _authorized_user(info: Mapping[str, object]) -> object:
-    return _module("google.oauth2.credentials").Credentials.from_authorized_user_info(info, scopes=SCOPES)
-
-
-def _external_account(info: Mapping[str, object]) -> object:
-    aws = info.get("subject_token_type") == _AWS_TOKEN
-    kind = _module("google.auth.aws" if aws else "google.auth.identity_pool").Credentials
-    return kind.from_info(info, scopes=SCOPES)
-
-
-def _impersonated(info: Mapping[str, object]) -> object:
-    kind = _module("google.auth.impersonated_credentials").Credentials
-    return kind.from_impersonated_service_account_info(info, scopes=SCOPES)
+    return credentials
 
 
 # Only these types are accepted. The SDK's generic loader would also accept types that make it run a program.
-_KINDS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
-    "service_account": _service_account,
-    "authorized_user": _authorized_user,
-    "external_account": _external_account,
-    "impersonated_service_account": _impersonated,
+_KINDS: Final = {
+    "service_account": ("google.oauth2.service_account", "from_service_account_info"),
+    "authorized_user": ("google.oauth2.credentials", "from_authorized_user_info"),
+    "external_account": ("google.auth.identity_pool", "from_info"),
+    "impersonated_service_account": ("google.auth.impersonated_credentials", "from_impersonated_service_account_info"),
 }
+"""The module and the constructor of each type of credentials."""
+
+
+class _Signer(Protocol):
+    """``google.auth.credentials.Credentials``, whose methods have no types."""
+
+    @property
+    def valid(self) -> bool: ...
+
+    def refresh(self, request: object) -> None: ...
+
+    def before_request(self, request: object, method: str, url: str, headers: Mapping[str, str]) -> None: ...
 
 
 class WatchedCredentials(Credentials):
@@ -146,7 +129,7 @@ class WatchedCredentials(Credentials):
     @property
     def valid(self) -> bool:
         """True if the credentials in the file need no refresh."""
-        return bool(self._file.get().valid)
+        return self._current().valid
 
     def refresh(self, request: object) -> None:
         """Fetch a new token for the credentials in the file."""
@@ -156,23 +139,8 @@ class WatchedCredentials(Credentials):
         """Sign a request with the file's current credentials; raise ConfigError if the file cannot be read."""
         self._current().before_request(request, method, url, headers)
 
-    def _current(self) -> Any:
+    def _current(self) -> _Signer:
         return self._file.get()
-
-
-def _anonymous() -> Credentials:
-    make: Any = AnonymousCredentials
-    return cast("Credentials", make())
-
-
-def _application_default(request: object) -> Credentials:
-    credentials, _ = _module("google.auth").default(scopes=SCOPES, request=request)
-    return cast("Credentials", credentials)
-
-
-def _module(name: str) -> Any:
-    """Import one of Google's modules as untyped."""
-    return importlib.import_module(name)
 
 
 CONTENT_TYPE: Final = "application/octet-stream"
@@ -206,7 +174,7 @@ class Blob(Protocol):
 
 
 class _Page(Protocol):
-    raw_page: object
+    raw_page: Mapping[str, object]
 
     def __iter__(self) -> Iterator[Blob]: ...
 
@@ -307,12 +275,13 @@ class GcsClient:
             retry=None,
         )
         answer = next(pages.pages)
-        raw: Any = answer.raw_page
+        raw = answer.raw_page
         # Check ``kind``: an empty listing has no items, so only its kind distinguishes it from other JSON.
         if raw["kind"] != _LISTING or not isinstance(raw.get("items", []), list):
             raise ValueError(f"a listing has the kind {_LISTING} and a list of items; this has {str(raw)[:200]!r}")
         following = raw.get("nextPageToken")
-        return [info_of(blob) for blob in answer], following and require_text("the next page's token", following)
+        token = require_text("the next page's token", following) if following else None
+        return [info_of(blob) for blob in answer], token
 
     def listing_date(self) -> str | None:
         """Return the ``Date`` of a listing of one object."""
@@ -322,14 +291,14 @@ class GcsClient:
                 raise ValueError(f"a listing has the kind {_LISTING}")
             return response.headers.get("Date")
 
-    def bucket_properties(self, fields: str) -> Mapping[str, Any]:
+    def bucket_properties(self, fields: str) -> Mapping[str, object]:
         """Return the requested properties of the bucket; absent ones are missing from the result."""
         with self.session.get(f"{self._bucket_url}?fields={quote(fields, safe='')}") as response:
             raise_for(response)
             properties: object = response.json()
         if not isinstance(properties, dict):
             raise ValueError("the bucket's properties are not a JSON object")  # noqa: TRY004  an answer's fault
-        return cast("dict[str, Any]", properties)
+        return cast("dict[str, object]", properties)
 
     def set_lifecycle(self, lifecycle: Mapping[str, Any], if_metageneration_match: str) -> None:
         """Replace the lifecycle rules if the bucket's metadata has not changed."""
@@ -362,15 +331,18 @@ def open_client(options: GcsOptions) -> GcsClient:
     # Use a separate session for token requests. This session passes the library's errors on: such an error tells the
     # SDK to try its next source of credentials.
     login = configure(requests.Session(), BoundedAdapter(limits), options.proxy)
-    make_request: Any = Request
-    make_session: Any = AuthorizedSession
-    request = make_request(login)
-    with translate_errors(f"opening {options.url}"), _usable():
-        credentials = choose_credentials(options, request)
-        signing = cast("requests.Session", make_session(credentials, auth_request=request))
-        session = configure(signing, StoreAdapter(limits), options.proxy)
-        session.hooks["response"].append(raise_first)
-        client = _sdk_client(options, credentials, session)
+    request = Request(login)
+    with translate_errors(f"opening {options.url}"):
+        try:
+            credentials = choose_credentials(options, request)
+            signing = AuthorizedSession(credentials, auth_request=request)  # type: ignore[no-untyped-call]
+            session = configure(signing, StoreAdapter(limits), options.proxy)
+            session.hooks["response"].append(raise_first)
+            client = _sdk_client(options, credentials, session)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise StoreError(f"the SDK refused the options: {redacted(error)}") from error
     return GcsClient(
         options.bucket,
         session,
@@ -382,21 +354,10 @@ def open_client(options: GcsOptions) -> GcsClient:
     )
 
 
-@contextmanager
-def _usable() -> Generator[None]:
-    """Raise StoreError for options that the SDK refuses."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise StoreError(f"the SDK refused the options: {redacted(error)}") from error
-
-
 def _sdk_client(options: GcsOptions, credentials: object, session: requests.Session) -> _Client:
-    make: Any = partial(importlib.import_module("google.cloud.storage").Client, "<none>")
+    sdk = import_module("google.cloud.storage")
     endpoint = {"api_endpoint": options.endpoint_url.rstrip("/")} if options.endpoint_url else None
-    client = make(credentials=credentials, _http=session, client_options=endpoint)
+    client = sdk.Client("<none>", credentials=credentials, _http=session, client_options=endpoint)
     # Remove the SDK's cache of bucket metadata. With it, the first call would start a thread that requests the bucket's
     # location, which only traces use.
     client._bucket_metadata_cache = None

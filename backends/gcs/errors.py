@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import requests
 import urllib3.exceptions
@@ -42,7 +42,7 @@ def translate_errors(what: str) -> Generator[None]:
         raise _error_of_answer(what, error.response) from None
     except api.GoogleAPICallError as error:
         # Do not show the SDK's message, which begins with the URL: the URL of an upload session is a secret.
-        response = cast("requests.Response | None", cast("Any", error).response)
+        response: requests.Response | None = getattr(error, "response", None)
         if response is not None:
             raise _error_of_answer(what, response) from None
         raise StoreError(f"{what}: the SDK failed: {redacted(error)[:300]}") from None
@@ -111,7 +111,7 @@ def _of(value: object, name: str) -> object:
 
 def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
     """Return the error for invalid JSON: retryable if the body is truncated."""
-    text = cast("str", cast("Any", error).doc)
+    text = error.doc
     if text.lstrip().startswith("{"):
         return StoreUnavailableError(f"{what}: no complete answer: {str(error)[:100]}")
     return MalformedAnswerError(
@@ -121,6 +121,6 @@ def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
 
 def _unauthenticated(what: str, error: auth.GoogleAuthError) -> TieredStoreError:
     text = redacted(error.args[0] if error.args else error)[:300]
-    if isinstance(error, auth.TransportError) or cast("Any", error).retryable:
+    if isinstance(error, auth.TransportError) or getattr(error, "retryable", False):
         return StoreUnavailableError(f"{what}: no token could be fetched: {text}")
     return AccessDeniedError(f"{what}: there are no usable credentials: {text}")

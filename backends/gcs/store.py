@@ -32,7 +32,7 @@ from tieredstore.backends.cloud.answers import require_size, require_text, show_
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.store import Answer, CloudStore, concerns, delete_singly
-from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
+from tieredstore.backends.cloud.upload import WRITE_MARK, Call, Stored, Upload
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import closing_body
 from tieredstore.backends.contract.keys import checked_key
@@ -265,12 +265,12 @@ def describe_stored(what: str, response: requests.Response) -> Stored:
     """Parse an answer that describes the finished object."""
     with understood(what):
         try:
-            answer: Any = response.json()
+            answer: dict[str, str] = response.json()
         except ValueError:
             raise MalformedAnswerError(
                 f"{what}: the store answered with {show_body(response.content)}, which does not describe an object"
             ) from None
-        return Stored(str(int(answer["generation"])), int(answer["size"]), str(answer["crc32c"]))
+        return Stored(str(int(answer["generation"])), int(answer["size"]), answer["crc32c"])
 
 
 def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
@@ -280,9 +280,9 @@ def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
         response = client.session.post(client.copy_url(prepared.place, prepared.key, token))
         raise_for(response)
         with understood(what):
-            answer: Any = response.json()
+            answer: dict[str, object] = response.json()
             if answer["done"] is True:
-                if int(answer["resource"]["size"]) != prepared.size:
+                if int(str(_object(answer, "resource")["size"])) != prepared.size:
                     raise MalformedAnswerError(
                         f"{what}: the store reports another size for the copy than for its source"
                     )
@@ -414,7 +414,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
     def lifecycle(self) -> GcsLifecycle:
         """Return the bucket's lifecycle rules. The service refuses a change if the bucket's metadata has changed."""
-        return GcsLifecycle(self.identity, partial(self.call, "look", self.identity))
+        return GcsLifecycle(self.identity, self.call)
 
     def _caller(self, client: GcsClient, /) -> str:
         return describe_credentials(client.credentials)
@@ -452,20 +452,20 @@ def _check_crc(response: requests.Response, what: str, data: bytes | memoryview)
         raise StoreUnavailableError(f"{what}: the object was damaged on its way from the server")
 
 
-def rule_sentences(properties: Mapping[str, Any], prefix: str) -> list[str]:
+def rule_sentences(properties: Mapping[str, object], prefix: str) -> list[str]:
     """Return one sentence for each lifecycle rule that deletes live objects under ``prefix``."""
     return [
-        f"a rule deletes objects {_when(rule.get('condition', {}))}"
-        for rule in properties.get("lifecycle", {}).get("rule", [])
-        if rule.get("action", {}).get("type") == "Delete"
-        and rule.get("condition", {}).get("isLive") is not False
+        f"a rule deletes objects {_when(condition)}"
+        for action, condition in map(_split_rule, _rules_in(properties))
+        if action.get("type") == "Delete"
+        and condition.get("isLive") is not False
         # These two lifecycle conditions match only noncurrent versions.
-        and not {"numNewerVersions", "daysSinceNoncurrentTime"} & set(rule.get("condition", {}))
-        and concerns(prefix, rule.get("condition", {}).get("matchesPrefix", []))
+        and not {"numNewerVersions", "daysSinceNoncurrentTime"} & set(condition)
+        and concerns(prefix, _prefixes(condition))
     ]
 
 
-def _when(condition: Mapping[str, Any]) -> str:
+def _when(condition: Mapping[str, object]) -> str:
     if "age" in condition:
         return f"after {condition['age']} days"
     return f"if {', '.join(f'{name} is {value}' for name, value in sorted(condition.items()))}"
@@ -478,7 +478,7 @@ _ABOUT: Final = {"age", "matchesPrefix"}
 class GcsLifecycle(BucketLifecycle):
     """Lifecycle rules of a bucket. A change requires an unchanged metageneration.
 
-    ``run`` makes a request on the store's client.
+    ``call`` is the store's method.
     """
 
     has_condition: ClassVar = True
@@ -487,68 +487,87 @@ class GcsLifecycle(BucketLifecycle):
         "by its XML API"
     )
 
-    def __init__(self, identity: str, run: Callable[[Callable[[GcsClient], Any]], Any]) -> None:
+    def __init__(self, identity: str, call: Call[GcsClient]) -> None:
         self._identity = identity
-        self._run = run
+        self._call = call
 
     def read(self) -> LifecycleState:
         """Read the rules by one request."""
-        properties: Mapping[str, Any] = self._run(lambda client: client.bucket_properties("lifecycle,metageneration"))
-        lifecycle: object = properties.get("lifecycle", {})
-        rules: object = _object(lifecycle).get("rule", [])
-        every = cast("list[object]", rules) if isinstance(rules, list) and isinstance(lifecycle, dict) else [None]
-        if not all(isinstance(rule, dict) for rule in every):
-            there = excerpt(properties.get("lifecycle"), 300)
-            raise StoreError(f"the lifecycle rules of {self._identity} are not understood: {there}")
-        text = json.dumps(lifecycle) if lifecycle else ""
-        shown = tuple(_rule_of(number, _object(rule)) for number, rule in enumerate(every, 1))
-        return LifecycleState(shown, text, str(properties["metageneration"]))
+        fields = "lifecycle,metageneration"
+        properties = self._call("look", self._identity, lambda client: client.bucket_properties(fields))
+        lifecycle = properties.get("lifecycle")
+        try:
+            shown = tuple(_rule_of(number, rule) for number, rule in enumerate(_rules_in(properties), 1))
+        except ValueError as error:
+            there = excerpt(lifecycle, 300)
+            raise StoreError(f"the lifecycle rules of {self._identity} are not understood: {there}") from error
+        return LifecycleState(shown, json.dumps(lifecycle) if lifecycle else "", str(properties["metageneration"]))
 
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:  # noqa: ARG002  see below
         """Add a rule. ``name`` is ignored, because Google's rules have no names."""
-        lifecycle: dict[str, Any] = json.loads(state.text) if state.text else {}
-        condition: dict[str, Any] = {"age": days, **({"matchesPrefix": [prefix]} if prefix else {})}
+        lifecycle: dict[str, object] = json.loads(state.text or "{}")
+        condition = {"age": days, **({"matchesPrefix": [prefix]} if prefix else {})}
         rule = {"action": {"type": _ABORT}, "condition": condition}
-        changed = {**lifecycle, "rule": [*lifecycle.get("rule", []), rule]}
-        self._run(lambda client: client.set_lifecycle(changed, state.version or ""))
+        changed = {**lifecycle, "rule": [*_rules_in({"lifecycle": lifecycle}), rule]}
+        self._call("look", self._identity, lambda client: client.set_lifecycle(changed, state.version or ""))
 
 
-def _rule_of(number: int, rule: Mapping[str, Any]) -> LifecycleRule:
-    action, condition = _object(rule.get("action")), _object(rule.get("condition"))
+def _rule_of(number: int, rule: Mapping[str, object]) -> LifecycleRule:
+    action, condition = _split_rule(rule)
     kind, age = str(action.get("type", "")), condition.get("age")
-    prefixes = condition.get("matchesPrefix", [])
     shown = ", ".join(f"{name} {value}" for name, value in sorted(condition.items()) if name != "matchesPrefix")
-    aborts = kind == _ABORT and isinstance(age, int) and not isinstance(age, bool)
     return LifecycleRule(
         name=f"rule {number}",
         is_enabled=True,
-        prefixes=tuple(map(str, cast("list[object]", prefixes))) if isinstance(prefixes, list) else (str(prefixes),),
+        prefixes=tuple(_prefixes(condition)),
         is_limited=bool(set(condition) - _ABOUT),
         action=f"{kind or 'nothing'}{f' ({shown})' if shown else ''}",
-        aborts_after_days=age if aborts else None,
+        aborts_after_days=age if kind == _ABORT and isinstance(age, int) and not isinstance(age, bool) else None,
         content=json.dumps(rule, sort_keys=True),
     )
 
 
-def _object(value: object) -> Mapping[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+def _rules_in(properties: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Return the bucket's rules; raise ValueError if they are not a list of objects."""
+    rules = _object(properties, "lifecycle").get("rule", [])
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in cast("list[object]", rules)):
+        raise ValueError(f"the rules are {rules!r:.80}")
+    return cast("list[Mapping[str, object]]", rules)
+
+
+def _split_rule(rule: Mapping[str, object]) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """Return the rule's action and its condition."""
+    return _object(rule, "action"), _object(rule, "condition")
+
+
+def _prefixes(condition: Mapping[str, object]) -> list[str]:
+    prefixes = condition.get("matchesPrefix", [])
+    return list(map(str, cast("list[object]", prefixes))) if isinstance(prefixes, list) else [str(prefixes)]
+
+
+def _object(outer: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """Return a part of a JSON object, empty if absent; raise ValueError, for ``understood``, if it is no object."""
+    value = outer.get(name, {})
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {value!r:.80}, which is not a JSON object")  # noqa: TRY004  an answer's fault
+    return cast("dict[str, object]", value)
 
 
 _DAY_S: Final = 86_400
 
 
-def kept_sentences(properties: Mapping[str, Any]) -> list[str]:
+def kept_sentences(properties: Mapping[str, object]) -> list[str]:
     """Return one sentence for each property of the bucket (JSON API) that keeps deleted objects."""
     kept: list[str] = []
-    if properties.get("versioning", {}).get("enabled"):
+    if _object(properties, "versioning").get("enabled"):
         kept.append(
             "the bucket has Object Versioning: deleted objects stay as noncurrent versions, and are billed, until a "
             "lifecycle rule or a person removes them"
         )
-    soft_s = int(properties.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
+    soft_s = int(str(_object(properties, "softDeletePolicy").get("retentionDurationSeconds", 0)))
     if soft_s:
         kept.append(f"the bucket has soft delete: deleted objects stay, and are billed, for {soft_s / _DAY_S:g} days")
-    held_s = int(properties.get("retentionPolicy", {}).get("retentionPeriod", 0))
+    held_s = int(str(_object(properties, "retentionPolicy").get("retentionPeriod", 0)))
     if held_s:
         kept.append(
             f"the bucket has a retention policy: objects younger than {held_s / _DAY_S:g} days cannot be deleted"
