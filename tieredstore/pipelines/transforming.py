@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, TypeVar, cast
@@ -121,7 +121,7 @@ class Transforming:
         return Transformed(_with(records.take(pa.array(rows)), changed), records.num_rows - len(rows), {})
 
     def _row_by_row(self, records: pa.RecordBatch, function: Callable[..., Any]) -> Transformed:
-        kept: list[Any] = []
+        kept: list[pa.RecordBatch] = []
         faults: dict[int, str] = {}
         for row in range(records.num_rows):
             try:
@@ -160,14 +160,14 @@ class Transforming:
         batch = self._columns(records, kept, changed)
         return Transformed(batch, records.num_rows - len(kept) - len(faults), faults)
 
-    def _columns(self, records: pa.RecordBatch, kept: list[int], changed: list[Message]) -> Any:
+    def _columns(self, records: pa.RecordBatch, kept: list[int], changed: list[Message]) -> pa.RecordBatch:
         rows = records.take(pa.array(kept, pa.int64()))
         was_null = rows.column("headers").is_null().to_pylist()
         headers = [
             None if is_null and not one.headers else [{"key": key, "value": value} for key, value in one.headers]
             for one, is_null in zip(changed, was_null, strict=True)
         ]
-        contents: dict[str, list[Any]] = {
+        contents: dict[str, Sequence[object]] = {
             "key": [one.key for one in changed],
             "value": [one.value for one in changed],
             "headers": headers,
@@ -179,18 +179,18 @@ class Transforming:
         return _replace(rows, arrays)
 
 
-def _with(rows: pa.RecordBatch, changed: pa.RecordBatch) -> Any:
+def _with(rows: pa.RecordBatch, changed: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows with key, value and headers taken from ``changed``."""
     arrays = {name: changed.column(name).cast(rows.schema.field(name).type) for name in _CHANGED}
     return _replace(rows, arrays)
 
 
-def _replace(rows: pa.RecordBatch, arrays: Mapping[str, Any]) -> Any:
+def _replace(rows: pa.RecordBatch, arrays: Mapping[str, pa.Array]) -> pa.RecordBatch:
     columns = [arrays.get(name, rows.column(name)) for name in rows.schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-def _join(batches: list[Any], like: pa.RecordBatch) -> Any:
+def _join(batches: list[pa.RecordBatch], like: pa.RecordBatch) -> pa.RecordBatch:
     whole = pa.Table.from_batches(batches, like.schema).combine_chunks().to_batches()
     return whole[0] if whole else like.slice(0, 0)
 

@@ -20,7 +20,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.row_groups import RowGroups
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-ENVELOPE: Final[Any] = pa.schema(
+ENVELOPE: Final = pa.schema(
     [
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
@@ -108,7 +108,7 @@ class Format(ABC):
         """Return the format for a topic; raise ConfigError if the settings do not describe the topic's values."""
         return self
 
-    def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
+    def decode(self, records: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, str]]:
         """Return the columns decoded from values, or None, and the faults by row number."""
         return None, self.faults(records)
 
@@ -141,7 +141,7 @@ class BuiltIn(Format):
 class GroupedFile(FileWriter):
     """A file of row groups. Row groups end at the same records, whatever batches the rows come in."""
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: pa.Schema) -> None:
         self._groups = RowGroups(schema)
 
     @abstractmethod
@@ -191,7 +191,7 @@ class JsonLines(BuiltIn):
 
 
 class _JsonFile(FileWriter):
-    def __init__(self, stream: BinaryIO, plain: Callable[[dict[str, Any]], Any]) -> None:
+    def __init__(self, stream: BinaryIO, plain: Callable[[dict[str, Any]], object]) -> None:
         self._stream, self._plain = stream, plain
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -205,7 +205,7 @@ class _JsonFile(FileWriter):
         self._stream.close()
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: dict[str, Any]) -> dict[str, object]:
     """Return a row with the columns of ENVELOPE as JSON values. Null fields are left out, as in Spark."""
     row["timestamp"] = row["timestamp"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
     for name in ("key", "value"):
@@ -222,14 +222,14 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return {name: content for name, content in row.items() if content is not None}
 
 
-def _plain_columns(content: Any) -> Any:
+def _plain_columns(content: object) -> object:
     """Return decoded columns as JSON values: bytes in base64, decimals as text, NaN and infinities by name."""
     match content:
         case dict():
-            fields = cast("dict[str, Any]", content)
+            fields = cast("dict[str, object]", content)
             return {name: _plain_columns(one) for name, one in fields.items() if one is not None}
         case list():
-            items = cast("Any", content)
+            items = cast("list[object]", content)
             return [_plain_columns(item) for item in items]
         case bytes():
             return base64.b64encode(content).decode()

@@ -43,10 +43,10 @@ def _whole(source: random.Random) -> bytes:
 
 def said(payloads: list[bytes | None], *, lead: int = 0) -> list[int | None]:
     """Return the fast path's answers, in a column sliced after ``lead`` other values."""
-    arrow: Any = pa
-    column = arrow.array([b'{"a":{"t":1}}', None, b""][:lead] + payloads, arrow.binary()).slice(lead)
-    times: list[int | None] = EpochTime(FIELD).quick(column).to_pylist()
-    return times
+    column = pa.array([b'{"a":{"t":1}}', None, b""][:lead] + payloads, pa.binary()).slice(lead)
+    times = EpochTime(FIELD).quick(column)
+    assert times is not None
+    return times.to_pylist()
 
 
 def decided(payload: bytes) -> int | None:

@@ -92,7 +92,7 @@ class Readers:
                 assert time.monotonic() < end, f"{mode}: {len(rows)} of {count}, the last is {rows[-1:]}"
                 for message in consumer.consume(500, 0.5):
                     assert message.error() is None, message.error()
-                    rows.append((message.offset(), message.value()))
+                    rows.append((message.offset(), message.value() or b""))
         return rows
 
     def _piped(self) -> Rows:

@@ -365,7 +365,7 @@ def frame_function(name: str) -> Callable[[Any], Any]:
     return cast("Callable[[Any], Any]", function)
 
 
-def as_records(rows: pa.RecordBatch) -> Any:
+def as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows of Spark with the columns of a Kafka record cast to their types in ENVELOPE. Raise InvalidValueError
     for other rows.
     """
@@ -392,7 +392,7 @@ def check_columns(schema: pa.Schema) -> None:
             raise InvalidValueError(f"the frame's rows have another type of the column {name}: leave it unchanged")
 
 
-def of_rows(inner: Format, schema: Any) -> Format:
+def of_rows(inner: Format, schema: pa.Schema) -> Format:
     """Return the format for rows that a user's ``frame`` function returned. The result is ``inner`` if the function
     added no columns."""
     own = [field for field in schema if field.name not in ENVELOPE.names]
@@ -408,7 +408,7 @@ class FrameColumns(_OfAnother):
 
     def decode(self, records: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, str]]:
         """Return the added columns as one column of structs."""
-        fields: list[Any] = list(self.own)
+        fields = list(self.own)
         arrays = [records.column(field.name) for field in fields]
         return pa.StructArray.from_arrays(arrays, fields=fields), {}
 

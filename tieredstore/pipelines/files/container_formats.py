@@ -37,7 +37,7 @@ _AVRO_CODECS: Final[Mapping[str, str]] = {
     "bzip2": "bzip2",
 }
 _OPTIONAL_BYTES: Final = ["null", "bytes"]
-AVRO_SCHEMA: Final[Mapping[str, Any]] = {
+AVRO_SCHEMA: Final[Mapping[str, object]] = {
     "type": "record",
     "name": "Record",
     "namespace": "tieredstore.kafka",
@@ -86,7 +86,7 @@ class Orc(BuiltIn):
 
 
 class _OrcFile(GroupedFile):
-    def __init__(self, file: BinaryIO, schema: Any, codec: str) -> None:
+    def __init__(self, file: BinaryIO, schema: pa.Schema, codec: str) -> None:
         super().__init__(schema)
 
         self._writer = orc.ORCWriter(file, compression=codec)
@@ -134,11 +134,11 @@ class _AvroFile(FileWriter):
 class _AvroWriter:
     """Derives the file's sync marker from the first row, so that the same rows give the same bytes."""
 
-    def __init__(self, file: BinaryIO, codec: str, schema: Any) -> None:
+    def __init__(self, file: BinaryIO, codec: str, schema: str | Mapping[str, object]) -> None:
         self._file, self._codec, self._schema = file, codec, schema
         self._writer: Any = None
 
-    def write(self, row: Mapping[str, Any], seed: bytes) -> None:
+    def write(self, row: Mapping[str, object], seed: bytes) -> None:
         if self._writer is None:
             marker = hashlib.sha256(b"tieredstore" + seed).digest()[:16]
             writing = fastavro_module("fastavro.write")
@@ -151,7 +151,7 @@ class _AvroWriter:
 
 
 class _AvroColumnsFile(FileWriter):
-    def __init__(self, file: BinaryIO, codec: str, schema: Any) -> None:
+    def __init__(self, file: BinaryIO, codec: str, schema: str | Mapping[str, object]) -> None:
         self._writer = _AvroWriter(file, codec, schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -199,10 +199,10 @@ class ParquetFile(GroupedFile):
     repeat; timestamps only if they repeat often enough.
     """
 
-    def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd", *, beside: str = "") -> None:
+    def __init__(self, file: BinaryIO, schema: pa.Schema, codec: str = "zstd", *, beside: str = "") -> None:
         super().__init__(schema)
         self._file, self._schema, self._codec, self._beside = file, schema, codec, beside
-        self._writer: Any = None
+        self._writer: pq.ParquetWriter | None = None
 
     def put(self, table: pa.Table) -> None:
         """Write a row group. The first group decides whether timestamps are dictionary-encoded."""
@@ -216,13 +216,12 @@ class ParquetFile(GroupedFile):
             self._writer = self._open(repeats=True)
         self._writer.close()
 
-    def _open(self, *, repeats: bool) -> Any:
-
+    def _open(self, *, repeats: bool) -> pq.ParquetWriter:
         plain = {self._path("offset")} if repeats else {self._path("offset"), self._path("timestamp")}
         encoded = [name for name in _columns_of(self._schema) if name not in plain]
         return pq.ParquetWriter(self._file, self._schema, compression=self._codec, use_dictionary=encoded)
 
-    def _column(self, table: Any, name: str) -> Any:
+    def _column(self, table: pa.Table, name: str) -> pa.ChunkedArray:
         if not self._beside:
             return table.column(name)
         return pc.struct_field(table.column(self._beside), name)
@@ -231,7 +230,7 @@ class ParquetFile(GroupedFile):
         return f"{self._beside}.{name}" if self._beside else name
 
 
-def _repeats(times: Any) -> bool:
+def _repeats(times: pa.ChunkedArray) -> bool:
     """Return True if timestamps repeat so often that a dictionary with two-byte indices is smaller than the eight-byte
     timestamps."""
     count: int = pc.count_distinct(times).as_py()
@@ -239,7 +238,7 @@ def _repeats(times: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=_COLUMNS_KEPT)
-def _columns_of(schema: Any) -> tuple[str, ...]:
+def _columns_of(schema: pa.Schema) -> tuple[str, ...]:
     """Return the Parquet column paths of a schema, from the footer of an empty file."""
 
     file = io.BytesIO()

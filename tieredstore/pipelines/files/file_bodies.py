@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn, cast
 
 from tieredstore.errors import StoreError, TieredStoreError
 from tieredstore.process.futures import is_done, outcome
@@ -23,6 +23,8 @@ from tieredstore.process.thread_pool import ThreadPool
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+
+    from typing_extensions import Buffer
 
     from tieredstore.backends.base import Body, ObjectStore, Prepared
 
@@ -202,7 +204,7 @@ class _Growing(FileBody):
         self._bodies, self._key, self._prepare, self._memory = bodies, key, prepare, memory
         self._held: io.BytesIO | None = io.BytesIO()
         self._rest: _Stream | _Spooled | None = None
-        self._write: Callable[[Any], object] = self._held.write
+        self._write: Callable[[Buffer], object] = self._held.write
         self._prepared: Prepared | None = None
         self._error: Exception | None = None
         self._is_abandoned = False
@@ -219,7 +221,7 @@ class _Growing(FileBody):
         """Bytes written so far."""
         return self._size
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Buffer) -> int:
         """Append all of ``data``."""
         with memoryview(data) as view:
             count = view.nbytes
@@ -294,7 +296,7 @@ class _ForwardFile(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Buffer) -> int:
         return self._body.write(data)
 
     def tell(self) -> int:
@@ -318,7 +320,7 @@ class _Stream:
         self._future: Future[Prepared] = pool.submit(prepare, self._pieces())
         self._future.add_done_callback(lambda _: self._free.put(None))
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Buffer) -> None:
         """Append bytes. If the upload has failed, raise the store's error."""
         with memoryview(data) as given, given.cast("B") as view:
             start = 0

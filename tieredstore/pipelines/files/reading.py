@@ -32,7 +32,7 @@ _PIECE: Final = 1 << 20
 _MOST_BYTES: Final = 64 << 20
 """Maximum size of a text value. A longer value shows that the file is not a text file."""
 
-RECORDS: Final[Any] = pa.schema(
+RECORDS: Final = pa.schema(
     [
         pa.field("offset", pa.int64()),
         pa.field("timestamp", pa.int64()),
@@ -97,10 +97,10 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     return records
 
 
-def _plain(column: Any) -> Any:
+def _plain(column: pa.Array) -> pa.Array:
     """Return timestamps as integers in ms, whatever their unit; return other columns unchanged."""
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    if pa.types.is_timestamp(kind := column.type):
+        return column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
     return column
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,10 +24,10 @@ lie within one batch and are not copied.
 class RowGroups:
     """Divides rows of one schema into row groups."""
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._pieces: list[Any] = []
-        self._edge: list[Any] = []
+        self._pieces: list[pa.RecordBatch] = []
+        self._edge: list[pa.RecordBatch] = []
         """Rows of an incomplete chunk of a row group, from one or several record batches."""
         self._edge_rows = self._rows = self._bytes = 0
 
@@ -93,12 +93,12 @@ def total_size(records: pa.RecordBatch) -> int:
     return sum(_bytes_of(records.column(name)) for name in ("key", "value"))
 
 
-def _bytes_of(column: Any) -> int:
-    if column.type != _BINARY or column.null_count or not len(column):
+def _bytes_of(column: pa.Array) -> int:
+    if column.type != _BINARY or column.null_count or not len(column) or (offsets := column.buffers()[1]) is None:
         # Sum the lengths of the values, because Arrow does not define how many bytes a null takes.
         return pc.sum(pc.binary_length(column)).as_py() or 0
-    first: int = column.offset
-    ends = memoryview(column.buffers()[1]).cast("B").cast("i")
+    first = column.offset
+    ends = memoryview(offsets).cast("B").cast("i")
     return ends[first + len(column)] - ends[first]
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,12 +32,15 @@ from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
     from pyiceberg.table import FileScanTask, Table, Transaction
 
     from tieredstore.config import Settings
     from tieredstore.pipelines.config.settings import Pipeline
 
 _logger: Final = logging.getLogger(__name__)
+
+Column = TypeVar("Column")
 
 _NUMBER: Final = "tieredstore.commit."
 _REMOVED: Final = "tieredstore.removed."
@@ -402,13 +405,15 @@ class TableRows:
     def count(self, window: Window) -> int:
         """Return the number of different offsets in an offset window."""
 
-        def offsets_of(batch: Any) -> Any:
+        def offsets_of(batch: pa.RecordBatch) -> pa.Array:
             return batch.column("offset")
 
         ranges = self._read(window, ("offset",), offsets_of)
         return sum(pc.count_distinct(pa.chunked_array(offsets)).as_py() for offsets in ranges)
 
-    def _read(self, window: Window, names: tuple[str, ...], change: Callable[[Any], Any]) -> Iterator[list[Any]]:
+    def _read(
+        self, window: Window, names: tuple[str, ...], change: Callable[[pa.RecordBatch], Column]
+    ) -> Iterator[list[Column]]:
         arrow: Any = importlib.import_module("pyiceberg.io.pyarrow")
         by, table = self._expressions, self._table
         for start, stop, tasks in _cut(self._tasks(window.partition), window.start, window.stop):
@@ -530,7 +535,7 @@ def _snapshot_properties(log: CommitLog, number: int) -> dict[str, str]:
 
 def _widen(transaction: Transaction, table: Table, paths: Sequence[str]) -> None:
     """Add columns that the files have and the table lacks, and widen column types as Iceberg allows."""
-    schemas: list[Any] = []
+    schemas: list[pa.Schema] = []
     for path in paths:
         schema = _arrow_schema(table.io, path)
         if schema not in schemas:
@@ -540,15 +545,16 @@ def _widen(transaction: Transaction, table: Table, paths: Sequence[str]) -> None
             update.union_by_name(schema)
 
 
-def _arrow_schema(io: Any, path: str) -> Any:
+def _arrow_schema(io: FileIO, path: str) -> pa.Schema:
     parquet: Any = importlib.import_module("pyarrow.parquet")
     with io.new_input(path).open() as stream:
-        return parquet.read_schema(stream)
+        schema: pa.Schema = parquet.read_schema(stream)
+        return schema
 
 
-def _as_records(batch: pa.RecordBatch) -> Any:
+def _as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows as records. pyiceberg makes empty lists of the null headers: undo that."""
-    records: Any = as_records(batch)
+    records = as_records(batch)
     headers = records.column("headers")
     headers = pc.if_else(pc.equal(pc.list_value_length(headers), 0), None, headers)
     return records.set_column(records.schema.get_field_index("headers"), records.schema.field("headers"), headers)

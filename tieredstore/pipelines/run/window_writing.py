@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -306,7 +306,7 @@ class _WindowWriting:
         is_short = not recipe.file_records or file.records + records < recipe.file_records
         return is_short and file.bytes + size < recipe.file_bytes
 
-    def _key(self, directory: str, first: Any) -> str:
+    def _key(self, directory: str, first: pa.Scalar) -> str:
         """Return the key of a directory's next file, whose first record has the offset ``first``."""
         naming, window = self._recipe.naming, self._window
         offset = naming.offset_in_name(first.as_py(), self._start, is_first=directory not in self._begun)
@@ -443,7 +443,7 @@ class Reached:
         self._limits = limits
         self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
 
-    def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, bool]]:
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
         """Divide a batch of records. Yield each part, with True if all open files must end after the part."""
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()

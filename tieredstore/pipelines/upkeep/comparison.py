@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.errors import ConfigError, CorruptDataError, ObjectNotFoundError
 from tieredstore.partitions.selections import Subscribe
@@ -21,6 +21,8 @@ from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tieredstore.backends.base import ObjectStore
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline
@@ -96,7 +98,7 @@ class Against:
             windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))
         return windows
 
-    def _contents(self, batch: Any) -> dict[int, int]:
+    def _contents(self, batch: pa.RecordBatch) -> dict[int, int]:
         """Return hashes of the records' keys and values, by offset. Hash only the value if the files have no keys, as
         in Secor's files."""
         offsets, values = (batch.column(name).to_pylist() for name in ("offset", "value"))
@@ -156,12 +158,12 @@ class Against:
 class _Files:
     """Contents of output files: how often each offset occurs, and a hash of the record's key and value."""
 
-    def __init__(self, contents: Callable[[Any], dict[int, int]]) -> None:
+    def __init__(self, contents: Callable[[pa.RecordBatch], dict[int, int]]) -> None:
         self._contents = contents
         self.counts: Counter[int] = Counter()
         self.contents: dict[int, int] = {}
 
-    def take(self, key: str, batch: Any) -> None:
+    def take(self, key: str, batch: pa.RecordBatch) -> None:
         if batch.column("offset").null_count:
             raise CorruptDataError(f"{key} does not hold the offsets of its records")
         self.counts.update(batch.column("offset").to_pylist())

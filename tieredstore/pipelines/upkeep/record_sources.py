@@ -8,7 +8,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -246,7 +246,7 @@ class KeptFiles(RecordSource):
 
         Raise CorruptDataError if two files have different records at an offset.
         """
-        later: list[Any] = []
+        later: list[pa.RecordBatch] = []
         for piece in self._over(window):
             for batch in self._stream(piece) if piece.ordered else self._sort(piece, later):
                 offsets = batch.column("offset")
@@ -370,11 +370,11 @@ class KeptFiles(RecordSource):
         batches = (batch for key in keys for batch in self._read(key))
         return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
 
-    def _stream(self, piece: _Piece) -> Iterator[Any]:
+    def _stream(self, piece: _Piece) -> Iterator[pa.RecordBatch]:
         for key in piece.keys:
             yield from self._read(key)
 
-    def _sort(self, piece: _Piece, later: list[Any]) -> Iterator[Any]:
+    def _sort(self, piece: _Piece, later: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records of a piece (a range of offsets and its files) in order. A file may have records beyond its
         piece; ``later`` passes these records on to the next piece.
         """
@@ -385,7 +385,7 @@ class KeptFiles(RecordSource):
             later.extend(table.filter(pc.field("offset") >= piece.stop).to_batches())
             yield from self._once(table.filter(pc.field("offset") < piece.stop).to_batches(max_chunksize=4096))
 
-    def _once(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def _once(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Drop and count rows that repeat an offset. Rows must be sorted by offset."""
         last, kept = _UNKNOWN, None
         for batch in batches:
@@ -402,14 +402,14 @@ class KeptFiles(RecordSource):
             self.repeats += batch.num_rows - len(rows)
             yield batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))
 
-    def _read(self, key: str) -> Iterator[Any]:
+    def _read(self, key: str) -> Iterator[pa.RecordBatch]:
         try:
             for batch in read_records(self._pipeline, self._store, key):
                 yield self._as_read(batch, key)
         except ObjectNotFoundError as error:
             raise ObjectNotFoundError(f"{error}: run pipeline verify on {self._pipeline.own.name}") from error
 
-    def _as_read(self, batch: Any, key: str) -> Any:
+    def _as_read(self, batch: pa.RecordBatch, key: str) -> pa.RecordBatch:
         """Convert records of a file to the columns that records of a log have."""
         if batch.column("offset").null_count:
             raise ConfigError(
@@ -450,7 +450,7 @@ class KeptRows(KeptFiles):
         return True
 
 
-def _is_same(one: tuple[Any, int], other: tuple[Any, int]) -> bool:
+def _is_same(one: tuple[pa.RecordBatch, int], other: tuple[pa.RecordBatch, int]) -> bool:
     return all(
         one[0].column(name)[one[1]].equals(other[0].column(name)[other[1]]) for name in ("key", "value", "timestamp")
     )
