@@ -117,7 +117,7 @@ class _Server(socketserver.TCPServer):
         self.pages = pages
         self.request_s = request_s
         self.registry = registry
-        self._waiting: queue.Queue[tuple[socket.socket, Any] | None] = queue.Queue(_WAITING)
+        self._waiting: queue.Queue[tuple[socket.socket, object] | None] = queue.Queue(_WAITING)
         self._open: set[socket.socket] = set()
         addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = addresses[0]
@@ -130,7 +130,7 @@ class _Server(socketserver.TCPServer):
         for thread in self._threads:
             thread.start()
 
-    def get_request(self) -> tuple[socket.socket, Any]:
+    def get_request(self) -> tuple[socket.socket, object]:
         """Return the next connection. If the process has no free file descriptor, pause: the connection stays in the
         backlog."""
         try:
@@ -139,7 +139,7 @@ class _Server(socketserver.TCPServer):
             time.sleep(_POLL_S)
             raise
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: object) -> None:
         """Hand the connection to a thread, or close it if too many connections wait. This runs on the thread that
         accepts connections."""
         self._open.add(request)
@@ -153,7 +153,7 @@ class _Server(socketserver.TCPServer):
         self._open.discard(request)
         super().shutdown_request(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  the base class's signature
+    def handle_error(self, request: Any, client_address: object) -> None:  # noqa: ARG002  the base class's signature
         """Log at debug level, because usually a client has disconnected."""
         _logger.debug("a request to %s failed: %r", self.server_address, sys.exception())
 

@@ -180,7 +180,7 @@ def _work(waiting: queue.SimpleQueue[_Task | None], load: _Load) -> None:
     waiting.put(None)  # put the end mark back for the next thread, which ends too
 
 
-def _run(future: Future[Any], work: Callable[[], Any]) -> None:
+def _run(future: Future[_Result], work: Callable[[], _Result]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
