@@ -1,6 +1,7 @@
 """Commands and programs of the pages, run in the order of the page.
 
 Pages that name the sample (``examples/sample``) run in a copy of it: commands and programs, with their output compared.
+Those of the README are processes of their own, and in `make soak` those of all pages; the others are forked.
 For the other pages only the commands run, on a small bucket of their topics.
 """
 
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ import tieredstore as ts
 from scripts import sample
 from tests.project.test_docs import DOCUMENTS, blocks, installed, is_sample_page, name_of
 from tests.support.cli.cli_process import tieredstore, write_settings
+from tests.support.cli.page_commands import forked_commands_of_pages
+from tests.support.examples import SOAK
 from tests.support.paths import REPOSITORY
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.segments import build_segment
@@ -119,24 +123,33 @@ def test_the_sample_is_what_its_script_makes(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in kept.values()) < 300_000
 
 
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Path]:
+    with forked_commands_of_pages(installed()) as folder:
+        yield folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", SAMPLE_PAGES, ids=name_of)
-def test_what_a_page_shows_runs_on_the_sample(page: Path, tmp_path: Path) -> None:
+def test_what_a_page_shows_runs_on_the_sample(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     assert {"README.md", "docs/first-steps/quickstart.md"} <= {*map(name_of, SAMPLE_PAGES)}
     folder = tmp_path / "sample"
     shutil.copytree(sample.SAMPLE, folder)
+    installed_here = Path(sys.executable).parent
+    first = installed_here if SOAK or name_of(page) == "README.md" else request.getfixturevalue("forked")
+    path = f"{first}:{installed_here}"
     for kind, text in _FENCE.findall(page.read_text()):
         code = textwrap.dedent(text)
         match kind:
             case "console":
                 for command, shown in consoles_of(code):
                     if not any(words in command for words in NEEDS_MORE):
-                        printed = run(["sh", "-c", f'PATH="{Path(sys.executable).parent}:$PATH"; {command}'], folder)
+                        printed = run(["sh", "-c", f'PATH="{path}:$PATH"; {command}'], folder)
                         assert not shown or lines_of(printed) == lines_of(shown), command
             case "python" | "properties" if named := re.match(r"# (\S+\.(?:py|properties))\n", code):
                 (folder / named[1]).write_text(code)
             case "python" if "spark" not in code and ":9092" not in code and "://" not in code:
-                assert run([sys.executable, "-W", "error", "-c", code], folder), "the program prints nothing"
+                assert run([str(first / "python"), "-W", "error", "-c", code], folder), "the program prints nothing"
             case _:
                 pass
 
