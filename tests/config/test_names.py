@@ -63,7 +63,7 @@ def test_no_unknown_name_passes(name: str) -> None:
 def test_a_file_without_any_known_name_gets_one_line(more: dict[str, str]) -> None:
     assert error_of({"broker.id": "1", "node.id": "2", **more}) == (
         "settings has no settings of a store: no name starts with storage. or rsm.config.storage.; "
-        "name the file that has them, or write one with tieredstore init"
+        "name the file that has them, or write a settings file with tieredstore init"
     )
     assert "storage.backend.clas is not known; did you mean" in error_of({"storage.backend.clas": "s3", **more})
 
@@ -94,7 +94,7 @@ def test_a_huge_name_is_told_quickly() -> None:
     ],
 )
 def test_an_old_name_is_an_error_that_names_todays(old: str, new: str) -> None:
-    assert error_of({**BASE, old: "1"}) == f"settings: {old} is an old name: today's is {new}"
+    assert error_of({**BASE, old: "1"}) == f"settings: {old} is an old name; the new name is {new}"
 
 
 @pytest.mark.parametrize("family", ["structure.provider.serde.schema.registry.url", "iceberg.catalog.uri"])
@@ -124,8 +124,8 @@ def test_stores_are_named_by_java_class_short_name_or_python_class(given: str, n
     [
         (f"{JAVA}s3.S3Storag", f"the plugin has no such class; did you mean {JAVA}s3.S3Storage"),
         ("io.aiven.Other", "is 'io.aiven.Other'; "),
-        ("S3", "expected is class: filesystem, s3, gcs, azure, memory"),
-        *((text, "expected is class") for text in ("", "a..b", "a.b:", "a:b:c", "a/b.py:C", "1a.B")),
+        ("S3", "it must be a class: filesystem, s3, gcs, azure, memory"),
+        *((text, "it must be a class") for text in ("", "a..b", "a.b:", "a:b:c", "a/b.py:C", "1a.B")),
     ],
 )
 def test_a_wrong_store_is_an_error(wrong: str, sentence: str) -> None:

@@ -45,8 +45,8 @@ def test_a_file_of_pinterests_is_settings() -> None:
     ("name", "text", "sentence"),
     [
         ("ts.segment.uploader.segment.manager.gc.a.retention.seconds", "soon", "a retention of 'soon' seconds"),
-        ("ts.segment.uploader.upload.thread.cuont", "3", "not known"),
-        ("ts.segment.uploader.leadership.watcher.class", "com.x.Own", "leave it out"),
+        ("ts.segment.uploader.upload.thread.cuont", "3", "neither a property of"),
+        ("ts.segment.uploader.leadership.watcher.class", "com.x.Own", "remove the property"),
     ],
 )
 def test_what_would_lead_elsewhere_is_refused(name: str, text: str, sentence: str) -> None:

@@ -139,7 +139,7 @@ def test_names_of_ours_that_the_prefix_hides_are_warned_of(caplog: pytest.LogCap
     for _ in range(2):
         settings_from({**PREFIXED, "encryption.enabled": "true", "metrics.num.samples": "2"}, source="x.properties")
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        "x.properties: encryption.enabled are not read: they do not start with rsm.config. as others do"
+        "x.properties: encryption.enabled are ignored, because they do not start with rsm.config."
     ]
 
 
@@ -161,7 +161,7 @@ def test_a_prefix_that_covers_its_own_property_works() -> None:
 
 def test_errors_name_source_property_value_and_what_is_expected() -> None:
     assert error_of(PREFIXED | {"rsm.config.chunk.size": "0"}) == (
-        "settings: rsm.config.chunk.size is '0'; expected is int: 1..1073741823"
+        "settings: rsm.config.chunk.size is '0'; it must be an int: 1..1073741823"
     )
     with pytest.raises(ConfigError, match=r"^s\.properties: "):
         settings_from({}, source="s.properties")
@@ -204,7 +204,7 @@ def test_quotes_of_the_key_prefix_are_warned_of_once(caplog: pytest.LogCaptureFi
     for _ in range(2):
         settings_from({**BASE, "key.prefix": '"some/prefix/"', "compression.level": '"5"'}, source="q.properties")
     assert [record.getMessage() for record in caplog.records] == [
-        "q.properties: key.prefix is taken without its quotes; the JVM plugin keeps them in every key"
+        "q.properties: the quotes around key.prefix are ignored, but the JVM plugin would write them into every key"
     ]
 
 

@@ -115,7 +115,7 @@ def test_booleans_are_words_of_any_case(base: dict[str, str], name: str) -> None
         settings_from({**base, "compression.enabled": "true", name: " TRUE "})
     settings_from({**base, name: "False"})
     for text in ("", "yes", "1", "on", "true false"):
-        assert f"{name} is {text!r}; expected is bool: true or false" in error_of({**base, name: text})
+        assert f"{name} is {text!r}; it must be a bool: true or false" in error_of({**base, name: text})
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_empty_texts_are_refused_where_they_mean_nothing(base: dict[str, str], n
 def test_words_have_exactly_their_case(base: dict[str, str], name: str, right: str, wrong: list[str]) -> None:
     settings_from({**base, name: right})
     for text in wrong:
-        assert f"{name} is {text!r}; expected is " in error_of({**base, name: text})
+        assert f"{name} is {text!r}; it must be " in error_of({**base, name: text})
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_lists_are_split_trimmed_and_without_repeats() -> None:
 
 def test_the_store_is_what_no_default_names() -> None:
     assert settings_from({"storage.backend.class": "memory"}).chunk_size == 4 << 20
-    assert error_of({"chunk.size": "7"}).startswith("settings: storage.backend.class is missing; expected is ")
+    assert error_of({"chunk.size": "7"}).startswith("settings: storage.backend.class is missing; it must be ")
 
 
 def test_the_heuristic_is_on_where_compression_is() -> None:
@@ -196,10 +196,10 @@ def test_each_property_of_the_key_ring_is_required(missing: str) -> None:
     ("change", "sentence"),
     [
         ({"encryption.key.pair.id": "c"}, "encryption.key.pair.id is 'c', which encryption.key.pairs does not list"),
-        ({"encryption.key.pair.id": "a:b"}, "encryption.key.pair.id is 'a:b'; expected is string: an id without ':'"),
-        ({"encryption.key.pair.id": " "}, "encryption.key.pair.id is ''; expected"),
-        ({"encryption.key.pairs": "a,b:c"}, "encryption.key.pairs is 'a,b:c'; expected is list: ids without ':'"),
-        ({"encryption.key.pairs": "a,,b"}, "encryption.key.pairs is 'a,,b'; expected"),
+        ({"encryption.key.pair.id": "a:b"}, "encryption.key.pair.id is 'a:b'; it must be a string: an id without ':'"),
+        ({"encryption.key.pair.id": " "}, "encryption.key.pair.id is ''; it must be"),
+        ({"encryption.key.pairs": "a,b:c"}, "encryption.key.pairs is 'a,b:c'; it must be a list: ids without ':'"),
+        ({"encryption.key.pairs": "a,,b"}, "encryption.key.pairs is 'a,,b'; it must be"),
         ({"encryption.key.pairs": ""}, "encryption.key.pairs is missing"),
         ({"encryption.key.pairs.c.public.key.file": "x"}, "key.pairs.c.public.key.file belongs to a key pair that"),
         ({"encryption.key.pairs.a.public.key": "x"}, "did you mean encryption.key.pairs.a.public.key.file"),
@@ -217,7 +217,7 @@ def test_each_rule_of_the_key_ring(change: dict[str, str], sentence: str) -> Non
         (S3, {"storage.aws.session.token": "x"}, "storage.aws.session.token is set without storage.aws.access.key.id"),
         (S3 | {"storage.aws.access.key.id": "x", "storage.aws.secret.access.key": "x"},
          {"storage.aws.credentials.file": "x"}, "storage.aws.credentials.file cannot be set together with storage.aws"),
-        (BASE, {"storage.aws.credentials.provider.class": "com.x.Y"}, "a Java class cannot run in Python"),
+        (BASE, {"storage.aws.credentials.provider.class": "com.x.Y"}, "tieredstore cannot run a Java class"),
         (BASE, {"segment.format": "iceberg"}, "in Kafka's own format; set segment.format to kafka"),
         (BASE, {"storage.backend.class": "filesystem"}, "storage.root is missing"),
         (BASE, {"storage.s3.bucket.nam": "x"}, "did you mean storage.s3.bucket.name"),

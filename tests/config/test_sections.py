@@ -47,7 +47,7 @@ def test_what_is_wrong_with_them_is_told_with_the_rest() -> None:
     error = error_of({**BASE, **wrong})
     assert error.startswith("settings: 4 settings are wrong:\n")
     for expected in (
-        "pubsub.uploads is '0'; expected",
+        "pubsub.uploads is '0'; it must be",
         "pubsub.batch.byte is not known; did you mean pubsub.batch.bytes",
         "pubsub.broker.tls.key and pubsub.broker.tls.certificate belong together",
     ):
@@ -58,7 +58,7 @@ def test_names_without_the_prefix_of_the_others_are_warned_of(caplog: pytest.Log
     prefixed = {f"rsm.config.{name}": text for name, text in BASE.items()}
     with caplog.at_level(logging.WARNING, "tieredstore.config"):
         settings = settings_from({**prefixed, "pubsub.rack": "a", "node.id": "1"}, source="forgotten.properties")
-    assert "forgotten.properties: pubsub.rack are not read" in caplog.text
+    assert "forgotten.properties: pubsub.rack are ignored" in caplog.text
     assert settings.sections == ()
 
 

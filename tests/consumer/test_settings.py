@@ -107,7 +107,10 @@ def test_the_names_of_pinterests_readme_are_taken() -> None:
         "kafka.cluster.id": "test-cluster",
         "offset.reset.policy": "EARLIEST",
     }
-    with pytest.raises(ConfigError, match=r"provider.class is refused: a Java class names the place of segments: set"):
+    with pytest.raises(
+        ConfigError,
+        match=r"provider.class is refused: a Java class cannot tell tieredstore where segments are: also set",
+    ):
         parse_settings({**theirs, "storage.service.endpoint.provider.class": "x.Mock"})
     bucket = {"storage.service.endpoint.s3.bucket": "logs", "storage.service.endpoint.s3.prefix": "gold"}
     settings = parse_settings(theirs | bucket)

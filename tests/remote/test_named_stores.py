@@ -78,7 +78,7 @@ def test_what_is_added_takes_the_place_of_what_a_file_says(file: Path, root: Pat
             {"extra": {"chunk.sise": 1}},
             "the store gs://logs: chunk.sise is not known; did you mean chunk",
         ),
-        ({"storage.backend.class": "memory", "chunk.size": "4MiB"}, {}, "settings: chunk.size is '4MiB'; expected is"),
+        ({"storage.backend.class": "memory", "chunk.size": "4MiB"}, {}, "settings: chunk.size is '4MiB'; it must be"),
         (None, {"store": "s3:logs"}, "'s3:logs' is not a URL; did you mean s3://logs?"),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_pair_that_we_protect_is_opened_by_openssl_and_by_us(tmp_path: Path, m
         ({"file": "a", "env": "B"}, r"private\.key\.env cannot be set together with private\.key\.file"),
         ({"file": "a", "fd": "3"}, r"private\.key\.fd cannot be set together with private\.key\.file"),
         ({"fd": "-1"}, r"private\.key\.fd is '-1'"),
-        ({"env": " "}, r"private\.key\.env is '\s*'; expected is string: the name of an environment variable"),
+        ({"env": " "}, r"private\.key\.env is '\s*'; it must be a string: the name of an environment variable"),
         ({"file": "a", "passphrase_env": "B", "passphrase_file": "c"}, "set only one of the two"),
         ({"file": "a", "kms": "aws"}, r"private\.key\.kms\.key is missing"),
         ({"file": "a", "kms_key": "b"}, r"private\.key\.kms\.key is set without private\.key\.kms"),

@@ -21,7 +21,7 @@ def _no_iceberg(text: str) -> str:
 
 def _no_provider(_text: str) -> str:
     raise ValueError(
-        "a Java class cannot run in Python; remove this property, and set storage.aws.access.key.id or "
+        "tieredstore cannot run a Java class; remove this property, and set storage.aws.access.key.id or "
         "storage.aws.credentials.file, or let the AWS SDK find credentials"
     )
 

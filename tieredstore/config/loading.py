@@ -123,9 +123,12 @@ def _storage_options(reader: SettingsReader) -> tuple[tuple[str, SecretStr], ...
 
 def _say_what_is_odd(reader: SettingsReader, own: OwnProperties) -> None:
     if is_quoted(own.texts.get("key.prefix", "")):
-        _log.warn(f"{own.source}: key.prefix is taken without its quotes; the JVM plugin keeps them in every key")
+        _log.warn(
+            f"{own.source}: the quotes around key.prefix are ignored, but the JVM plugin would write them into every "
+            "key"
+        )
     if forgotten := forgotten_names(reader):
-        under = f"are not read: they do not start with {own.prefix} as others do"
+        under = f"are ignored, because they do not start with {own.prefix}"
         _log.warn(f"{own.source}: {', '.join(forgotten)} {under}")
     _say_without_effect(own.source, (name for name in own.texts if effect_of(name) is Effect.WITHOUT_EFFECT))
 

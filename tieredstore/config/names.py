@@ -92,7 +92,7 @@ def check_is_ours(reader: SettingsReader) -> None:
     if all(name.startswith("metrics.") for name in known_names().intersection(reader.values)):
         raise ConfigError(
             f"{reader.own.source} has no settings of a store: no name starts with storage. or "
-            f"{DEFAULT_PREFIX}storage.; name the file that has them, or write one with tieredstore init"
+            f"{DEFAULT_PREFIX}storage.; name the file that has them, or write a settings file with tieredstore init"
         )
 
 
@@ -115,7 +115,7 @@ def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -
 def _what_is_wrong(name: str, reader: SettingsReader) -> str:
     for old, new in OLD_NAMES.items():
         if name.startswith(old):
-            return f"is an old name: today's is {reader.written(new + name.removeprefix(old))}"
+            return f"is an old name; the new name is {reader.written(new + name.removeprefix(old))}"
     return f"is not known{did_you_mean(name, candidates(reader), show=reader.written)}"
 
 

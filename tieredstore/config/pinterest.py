@@ -73,15 +73,17 @@ def _prefix(text: str) -> str:
 def _milliseconds(text: str) -> str:
     seconds = text.strip()
     if not re.fullmatch(r"[0-9]{1,12}", seconds, re.ASCII):
-        raise ConfigError(f"a retention of {excerpt(text)!r} seconds is invalid: give a whole number, or leave it out")
+        raise ConfigError(
+            f"a retention of {excerpt(text)!r} seconds is invalid: set a whole number, or remove the property"
+        )
     return f"{seconds}000"
 
 
 def _leadership(text: str) -> str:
     if text.strip().rpartition(".")[2] != _ZOOKEEPER:
         raise ConfigError(
-            f"{_UPLOADER}leadership.watcher.class is not a class that can be used here: leave it out, and set "
-            "uploader.leadership"
+            f"{_UPLOADER}leadership.watcher.class names a class that tieredstore does not have: remove the property "
+            "and set uploader.leadership instead"
         )
     return "zookeeper"
 
@@ -97,39 +99,59 @@ def _idle(name: str, note: str) -> ForeignProperty:
 TABLE: Final = (
     _honoured(f"{_UPLOADER}kafka.topics.include", "uploader.topics.include"),
     _honoured(f"{_UPLOADER}kafka.topics.exclude", "uploader.topics.exclude"),
-    _honoured(f"{_UPLOADER}offset.reset.strategy", "uploader.start", "in lower case", _lower),
-    _honoured(f"{_UPLOADER}upload.thread.count", "uploader.concurrent.uploads", "here the limit of parallel uploads"),
+    _honoured(
+        f"{_UPLOADER}offset.reset.strategy", "uploader.start", "The words may be in upper or lower case.", _lower
+    ),
+    _honoured(
+        f"{_UPLOADER}upload.thread.count",
+        "uploader.concurrent.uploads",
+        "The number limits how many uploads run in parallel.",
+    ),
     _honoured(f"{_UPLOADER}upload.timeout.ms", "uploader.upload.timeout.ms"),
-    _honoured(f"{_UPLOADER}leadership.watcher.class", "uploader.leadership", f"`{_ZOOKEEPER}` alone", _leadership),
+    _honoured(
+        f"{_UPLOADER}leadership.watcher.class", "uploader.leadership", f"Only `{_ZOOKEEPER}` is accepted.", _leadership
+    ),
     _honoured(f"{_UPLOADER}s3.prefix.entropy.bits", "endpoint.prefix.entropy.bits", "-1 is 0", _bits),
     _honoured(f"{_ENDPOINT}s3.prefix.entropy.num.bits", "endpoint.prefix.entropy.bits", "-1 is 0", _bits),
     _honoured(f"{_ENDPOINT}s3.bucket", "storage.s3.bucket.name"),
-    _honoured(f"{_ENDPOINT}s3.prefix", "key.prefix", "with a trailing `/`", _prefix),
+    _honoured(f"{_ENDPOINT}s3.prefix", "key.prefix", "A trailing `/` is added.", _prefix),
     _honoured(_CLUSTER, "endpoint.cluster"),
-    _idle(f"{_UPLOADER}upload.max.retries", "transient failures are retried without limit"),
-    _idle(f"{_UPLOADER}leadership.watcher.poll.interval.seconds", "leaders are polled each second, or watched"),
-    _honoured(_GC_INTERVAL, "uploader.retention.interval.ms", "0 or less: nothing is deleted", _milliseconds),
+    _idle(f"{_UPLOADER}upload.max.retries", "temporary failures are retried without limit"),
+    _idle(
+        f"{_UPLOADER}leadership.watcher.poll.interval.seconds",
+        "leaders are looked up every second, or watched in ZooKeeper",
+    ),
+    _honoured(
+        _GC_INTERVAL, "uploader.retention.interval.ms", "If the value is 0 or less, nothing is deleted.", _milliseconds
+    ),
     _honoured(
         f"{_MANAGER}gc.retention.seconds",
         "uploader.retention.ms",
-        "a dry run until `uploader.retention.dry.run=false`; without it nothing is deleted (theirs: after 3 days)",
+        "Deletions are only logged until you set `uploader.retention.dry.run=false`. If this property is not "
+        "set, nothing is deleted; Pinterest's uploader deletes after 3 days.",
         _milliseconds,
     ),
-    _honoured(f"{_MANAGER}gc.{_TOPIC}.retention.seconds", "uploader.retention.topics", "likewise", _milliseconds),
+    _honoured(
+        f"{_MANAGER}gc.{_TOPIC}.retention.seconds",
+        "uploader.retention.topics",
+        "The same rules apply to one topic.",
+        _milliseconds,
+    ),
     _idle(f"{_MANAGER}class", "retention needs no class"),
-    _idle(f"{_UPLOADER}dlq.*", "segments that cannot be stored go into quarantine"),
-    _idle("metrics.reporter.*", "`/metrics` at `uploader.listen`"),
-    _idle("metrics.registry.*", "`/metrics` at `uploader.listen`"),
-    _idle(f"{_ENDPOINT}s3.metadata.reload.interval.ms", "a read makes its own listing"),
-    _idle("bootstrap.servers", "a property of the consumer: give it to `Consumer`"),
-    _idle("group.id", "likewise"),
-    _idle("tiered.storage.mode", "likewise"),
-    _idle("offset.reset.policy", "likewise; `Consumer` takes it as `auto.offset.reset`"),
+    _idle(f"{_UPLOADER}dlq.*", "segments that cannot be stored are put into quarantine"),
+    _idle("metrics.reporter.*", "metrics are served at `/metrics` of `uploader.listen`"),
+    _idle("metrics.registry.*", "metrics are served at `/metrics` of `uploader.listen`"),
+    _idle(f"{_ENDPOINT}s3.metadata.reload.interval.ms", "each read lists the stored segments"),
+    _idle("bootstrap.servers", "a property of the consumer: pass it to `Consumer`"),
+    _idle("group.id", "a property of the consumer: pass it to `Consumer`"),
+    _idle("tiered.storage.mode", "a property of the consumer: pass it to `Consumer`"),
+    _idle("offset.reset.policy", "a property of the consumer: pass it to `Consumer` as `auto.offset.reset`"),
     _idle(
         _PROVIDER,
-        "a Java class names the place of segments: set the place beside it, as `storage.s3.bucket.name=BUCKET`, "
-        "`key.prefix=PREFIX/` and `endpoint.cluster=CLUSTER`, with `endpoint.rules` for topics at other places "
-        "(or `endpoint.provider.class=module.Class` of Python); without that it is refused",
+        "a Java class cannot tell tieredstore where segments are: also set the place yourself, as "
+        "`storage.s3.bucket.name=BUCKET`, `key.prefix=PREFIX/` and `endpoint.cluster=CLUSTER`, with `endpoint.rules` "
+        "for topics at other places (or a Python class, `endpoint.provider.class=module.Class`); without that it is "
+        "refused",
     ),
 )
 """All properties, translated ones first."""
@@ -154,7 +176,7 @@ def translate(properties: Properties, source: str) -> Properties:
     for name, text in _without_idle_retention(properties).items():
         row = next((row for row in TABLE if row.is_of(name)), None)
         if row is None and name in foreign:
-            raise ConfigError(f"{source}: {name} is not known, here or to Pinterest's uploader")
+            raise ConfigError(f"{source}: {name} is neither a property of tieredstore nor of Pinterest's uploader")
         if row is None:
             kept[name] = text
         elif (topic := row.topic_of(name)) is not None:

@@ -129,7 +129,7 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such settings file") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder, a .properties file is expected") from None
+        raise ConfigError(f"{path} is a folder; name a .properties file") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"{path}: the settings file cannot be read: {reason}") from error

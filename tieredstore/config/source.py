@@ -71,8 +71,8 @@ class SettingsReader:
         name = str(details["loc"][0])
         kind, written = kinds[name], self.written(under + name)
         if details["type"] == "missing":
-            return SettingProblem(under + name, f"{written} is missing; expected is {kind.allowed}")
-        why = str(context.get("error", "")) or f"expected is {kind.allowed}"
+            return SettingProblem(under + name, f"{written} is missing; {_rule(kind)}")
+        why = str(context.get("error", "")) or _rule(kind)
         return SettingProblem(under + name, f"{written} is {kind.show(self.values[under + name])}; {why}")
 
     def note(self, name: str, why: str) -> None:
@@ -96,3 +96,7 @@ class SettingsReader:
         if len(in_order) > MAX_SHOWN:
             lines.append(f"… and {len(in_order) - MAX_SHOWN} more")
         raise ConfigError("\n  ".join([f"{self.own.source}: {len(in_order)} settings are wrong:", *lines]))
+
+
+def _rule(kind: Kind) -> str:
+    return f"it must be {'an' if kind.type.startswith('i') else 'a'} {kind.allowed}"

@@ -128,7 +128,7 @@ def test_a_row_is_all_that_a_parser_with_a_setting_needs() -> None:
     """)
     assert printed.splitlines() == [
         "pipeline: round.to is missing; the parser round needs it",
-        "pipeline: round.to is '65'; expected is int: 1..64",
+        "pipeline: round.to is '65'; it must be an int: 1..64",
         "True False",
     ]
 

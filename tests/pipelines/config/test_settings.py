@@ -114,8 +114,8 @@ def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
         ("secor.s3.bucket", "logs", "output.storage.s3.bucket.name"),
         ("cloud.service", "S3", "output.storage.backend.class"),
         ("aws.secret.key", "AKIA-secret", "output.storage.aws.secret.access.key"),
-        ("secor.message.transformer.class", "mine.Class", "expected"),
-        ("secor.file.reader.writer.factory", f"{SECORS}.ThriftParquetFileReaderWriterFactory", "expected"),
+        ("secor.message.transformer.class", "mine.Class", "it must be"),
+        ("secor.file.reader.writer.factory", f"{SECORS}.ThriftParquetFileReaderWriterFactory", "it must be"),
         (
             "secor.file.reader.writer.factory",
             "com.pinterest.secor.io.impl.JsonORCFileReaderWriterFactory",
@@ -142,12 +142,12 @@ def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
         ("secor.message.parser.class", "protobuf", "secor.protobuf.message.class.TOPIC"),
         ("secor.protobuf.message.class.*", "events.Event", "protobuf.descriptor.set"),
         ("secor.thrift.message.class.*", "Event", "thrift.idl"),
-        ("message.timestamp.id", "0", "expected"),
+        ("message.timestamp.id", "0", "it must be"),
         ("secor.message.parser.class", "regex", "message.timestamp.input.pattern"),
-        ("partitioner.granularity.date.prefix", "a/b", "expected"),
+        ("partitioner.granularity.date.prefix", "a/b", "it must be"),
         ("partitioner.granularity.date.format", "EEE", "EEE"),
-        ("pipeline.name", "../other", "expected"),
-        ("secor.parser.timezone", "Mars/Olympus", "expected"),
+        ("pipeline.name", "../other", "it must be"),
+        ("secor.parser.timezone", "Mars/Olympus", "it must be"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(name: str, text: str, words: str) -> None:

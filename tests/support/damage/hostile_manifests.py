@@ -191,7 +191,7 @@ def _beside(name: str, more: bytes, codes: Codes = REFUSED, words: str = "") -> 
     )
 
 
-_VALUES: Final = "values: more than 100000"
+_VALUES: Final = "values, but no writer writes more than 100000"
 
 STRUCTURE: Final = [
     _structure("of no bytes", b""),
