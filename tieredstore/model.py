@@ -91,7 +91,7 @@ class Uuid:
             raw = b""
         # Check the lengths, because base64 texts of other lengths also decode, to another number of bytes.
         if len(text) != 22 or len(raw) != 16:
-            raise ConfigError(f"{excerpt(text)!r} is not a Kafka uuid: 22 characters of URL-safe base64 are expected")
+            raise ConfigError(f"{excerpt(text)!r} is not a Kafka uuid: it must be 22 characters of URL-safe base64")
         return cls(raw)
 
     @classmethod
@@ -369,7 +369,7 @@ def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
     number: a deletion up to this offset would delete everything, and a read from it would return nothing.
     """
     if offset >= _BEYOND_LOGS:
-        raise ConfigError(f"{offset} is no offset of a log; {hint_of_number(offset) or _WAY_TO_WRITE_A_TIME}")
+        raise ConfigError(f"{offset} is not an offset of a log; {hint_of_number(offset) or _WAY_TO_WRITE_A_TIME}")
     if ends and offset > max(ends.values()):
         shown = ", ".join(f"{name} ({end})" for name, end in list(ends.items())[:_NAMED])
         more = f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else ""

@@ -165,7 +165,7 @@ def parse_release(text: str, kinds: Sequence[StateKind] = KINDS) -> tuple[int, i
     known = sorted({_parse(release) for kind in kinds for release, _ in kind.releases})
     if _RELEASE.fullmatch(text) is None or not known[0] <= _parse(text) <= known[-1]:
         names = ", ".join(f"{major}.{minor}" for major, minor in known)
-        raise ConfigError(f"{text!r:.40} is no release that this one knows: {names}")
+        raise ConfigError(f"{text!r:.40} is not a release that this release knows: {names}")
     return _parse(text)
 
 

@@ -184,7 +184,9 @@ def test_a_copy_that_lost_an_object_does_not_count_and_is_named_once(
         bucket.now_s += AGE_S
         assert not bucket.finds(segment)
         assert not bucket.finds(segment)
-    expected = f"stored segment {segment.metadata.remote_log_segment_id.id} lost its .{suffix.value} and counts as not"
+    expected = (
+        f"stored segment {segment.metadata.remote_log_segment_id.id} lost its .{suffix.value} and is treated as not"
+    )
     assert [message.startswith(expected) for message in caplog.messages] == [True]
     bucket.put(segment)
     bucket.now_s += AGE_S

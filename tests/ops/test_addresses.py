@@ -74,7 +74,7 @@ def test_an_id_alone_names_a_segment(store: ObjectStore) -> None:
 
 
 def test_another_segment_id_is_told_which_there_is(store: ObjectStore) -> None:
-    with pytest.raises(SegmentAbsentError, match="at this offset there is") as caught:
+    with pytest.raises(SegmentAbsentError, match="segments at this offset") as caught:
         find_segment(store, PREFIX, SegmentAddress("events", 0, 0, segment_id=Uuid(bytes(range(16)))))
     assert caught.value.others == (run_of(1, EVENTS)[0].metadata.remote_log_segment_id.id,)
 

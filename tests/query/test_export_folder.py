@@ -45,9 +45,9 @@ def test_files_of_other_kinds_are_not_mixed(bucket: Bucket, tmp_path: Path) -> N
     assert (exported(bucket, out), exported(bucket, out)) == (10, 0)
     bucket.write(5)
     text = replace(ReadPlan(), types=ColumnTypes(value=Text()))
-    with pytest.raises(ConfigError, match="have value binary, this export string: export into another folder"):
+    with pytest.raises(ConfigError, match="have value binary, but this export has string: export into another folder"):
         exported(bucket, out, text)
-    with pytest.raises(ConfigError, match="have isolation read_committed, this export read_uncommitted"):
+    with pytest.raises(ConfigError, match="have isolation read_committed, but this export has read_uncommitted"):
         exported(bucket, out, isolation="read_uncommitted")
     assert exported(bucket, out) == 5
     (out / NOTE).write_text("{")

@@ -32,7 +32,7 @@ FILES: Final = {f"{PAIR}.key2.{kind}.key.file": f"{PAIR}.key1.{kind}.key.file" f
 FAULTS: Final = pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({name: RIGHT[other] for name, other in FILES.items()}, "key pair 'key2' does not open the data key"),
+        ({name: RIGHT[other] for name, other in FILES.items()}, "key pair 'key2' does not decrypt the data key"),
         (
             {PAIR: "key1", "encryption.key.pair.id": "key1", **dict.fromkeys(FILES)},
             "the data key is wrapped by key pair 'key2', which is not on the ring",

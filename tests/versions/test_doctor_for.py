@@ -67,8 +67,8 @@ def test_what_this_release_would_write_is_said_before_it_writes_any(bucket: Path
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--for", "0.2"], "'0.2' is no release that this one knows: 0.1"),
-        (["--for", "x"], "'x' is no release"),
+        (["--for", "0.2"], "'0.2' is not a release that this release knows: 0.1"),
+        (["--for", "x"], "'x' is not a release"),
         (["--for", "0.1", "--write"], "--fix, --write and --for exclude each other"),
         (["--for", "0.1", "--fix"], "--fix, --write and --for exclude each other"),
     ],

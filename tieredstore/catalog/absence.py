@@ -59,7 +59,7 @@ def absence(
         if not there:
             absent.append(topic)
         elif not partitions:
-            sentences.append(f"topic {_quote(topic)} has objects {where}, and no segment that counts")
+            sentences.append(f"topic {_quote(topic)} has objects {where}, but no segment that can be used")
         else:
             # Do not suggest the requested partition itself: its objects may be incomplete segments, or belong to a
             # deleted topic of the same name.
@@ -138,7 +138,7 @@ def _like(topic: str, known: Iterable[str]) -> list[str]:
 def _absent_partitions(topic: str, missing: Sequence[int], there: Iterable[int], where: str) -> str:
     numbers = ranges(missing)
     noun = "partition" if numbers.isdecimal() else "partitions"
-    return f"topic {_quote(topic)} has no {noun} {numbers} {where}: it has {ranges(there) or 'none that counts'}"
+    return f"topic {_quote(topic)} has no {noun} {numbers} {where}: it has {ranges(there) or 'none that can be used'}"
 
 
 def _quote(name: str) -> str:

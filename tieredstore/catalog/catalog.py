@@ -103,7 +103,7 @@ class Catalog:
         if not of_topic:
             return ""
         more = f" (and {len(of_topic) - 1} more)" if len(of_topic) > 1 else ""
-        return f" that counts: {of_topic[0]}{more}"
+        return f" that can be used: {of_topic[0]}{more}"
 
     def incarnation(self, topic: str, topic_id: Uuid | None = None) -> Incarnation:
         """Return one incarnation of the topic, by default the current one.

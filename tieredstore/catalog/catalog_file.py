@@ -68,7 +68,7 @@ class CatalogFile:
         try:
             rows = decode_rows(raw, origin, _name(self.key))
         except NewerVersionError as error:
-            _logger.warning("%s; this release plans without it", error)
+            _logger.warning("%s; this release reads without the catalog file", error)
             return LoadedRows(StoredRows(), info.etag, is_newer=True)
         if rows is None:
             _logger.warning(

@@ -227,12 +227,12 @@ class _Partition:
         """Read the identity of a copy, by one request; None if the copy is incomplete or damaged."""
         if objects.missing:
             lost = ", ".join(f".{suffix.value}" for suffix in objects.missing)
-            self._log.warn(f"stored segment {objects.segment_id.id} lost its {lost} and counts as not copied")
+            self._log.warn(f"stored segment {objects.segment_id.id} lost its {lost} and is treated as not copied")
             return None
         try:
             return SegmentIdentity.of_stored(load_segment(store, objects, rules).metadata)
         except SegmentNotFoundError:
             return None  # deleted since it was listed
         except CorruptDataError as error:
-            self._log.warn(f"stored segment {objects.segment_id.id} counts as not copied: {error}")
+            self._log.warn(f"stored segment {objects.segment_id.id} is treated as not copied: {error}")
             return None

@@ -166,10 +166,13 @@ class Lineage:
 def check_segment(segment: RemoteLogSegmentMetadata) -> None:
     """Raise CorruptDataError for metadata that contradict themselves."""
     if not 0 <= segment.start_offset <= segment.end_offset:
-        raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, before it begins")
+        raise CorruptDataError(f"{segment} has the end offset {segment.end_offset}, which is before its start")
     # Refuse the largest offset: the one after the end must fit Java's long too.
     if segment.end_offset == MAX_OFFSET:
-        raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, and no offset could follow")
+        raise CorruptDataError(
+            f"{segment} has the end offset {segment.end_offset}, the greatest possible offset, so that no record "
+            "could follow"
+        )
     if (fault := _fault_of_epochs(segment)) is not None:
         raise CorruptDataError(f"{segment} {fault}")
 
@@ -183,9 +186,9 @@ def _fault_of_epochs(segment: RemoteLogSegmentMetadata) -> str | None:
     epochs = segment.segment_leader_epochs
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
         if next_epoch <= epoch or next_start < start:
-            return f"names epoch {next_epoch} at {next_start} after epoch {epoch} at {start}"
+            return f"lists leader epoch {next_epoch} at offset {next_start} after epoch {epoch} at offset {start}"
     if epochs and (epochs[0][1] > segment.start_offset or epochs[-1][1] > segment.end_offset):
-        return f"ends at {segment.end_offset} and names the leader epochs {epochs[:5]}"
+        return f"ends at offset {segment.end_offset}, but lists the leader epochs {epochs[:5]}"
     return None
 
 

@@ -157,7 +157,9 @@ def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
         raise IndexesCorruptError(f"{segment}: {error}") from error
     if len(index) and index[-1].position >= segment.segment_size_in_bytes:
         size = segment.segment_size_in_bytes
-        raise IndexesCorruptError(f"the offset index of {segment} points to byte {index[-1].position} of {size}")
+        raise IndexesCorruptError(
+            f"the offset index of {segment} points to byte {index[-1].position}, but the log has {size} bytes"
+        )
     return index
 
 
@@ -298,7 +300,9 @@ def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position:
     """
     if not 0 <= position <= segment.segment_size_in_bytes:
         size = segment.segment_size_in_bytes
-        raise BatchCorruptError(f"the offset index of {segment} points to byte {position} of {size}")
+        raise BatchCorruptError(
+            f"the offset index of {segment} points to byte {position}, but the log has {size} bytes"
+        )
     if position == segment.segment_size_in_bytes:
         yield LogBatches(io.BytesIO(), position, position, segment)
         return
@@ -350,5 +354,5 @@ class LogBatches:
             end = self._start + len(self._piece)
             more = self._stream.read(max(_PIECE_SIZE, size - len(kept)) if position <= end else _PIECE_SIZE)
             if not more:
-                raise BatchCorruptError(f"the log ended at byte {end} and should have {self._size}")
+                raise BatchCorruptError(f"the log ended at byte {end}, but should have {self._size} bytes")
             self._start, self._piece = end - len(kept), kept + more

@@ -114,7 +114,7 @@ class _Reader:
     def take(self, size: int) -> bytes:
         left = len(self._raw) - self._position
         if not 0 <= size <= left:
-            raise CorruptDataError(f"a record of the metadata topic announces {size} bytes where {left} are left")
+            raise CorruptDataError(f"a record of the metadata topic states {size} bytes where {left} are left")
         self._position += size
         return self._raw[self._position - size : self._position]
 
@@ -122,7 +122,9 @@ class _Reader:
         """Return a signed integer of ``size`` bytes. Pass ``at_least=-1`` if Kafka writes -1 for "unknown"."""
         value = int.from_bytes(self.take(size), "big", signed=True)
         if value < at_least:
-            raise CorruptDataError(f"a record of the metadata topic holds {value}, below {at_least}")
+            raise CorruptDataError(
+                f"a record of the metadata topic holds the number {value}, but it must be at least {at_least}"
+            )
         return value
 
     def uvarint(self) -> int:
@@ -145,7 +147,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise CorruptDataError(f"a record of the metadata topic names a topic that is not UTF-8: {error}") from None
         if not text or "/" in text:
-            raise CorruptDataError(f"a record of the metadata topic names the topic {excerpt(text)!r}")
+            raise CorruptDataError(f"a record of the metadata topic names the invalid topic {excerpt(text)!r}")
         return text
 
     def uuid(self) -> Uuid:
@@ -163,7 +165,10 @@ class _Reader:
         for _ in range(self.uvarint()):  # if the count is too large, reading fails at the end of the bytes
             tag = self.uvarint()
             if fields and tag <= max(fields):
-                raise CorruptDataError(f"a record of the metadata topic has tag {tag} after tag {max(fields)}")
+                raise CorruptDataError(
+                    f"a record of the metadata topic has field tag {tag} after tag {max(fields)}, but tags must "
+                    "increase"
+                )
             fields[tag] = self.take(self.uvarint())
         return fields
 
@@ -171,7 +176,7 @@ class _Reader:
         count = self.uvarint() - 1
         if not 0 <= count <= (len(self._raw) - self._position) // element_size:
             raise CorruptDataError(
-                f"a record of the metadata topic announces {count} entries, more than its bytes hold"
+                f"a record of the metadata topic states {count} entries, which do not fit into its bytes"
             )
         return count
 
@@ -253,7 +258,9 @@ def _epoch(reader: _Reader) -> tuple[int, int]:
 def _txn_index_empty(fields: dict[int, bytes]) -> bool:
     flag = fields.get(0, b"\0")
     if len(flag) != 1:
-        raise CorruptDataError(f"a record of the metadata topic has a txnIdxEmpty of {len(flag)} bytes")
+        raise CorruptDataError(
+            f"a record of the metadata topic has a field txnIdxEmpty of {len(flag)} bytes instead of 1"
+        )
     return flag != b"\0"
 
 
@@ -299,7 +306,9 @@ class SegmentStates:
         """Yield the segments that are not yet readable, and those that are no longer readable."""
         for segment_id, record in itertools.chain(*(known.items() for known in self._segments.values())):
             if (kind := _PROBLEMS.get(record.state)) is not None:
-                yield Problem(kind, segment_id, record.metadata.start_offset, f"{kind.value}, says the metadata topic")
+                yield Problem(
+                    kind, segment_id, record.metadata.start_offset, f"{kind.value}, according to the metadata topic"
+                )
 
     def _update(self, update: SegmentUpdate) -> None:
         segments = self._segments[update.segment_id.topic_id_partition]

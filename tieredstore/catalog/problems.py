@@ -44,7 +44,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = self.segment_id.topic_id_partition
-        return f"segment {self.segment_id.id} of {where} at offset {self.start_offset} does not count: {self.detail}"
+        return f"segment {self.segment_id.id} of {where} at offset {self.start_offset} is ignored: {self.detail}"
 
 
 def unreadable_between(

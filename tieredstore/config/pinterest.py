@@ -111,8 +111,8 @@ TABLE: Final = (
     _honoured(
         f"{_UPLOADER}leadership.watcher.class", "uploader.leadership", f"Only `{_ZOOKEEPER}` is accepted.", _leadership
     ),
-    _honoured(f"{_UPLOADER}s3.prefix.entropy.bits", "endpoint.prefix.entropy.bits", "-1 is 0", _bits),
-    _honoured(f"{_ENDPOINT}s3.prefix.entropy.num.bits", "endpoint.prefix.entropy.bits", "-1 is 0", _bits),
+    _honoured(f"{_UPLOADER}s3.prefix.entropy.bits", "endpoint.prefix.entropy.bits", "The value -1 means 0.", _bits),
+    _honoured(f"{_ENDPOINT}s3.prefix.entropy.num.bits", "endpoint.prefix.entropy.bits", "The value -1 means 0.", _bits),
     _honoured(f"{_ENDPOINT}s3.bucket", "storage.s3.bucket.name"),
     _honoured(f"{_ENDPOINT}s3.prefix", "key.prefix", "A trailing `/` is added.", _prefix),
     _honoured(_CLUSTER, "endpoint.cluster"),
@@ -127,14 +127,13 @@ TABLE: Final = (
     _honoured(
         f"{_MANAGER}gc.retention.seconds",
         "uploader.retention.ms",
-        "Deletions are only logged until you set `uploader.retention.dry.run=false`. If this property is not "
-        "set, nothing is deleted; Pinterest's uploader deletes after 3 days.",
+        "If this property is not set, nothing is deleted. Pinterest's uploader then deletes after 3 days.",
         _milliseconds,
     ),
     _honoured(
         f"{_MANAGER}gc.{_TOPIC}.retention.seconds",
         "uploader.retention.topics",
-        "The same rules apply to one topic.",
+        "",
         _milliseconds,
     ),
     _idle(f"{_MANAGER}class", "retention needs no class"),

@@ -72,7 +72,7 @@ class AmbiguousSegmentError(ConfigError):
             lines.append(f"… and {self.count - len(lines)} more")
         listing = "".join(f"\n  {line}" for line in lines)
         of = f"{self.count} segments of {self.address.place} begin at {self.address.base_offset}"
-        return f"{of}: give the id of one in place of the offset, or choose the topic id:{listing}"
+        return f"{of}: give the id of one segment in place of the offset, or choose the topic id:{listing}"
 
 
 class SegmentAbsentError(SegmentNotFoundError):
@@ -91,7 +91,7 @@ class SegmentAbsentError(SegmentNotFoundError):
     def __str__(self) -> str:
         absent = f"no segment of {self.address.place} {self.address}"
         if self.others:
-            return f"{absent}; at this offset there is {', '.join(map(str, self.others))}"
+            return f"{absent}; segments at this offset: {', '.join(map(str, self.others))}"
         clause = " (an unfinished copy or delete left objects; their id names them, see ls)" if self.leftovers else ""
         return f"{absent}{clause}" + (f"; nearest {', '.join(map(str, self.near))}" if self.near else "")
 

@@ -69,7 +69,7 @@ def plan_export(
     ConfigError for an unknown format.
     """
     if ending not in WRITERS:
-        raise ConfigError(f"{ending!r} is no format of an export: there are {', '.join(WRITERS)}")
+        raise ConfigError(f"{ending!r} is not a format of an export: choose one of {', '.join(WRITERS)}")
     files: list[ExportFile] = []
     for _, one in sorted(snapshot.logs.items()):
         there = _cover(folder, one, ending)

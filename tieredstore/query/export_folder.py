@@ -55,7 +55,7 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
             _compare(there, kind, folder)
             if there.get(_LOSS) == "report" and loss == "fail":
                 raise ConfigError(
-                    f"files in {folder} may lack records that were lost, since losses were reported when they were "
+                    f"files in {folder} may lack lost records, because losses were only reported when the files were "
                     f"written: {query.words.accept_loss} again, {_WAY_OUT}"
                 )
         if not noted or (loss == "report" and there.get(_LOSS) != loss):
@@ -111,4 +111,6 @@ def _compare(there: Mapping[str, object], wanted: Mapping[str, str], folder: Pat
         )
     for name, value in wanted.items():
         if there.get(name) != value:
-            raise ConfigError(f"the files in {folder} have {name} {there.get(name)}, this export {value}: {_WAY_OUT}")
+            raise ConfigError(
+                f"the files in {folder} have {name} {there.get(name)}, but this export has {value}: {_WAY_OUT}"
+            )

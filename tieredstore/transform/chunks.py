@@ -71,7 +71,7 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:
             written = cast("ReadsInto", reader).readinto(out[:size]) if size else 0
     except zstandard.ZstdError as error:
-        raise CorruptDataError(f"not a zstd frame that decodes: {error}") from error
+        raise CorruptDataError(f"zstd cannot decompress it: {error}") from error
     if written != size:
         raise CorruptDataError(f"the zstd frame ends after {written} of {size} bytes")
 

@@ -109,8 +109,8 @@ class KeyRing:
             return PKCS1_OAEP.new(pair.private, hashAlgo=SHA3_512).decrypt(wrapped)
         except (ValueError, TypeError) as error:
             raise WrongKeyError(
-                f"key pair {shown!r} does not open the data key: it is another pair than the {shown!r} that wrapped "
-                f"it, or the manifest is damaged; check the files of encryption.key.pairs.{shown}"
+                f"key pair {shown!r} does not decrypt the data key: another pair of this id encrypted it, or the "
+                f"manifest is damaged; check the files of encryption.key.pairs.{shown}"
             ) from error
 
 

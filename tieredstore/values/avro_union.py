@@ -55,7 +55,7 @@ class _Union:
         """Unite records, enums and fixed types of the same name. One of the two may be None."""
         for schema, named in ((first, self._first), (second, self._second)):
             if schema is not None and self._name_of(schema, named) != name:
-                raise CannotUniteError(f"{name} is another type in one of them")
+                raise CannotUniteError(f"{name} has different types in them")
         if name in self._defined:
             return name
         self._defined.add(name)
@@ -63,14 +63,14 @@ class _Union:
         if one is None or other is None:
             return self._defining(one or other, one, other)
         if one["type"] != other["type"]:
-            raise CannotUniteError(f"{name} is another type in one of them")
+            raise CannotUniteError(f"{name} has different types in them")
         match one["type"]:
             case "enum":
                 symbols = list(dict.fromkeys([*one["symbols"], *other["symbols"]]))
                 return {**_plain(one), "symbols": symbols}
             case "fixed":
                 if (one["size"], one.get("logicalType")) != (other["size"], other.get("logicalType")):
-                    raise CannotUniteError(f"{name} has another size in one of them")
+                    raise CannotUniteError(f"{name} has different sizes in them")
                 return _plain(one)
             case _:
                 return self._defining(one, one, other)

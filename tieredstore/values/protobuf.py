@@ -210,5 +210,5 @@ class _Columns:
 
 def _microseconds(message: Any) -> int:
     if not (_LEAST_SECONDS <= message.seconds < _MOST_SECONDS and 0 <= message.nanos < 10**9):
-        raise ValueError("a time is none")
+        raise ValueError("it has an invalid time")
     return int(message.seconds * 1_000_000 + message.nanos // 1000)

@@ -31,12 +31,12 @@ class UnmappedFields:
         start = _after_space(text, 0)
         try:
             if text[start] != "{":
-                raise ValueError("it is no object")
+                raise ValueError("it is not an object")
             rest, end = _beyond(text, start, self._fields)
             if _after_space(text, end) != len(text):
                 raise ValueError("more follows the object")
         except (IndexError, StopIteration, RecursionError):
-            raise ValueError("it is no JSON") from None
+            raise ValueError("it is not JSON") from None
         return rest
 
 
@@ -64,7 +64,7 @@ def _beyond(text: str, at: int, fields: Mapping[str, pa.DataType]) -> tuple[str 
 
 def _name(text: str, at: int) -> tuple[str, int]:
     if text[at] != '"':
-        raise ValueError("it is no JSON")
+        raise ValueError("it is not JSON")
     name, end = _decoder.raw_decode(text, at)
     return str(name), end
 

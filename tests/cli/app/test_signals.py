@@ -135,7 +135,7 @@ def test_a_copy_that_is_stopped_takes_back_what_it_sent_and_says_how_to_go_on(st
         kept, uploads = set(stage.service.objects.by_key), dict(stage.service.objects.uploads)
     finally:
         stage.service.objects.reset(before)
-    assert {each.stderr for each in ended} == {"tieredstore: stopped; 0 of 1 copied; run again to go on\n"}
+    assert {each.stderr for each in ended} == {"tieredstore: stopped; 0 of 1 copied; run it again to continue\n"}
     assert (kept, uploads) == (set(before), {})
 
 
@@ -153,7 +153,7 @@ def test_what_there_was_no_time_to_take_back_is_named(stage: Stage) -> None:
     for copied in copies:
         assert "may have left objects" in copied
         assert "tieredstore rm events -p 0 --segment=" in copied
-        assert copied.endswith("tieredstore: stopped; 0 of 1 copied; run again to go on\n")
+        assert copied.endswith("tieredstore: stopped; 0 of 1 copied; run it again to continue\n")
     assert deleted.startswith(
         "tieredstore: stopped; no segments deleted; to delete the rest of the segment: "
         "tieredstore rm txn -p 0 --segment="

@@ -32,12 +32,12 @@ LINES = [
     ("doctor --yes --store .", "--yes is for --fix: give that too"),
     ("init no-such.properties --file new", "no-such.properties: there is no such settings file"),
     ("init pyproject.toml --file pyproject.toml", "pyproject.toml exists already, and init never changes a file"),
-    ("init a b", "init has no use for 'b': tieredstore init [SERVER_PROPERTIES]"),
+    ("init a b", "unexpected argument 'b' for init: tieredstore init [SERVER_PROPERTIES]"),
     (
         "show no-such-file",
         "there is no file no-such-file; for a key of a store give --settings FILE (-c) or --store URL",
     ),
-    ("show x.index --records", "--records is not for x.index"),
+    ("show x.index --records", "--records does not apply to x.index"),
     ("ls", "no store is named: give --settings FILE (-c) or --store URL"),
     ("fetch t b 0", "PARTITION is 'b': it must be a whole number"),
     ("fetch", "fetch needs TOPIC: tieredstore fetch TOPIC PARTITION OFFSET|ID"),
@@ -51,7 +51,7 @@ LINES = [
     ("consume", "there is no command 'consume'; tieredstore cat --group does that"),
     ("nonsense", "there is no command 'nonsense'; tieredstore --help lists them"),
     ("x" * 1000, "there is no command 'xxx"),
-    ("inspect a 0 0 \x1b[2J", "inspect has no use for"),
+    ("inspect a 0 0 \x1b[2J", "unexpected argument"),
     ("ls --\x1b[2J", "ls has no option"),
 ]
 IN_A_FOLDER = [

@@ -183,7 +183,7 @@ def test_du_draws_what_is_stored_beside_the_log(root: Path, tmp_path: Path) -> N
     for words in ("log before compression", "1970-01-01", "stored"):
         assert f"{words} -->" in drawn
     refused = run(root, "du", "--plot", tmp_path / "du.txt")
-    refused.fails(2, "a picture is .png, .svg or .pdf")
+    refused.fails(2, "the name of a picture must end in .png, .svg or .pdf")
 
 
 def test_du_of_the_listing_alone_reads_no_manifest(root: Path) -> None:

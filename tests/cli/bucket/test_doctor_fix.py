@@ -50,7 +50,13 @@ def test_rules_are_shown_and_the_dangerous_ones_named(settings: Path) -> None:
     assert rules(settings)[:3] == [
         ("bad", "the rule eats deletes objects after 30 days: it deletes segments"),
         ("ok", "the bucket has the rule eats: Expiration (Days 30), under everything"),
-        ("warn", "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore doctor --fix"),
+        (
+            "warn",
+            (
+                "no lifecycle rule aborts unfinished uploads, which cost money but are in no listing: "
+                "run tieredstore doctor --fix"
+            ),
+        ),
     ]
 
 

@@ -203,4 +203,4 @@ def test_an_encrypted_bucket_names_the_key(home: Path, monkeypatch: pytest.Monke
             "'key2', in a settings file as encryption.key.pairs.key1.private.key.file; tieredstore init writes one\n"
         )
         refused = tieredstore("cat", "--store", "s3://bucket/prod", "keyring", "--last", 1)
-        refused.fails(4, "the segment is encrypted (key pair 'key2') and no key ring is configured")
+        refused.fails(4, "the segment is encrypted (key pair 'key2') but the settings have no key pairs")

@@ -107,7 +107,7 @@ def test_rotate_then_check_then_retire(root: Path, both: Path, new_alone: Path) 
 
     again = tieredstore("keys", "rotate", "--yes", "-c", both)
     assert "no data keys rotated" in again.text
-    assert f"left alone: {len(SEGMENTS)} under it already" in again.text
+    assert f"left alone: {len(SEGMENTS)} already encrypted with this key pair" in again.text
     assert "readers need" not in again.text
 
 

@@ -293,7 +293,7 @@ def test_first_times_are_unknown_without_the_key(tmp_path: Path) -> None:
     settings = store_of(tmp_path, TXN, more=ENC)
     lines = settings.read_text().splitlines()
     for name, kept, why in (
-        ("no-ring", lambda line: not line.startswith("encryption"), "no key ring is configured"),
+        ("no-ring", lambda line: not line.startswith("encryption"), "the settings have no key pairs"),
         ("no-file", lambda line: True, "/nowhere"),
     ):
         keyless = tmp_path / f"{name}.properties"

@@ -184,7 +184,7 @@ def test_a_stored_segment_that_is_not_whole_is_copied_anew(
         stored_files(tmp_path, suffix)[1].unlink()
     done = tieredstore("upload", "-c", settings, ORIGINALS, "--json")
     assert codes(done) == ["there", "copied", "there"]
-    assert ("counts as not copied" in done.stderr) == is_told
+    assert ("is treated as not copied" in done.stderr) == is_told
     assert [row["base_offset"] for row in rows(settings) if row["complete"]] == [0, 1, 2]
 
 
@@ -334,5 +334,5 @@ def test_an_interrupted_copy_says_what_was_done(settings: Path, log_dir: Path, m
     stopped = tieredstore("upload", "-c", settings, log_dir)
     assert (stopped.code, stopped.stderr) == (
         130,
-        "tieredstore: stopped; 1 of 8 copied, 3 skipped; run again to go on\n",
+        "tieredstore: stopped; 1 of 8 copied, 3 skipped; run it again to continue\n",
     )

@@ -45,8 +45,8 @@ def test_a_clean_bucket_ends_with_0(tmp_path: Path, level: Level) -> None:
     count = SEGMENTS + 1
     size = human_bytes(sum(path.stat().st_size for path in (tmp_path / "store").rglob("*.log")))
     read = {
-        Level.LISTING: f"manifests of {count} segments read, and no log ({size})",
-        Level.INDEX: f"indexes of {count} of {count} segments read, and no log in full ({size})",
+        Level.LISTING: f"manifests of {count} segments read, but no log ({size})",
+        Level.INDEX: f"indexes of {count} of {count} segments read, but no log in full ({size})",
         Level.DATA: f"{count} of {count} segments read in full ({size.split()[0]} of {size})",
     }
     assert done.text == f"{read[level]}: no problems found\n"

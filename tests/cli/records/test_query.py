@@ -250,7 +250,7 @@ def test_a_picture_of_two_columns(bucket: Bucket, tmp_path: Path) -> None:
     assert query(bucket, names, "--plot", tmp_path / "names.svg").code == 0
     for wrong, sentence in (
         ("SELECT value FROM orders", "draws the second column over the first, and the query gives one"),
-        ('SELECT "offset", value FROM orders', "the column value is not of numbers"),
+        ('SELECT "offset", value FROM orders', "the column value does not hold numbers"),
         ('SELECT partition, "offset", partition FROM orders', "two columns partition"),
     ):
         failing(query(bucket, wrong, "--plot", tmp_path / "x.png"), 2, sentence)
@@ -269,7 +269,7 @@ def test_a_picture_takes_what_is_no_number_for_names(bucket: Bucket, tmp_path: P
     path = tmp_path / "o.svg"
     assert query(bucket, f"SELECT {column} AS odd, 1 AS n", "--plot", path).code == 0
     assert path.exists()
-    failing(query(bucket, f"SELECT 1 AS n, {column} AS odd", "--plot", path), 2, "odd is not of numbers")
+    failing(query(bucket, f"SELECT 1 AS n, {column} AS odd", "--plot", path), 2, "odd does not hold numbers")
 
 
 def test_no_value_is_lost_on_its_way_into_text(bucket: Bucket) -> None:

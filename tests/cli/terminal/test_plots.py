@@ -110,7 +110,7 @@ def test_what_cannot_be_drawn_is_said_before_anything_is_looked_up(
     other = tieredstore(*command, "-c", tmp_path / "absent", "--plot", tmp_path / "plot.txt")
     assert (other.code, other.stdout) == (2, b"")
     assert other.stderr == (
-        f"tieredstore: a picture is .png, .svg or .pdf; '{tmp_path / 'plot.txt'}' has another ending\n"
+        f"tieredstore: the name of a picture must end in .png, .svg or .pdf, but '{tmp_path / 'plot.txt'}' does not\n"
     )
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     without = tieredstore(*command, "-c", tmp_path / "absent", "--plot", tmp_path / "plot.png")

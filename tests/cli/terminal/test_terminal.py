@@ -75,7 +75,7 @@ def test_a_copy_has_a_bar_in_colour_and_leaves_its_sums(settings: Path, commands
         ),
         (("gc", "--min-age=48h"), r"would be deleted  without manifest  txn-\S+  \(.*1970-01-01 00:00:00", 1),
         (("gc", "--min-age=48h", "--yes"), r"deleted  without manifest  txn-\S+  \(.*1970-01-01 00:00:00", 1),
-        (("upload", TXN), r"tieredstore: stored segment \S+ lost its \.indexes and counts as not copied", 1),
+        (("upload", TXN), r"tieredstore: stored segment \S+ lost its \.indexes and is treated as not copied", 1),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else "",
 )
@@ -126,7 +126,7 @@ def test_ctrl_c_says_what_was_done_and_how_to_go_on(settings: Path, commands: Fo
         terminal.press(CTRL_C)
         assert ended(running).code == 130
         shown = terminal.read_all()
-    assert re.search(rb"tieredstore: stopped; \d+ of 40 copied; run again to go on\r\n", shown), shown
+    assert re.search(rb"tieredstore: stopped; \d+ of 40 copied; run it again to continue\r\n", shown), shown
     assert b"Traceback" not in shown
     assert shown.count(SHOW_CURSOR) >= 1
     assert len(stored_files(tmp_path, "log")) == len(stored_files(tmp_path, "rsm-manifest"))

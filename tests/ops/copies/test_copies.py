@@ -240,7 +240,7 @@ def test_a_segment_that_was_rotated_in_the_target_exists_there() -> None:
     assert outcomes(run(source, both)) == {Outcome.THERE: len(segments(KEYRING))}
     old = bucket(target, golden_texts(KEYRING, alone="key1"))
     (error, *_) = errors(run(source, old))
-    assert "by a key pair that is not on its ring" in error
+    assert "with a key pair which the target's settings do not list" in error
 
 
 def test_damaged_segments_are_named_and_leftovers_passed_over() -> None:

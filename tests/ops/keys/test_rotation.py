@@ -125,7 +125,7 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(store: ObjectStore)
     ("change", "outcome", "reason"),
     [
         (lambda raw: raw.replace(b'"key1:', b'"gone:'), None, "'gone', which is not on the ring"),
-        (lambda raw: raw.replace(b'"key1:', b'"key3:'), None, "'key3' does not open"),
+        (lambda raw: raw.replace(b'"key1:', b'"key3:'), None, "'key3' does not decrypt"),
         (lambda _: b"{", Outcome.DAMAGED, "not JSON"),
         (lambda _: OLD[1].stored("rsm-manifest").read_bytes(), Outcome.DAMAGED, ""),
     ],

@@ -144,7 +144,9 @@ def test_another_release_and_another_name_are_refused() -> None:
     key = snapshots.key("c1", NOON_MS)
     body = store.get(key)
     store.put(snapshots.key("c1", NOON_MS + HOUR_MS), body)
-    with pytest.raises(CorruptDataError, match="the snapshot c1 2026-11-28T13Z is that of c1 2026-11-28T122000Z"):
+    with pytest.raises(
+        CorruptDataError, match="the snapshot c1 2026-11-28T13Z holds another snapshot: c1 2026-11-28T122000Z"
+    ):
         snapshots.find()
     store.put(key, body.replace(b'"version":1', b'"version":2'))
     with pytest.raises(NewerVersionError, match=r"a cluster snapshot of version 2.*upgrade tieredstore"):

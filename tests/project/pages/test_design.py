@@ -36,13 +36,12 @@ def below(parent: type[TieredStoreError]) -> list[type[TieredStoreError]]:
     return sorted(children, key=lambda error: error.__name__)
 
 
-def error_tree(parent: type[TieredStoreError] = TieredStoreError, indent: str = "") -> Iterator[str]:
+def error_tree(parent: type[TieredStoreError] = TieredStoreError, indent: str = "  ") -> Iterator[str]:
     """Yield a line for each error below ``parent``, as on the page."""
     for error in below(parent):
-        is_last = error is below(parent)[-1]
         code = f"{error.exit_code}{'+' if error.retryable else ''}"
-        yield f"{indent}{'└─ ' if is_last else '├─ '}{error.__name__} {code}"
-        yield from error_tree(error, indent + ("   " if is_last else "│  "))
+        yield f"{indent}{error.__name__} {code}"
+        yield from error_tree(error, f"{indent}  ")
 
 
 def test_the_error_tree_of_the_page_is_the_one_of_the_code() -> None:

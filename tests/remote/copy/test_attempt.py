@@ -108,7 +108,7 @@ def test_no_manifest_is_written_over_an_object_of_another_size(
     files: LogSegmentData, pool: ThreadPoolExecutor, change: bytes
 ) -> None:
     inner = MemoryObjectStore()
-    with pytest.raises(StoreError, match="has not the expected 1280 bytes"):
+    with pytest.raises(StoreError, match="does not have the expected 1280 bytes"):
         copy(acting(inner, Suffix.LOG, lambda store, key: store.put(key, change)), files, pool, Clock())
     assert keys(inner) == []
 

@@ -120,17 +120,17 @@ def too_large(size: int, chunk_size: int, mode: str, says: str) -> Refused:
 @pytest.mark.parametrize(
     "case",
     [
-        *(Refused(f"has 1280 bytes and its metadata says {size}", size) for size in (len(LOG) - 1, len(LOG) + 1, 0)),
+        *(Refused(f"has 1280 bytes, but its metadata says {size}", size) for size in (len(LOG) - 1, len(LOG) + 1, 0)),
         *(
             Refused(rf"seg\.{name} is missing", change=lack(name))
             for name in ("index", "timeindex", "snapshot", "txnindex", "log")
         ),
         *(Refused("no known reader accepts", 0, mode=mode, log=b"") for mode in ("enc", "zstd+enc")),
         # The plugin could not read these to the end.
-        too_large(MAX_INT32, 4 << 20, "none", r"512 chunks of 4194304 bytes pass 2\^31-1"),
-        too_large(MAX_INT32 - (4 << 20) + 2, 4 << 20, "zstd+enc", r"512 chunks of 4194304 bytes pass 2\^31-1"),
-        too_large(MAX_INT32, MAX_INT32 // 2, "none", r"3 chunks of 1073741823 bytes pass 2\^31-1"),
-        too_large(MAX_INT32 - 10, MAX_INT32 // 3, "enc", r"its stored form passes 2\^31-1"),
+        too_large(MAX_INT32, 4 << 20, "none", r"512 chunks of 4194304 bytes are more than 2\^31-1"),
+        too_large(MAX_INT32 - (4 << 20) + 2, 4 << 20, "zstd+enc", r"512 chunks of 4194304 bytes are more than 2\^31-1"),
+        too_large(MAX_INT32, MAX_INT32 // 2, "none", r"3 chunks of 1073741823 bytes are more than 2\^31-1"),
+        too_large(MAX_INT32 - 10, MAX_INT32 // 3, "enc", r"its stored form is larger than 2\^31-1"),
     ],
     ids=lambda case: f"{case.size} {case.mode}: {case.says}",
 )
@@ -180,7 +180,7 @@ def test_a_stored_size_over_the_limit_is_refused_while_it_is_written(
     noise = os.urandom(1300)
     with (
         RemoteStorageManager(memory_settings(mode=ZSTD | ENC), store=store) as manager,
-        pytest.raises(SegmentTooLargeError, match=r"its stored form passes 2\^31-1"),
+        pytest.raises(SegmentTooLargeError, match=r"its stored form is larger than 2\^31-1"),
     ):
         manager.copy_log_segment_data(new_metadata(1300), write_segment(tmp_path, noise))
     assert stored_keys(store) == []

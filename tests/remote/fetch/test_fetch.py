@@ -150,7 +150,9 @@ def test_a_segment_deleted_while_it_is_read_is_absent_and_not_corrupt(tmp_path: 
 
 def test_metadata_that_claims_more_than_the_manifest_has_is_corrupt(copied: Copied) -> None:
     grown = dataclasses.replace(copied.metadata, segment_size_in_bytes=2000)
-    with pytest.raises(SegmentCorruptError, match="1280 bytes by its manifest and 2000 by its metadata"):
+    with pytest.raises(
+        SegmentCorruptError, match="1280 bytes according to its manifest, but 2000 according to its metadata"
+    ):
         copied.manager.fetch_log_segment(grown, 0)
     assert copied.manager.fetch_log_segment(grown, 0, 1279).read() == LOG
 

@@ -383,7 +383,7 @@ def _bad_option(problem: Any) -> str:
 
 def _other(problem: Any) -> str:
     if surplus := re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", problem.message, re.DOTALL):
-        return f"{_command(problem)} has no use for {quoted(surplus[1])}: {_usage_line(problem.ctx)}"
+        return f"unexpected argument {quoted(surplus[1])} for {_command(problem)}: {_usage_line(problem.ctx)}"
     return _uncapitalized(problem.message)
 
 

@@ -148,11 +148,13 @@ class Cluster(Group):
     ] = None
     kafka_config: Annotated[
         Path | None,
-        typer.Option("--kafka-config", metavar="FILE", help="Properties of the Kafka client: logins, TLS."),
+        typer.Option("--kafka-config", metavar="FILE", help="Properties file of the Kafka client: logins, TLS."),
     ] = None
     kafka_property: Annotated[
         list[str] | None,
-        typer.Option("-X", "--kafka-property", metavar="NAME=VALUE", help="A client property; may be repeated."),
+        typer.Option(
+            "-X", "--kafka-property", metavar="NAME=VALUE", help="A property of the Kafka client; may be repeated."
+        ),
     ] = None
 
     def needed(self) -> Mapping[str, str]:
@@ -196,7 +198,8 @@ Partitions: TypeAlias = Annotated[
     ),
 ]
 _TopicId: TypeAlias = Annotated[
-    str | None, typer.Option("--topic-id", metavar="ID", help="Topic id, if the topic was deleted and re-created.")
+    str | None,
+    typer.Option("--topic-id", metavar="ID", help="Id of the topic, if the topic was deleted and re-created."),
 ]
 
 
@@ -277,7 +280,7 @@ _Stop: TypeAlias = Annotated[
     typer.Option(
         "--to",
         metavar="OFFSET|TIME",
-        help="Where to stop (exclusive).",
+        help="Stop before this offset or time.",
         autocompletion=complete_offset,
     ),
 ]
@@ -355,7 +358,7 @@ RegistryUrl: TypeAlias = Annotated[
 ]
 RegistryConfig: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--registry-config", metavar="FILE", help="Properties of the registry: logins, TLS."),
+    typer.Option("--registry-config", metavar="FILE", help="Properties file of the registry: logins, TLS."),
 ]
 
 
@@ -394,7 +397,8 @@ class Records(Group):
         Isolation, typer.Option("--isolation", help="read_uncommitted also shows aborted and open transactions.")
     ] = DEFAULT_ISOLATION
     on_loss: Annotated[
-        Literal["fail", "report"], typer.Option("--on-loss", help="What to do if offsets are in no segment.")
+        Literal["fail", "report"],
+        typer.Option("--on-loss", help="If offsets are in no segment: fail, or report them and continue."),
     ] = "fail"
 
 
@@ -405,11 +409,11 @@ ToFile: TypeAlias = Annotated[
         "--output",
         metavar="FILE",
         rich_help_panel="Output",
-        help="Write into FILE, whole or not at all; - is stdout.",
+        help="Write into FILE, which appears once it is complete; - is stdout.",
     ),
 ]
 _AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="One JSON object per line, then a summary (for records, no summary).")
+    bool, typer.Option("--json", help="Print one JSON object per line, then a summary (not after records).")
 ]
 
 
@@ -438,7 +442,7 @@ class Output(Group):
     PANEL: ClassVar[str] = "Output"
     as_json: _AsJson = False
     wide: Annotated[
-        bool, typer.Option("--wide", help="Show all columns, including ids, and cut nothing; lines may get long.")
+        bool, typer.Option("--wide", help="Show all columns, including ids, in full width; lines may get long.")
     ] = False
 
 
@@ -456,7 +460,10 @@ class Work(Group):
 
     PANEL: ClassVar[str] = "Work"
     parallel: Annotated[
-        int | None, typer.Option("--parallel", metavar="N", min=1, max=256, help="Segments, or windows, in parallel.")
+        int | None,
+        typer.Option(
+            "--parallel", metavar="N", min=1, max=256, help="Number of segments (or windows) to process in parallel."
+        ),
     ] = None
 
 
@@ -468,7 +475,7 @@ class Apply(Group):
     """
 
     PANEL: ClassVar[str] = "Work"
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply the plan; without it, only show it.")] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Make the changes; without --yes, only show them.")] = False
 
 
 DryRun: TypeAlias = Annotated[
@@ -479,7 +486,7 @@ DryRun: TypeAlias = Annotated[
 MinAge: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--min-age", metavar="AGE", rich_help_panel="Work", help="Minimum age, by the store's clock: 24h, 7d."
+        "--min-age", metavar="AGE", rich_help_panel="Work", help="Minimum age by the store's clock, such as 24h or 7d."
     ),
 ]
 """Option of commands that collect garbage."""

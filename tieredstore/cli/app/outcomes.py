@@ -49,7 +49,7 @@ class Words:
     has_sizes: bool = True
     none: str | None = None
     """The sentence to print if there were no items."""
-    again: str = "run again to go on"
+    again: str = "run it again to continue"
     """How to continue after a signal."""
     only_adds: bool = False
     """True if the command acts at once unless ``dry_run`` is given."""

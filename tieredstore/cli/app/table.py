@@ -126,7 +126,10 @@ _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
         "reads",
         "Show bytes, segments, objects and compression, and with --prices the cost.",
     ),
-    "verify": ("reads", "Check the segments of a bucket, and how they follow each other; nothing is changed."),
+    "verify": (
+        "reads",
+        "Check the segments of a bucket, and that no offset between them is missing; nothing is changed.",
+    ),
     "init": ("adds", "Write a settings file for a bucket, and check it as doctor does."),
     "doctor": ("rewrites", "Check settings, keys, store, clock, lifecycle rules and caches, one line each."),
     "keys": (

@@ -32,7 +32,9 @@ def place(
     name: _Name,
     topics: Topics,
     window: FromTo,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, shown where the hold applies.")] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Reason for the hold; rm and gc show it.")
+    ] = "",
     *,
     store: Store,
     dry_run: DryRun = False,

@@ -17,7 +17,9 @@ from tieredstore.errors import ConfigError
 def init(
     server_properties: Annotated[
         Path | None,
-        typer.Argument(metavar="SERVER_PROPERTIES", help="A broker's file, to take its settings of tiered storage."),
+        typer.Argument(
+            metavar="SERVER_PROPERTIES", help="A broker's settings file; its settings of tiered storage are copied."
+        ),
     ] = None,
     file: Annotated[Path, typer.Option("--file", metavar="FILE", help="The new settings file.")] = Path(
         "store.properties"

@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from tieredstore.config import EncryptionSettings
 
 _LEFT: Final = {
-    "active": "under it already",
+    "active": "already encrypted with this key pair",
     "plain": "not encrypted",
     "unknown_key": "with a key pair that is not on the ring",
-    "wrong_key": "not opened by the key pair with their key id",
+    "wrong_key": "not decrypted by the key pair with their key id",
     "damaged": "in a damaged manifest or snapshot",
     "changed": "being changed by another process: run it again",
     "gone": "already deleted",
@@ -66,7 +66,7 @@ _NEEDS: Final = {
     NeedReason.DAMAGED: "manifests are damaged",
     NeedReason.UNCOMMITTED: "segments have no manifest",
     NeedReason.SNAPSHOT: "snapshots of the cluster are encrypted by it, or damaged",
-    NeedReason.UNFINISHED: "writes have not ended",
+    NeedReason.UNFINISHED: "writes are unfinished",
     NeedReason.CACHED: "rotation from it, and readers may cache the old manifests",
 }
 _ASK: Final = "tieredstore keys list ID"
@@ -89,7 +89,7 @@ def new(
             "-d",
             "--directory",
             metavar="DIR",
-            help="Where the two files go.",
+            help="Folder for the two files.",
             show_default="the folder of the file's other pairs, or of the file; without -c the working directory",
         ),
     ] = None,
@@ -140,7 +140,7 @@ def new(
 
 @app.command("list")
 def list_keys(
-    key_id: Annotated[str | None, typer.Argument(metavar="ID", help="Whether this pair can be retired.")] = None,
+    key_id: Annotated[str | None, typer.Argument(metavar="ID", help="Show if this key pair can be retired.")] = None,
     *,
     store: Store,
     output: Output,
@@ -209,9 +209,10 @@ def rotate(topics: Topics, store: Store, work: Work, apply: Apply, output: Json)
 
 @app.command()
 def seal(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="The pair, one that the settings list.")],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key pair, which the settings must list.")],
     service: Annotated[
-        str, typer.Option("--kms", metavar="NAME", help="The service: aws, gcp, azure, vault, or an installed one.")
+        str,
+        typer.Option("--kms", metavar="NAME", help="The key service: aws, gcp, azure, vault, or an installed service."),
     ],
     service_key: Annotated[
         str,
@@ -229,7 +230,7 @@ def seal(
     sealed: Annotated[
         Path | None,
         typer.Option(
-            "--sealed", metavar="FILE", help="The new file.", show_default="ID.private.sealed beside SETTINGS"
+            "--sealed", metavar="FILE", help="The file to write.", show_default="ID.private.sealed beside SETTINGS"
         ),
     ] = None,
 ) -> None:
@@ -294,7 +295,7 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
         way_out = (
             ": run this again when their caches have expired" if is_cached_alone else "; keys rotate wraps them again"
         )
-        complain(f"key pair {key_id!r} is needed, or may be: {_sum_of(reasons)}{way_out}")
+        complain(f"key pair {key_id!r} is needed, or may still be needed: {_sum_of(reasons)}{way_out}")
     if is_active:
         complain(f"key pair {key_id!r} is active in these settings: new copies are encrypted with it")
     if reasons or is_active:

@@ -77,8 +77,8 @@ def ls(
             metavar="TIME",
             rich_help_panel="Cluster",
             help=(
-                "Check that all records before this time are in the bucket: exit code 0 if they are, 3 if not, 75 "
-                "if the brokers do not tell."
+                "Check that all records before this time are in the bucket: exit code 0 if they are, 3 if not, 75 if "
+                "the brokers cannot tell."
             ),
         ),
     ] = None,

@@ -26,7 +26,7 @@ def mirror(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="The target's settings file, or its URL or folder, with all other settings from the source.",
+            help="The target's settings file; or its URL or folder, then all other settings are those of the source.",
         ),
     ],
     topics: Topics,
@@ -37,7 +37,7 @@ def mirror(
     new_data_keys: Annotated[
         bool,
         typer.Option(
-            "--new-data-keys", help="Encrypt again, under new data keys and ids, because the old keys may be stolen."
+            "--new-data-keys", help="Encrypt again, with new data keys and ids, in case the old keys were stolen."
         ),
     ] = False,
     repair: Annotated[

@@ -31,7 +31,8 @@ def upload(
     topics: Topics,
     store: Store,
     broker_id: Annotated[
-        int | None, typer.Option("--broker-id", min=0, metavar="N", help="Instead of the one in meta.properties.")
+        int | None,
+        typer.Option("--broker-id", min=0, metavar="N", help="Id of the broker, if not the id in meta.properties."),
     ] = None,
     *,
     work: Work,

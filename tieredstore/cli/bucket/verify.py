@@ -68,7 +68,7 @@ def verify(
     work: Work,
     output: Json,
 ) -> None:
-    """Check the segments of a bucket, and how they follow each other; nothing is changed.
+    """Check the segments of a bucket, and that no offset between them is missing; nothing is changed.
 
     Each line is a finding: its severity, its kind, and the affected bytes of an object. The exit code is 4 if something
     is damaged, 3 if there are only gaps or something is missing. Levels index and data need the private keys. With
@@ -140,7 +140,9 @@ class Report:
         for kind, count in self._kinds.items():
             counts[kind.facts.severity] += count
         worst = ", ".join(_count(counts[severity], severity) for severity in Severity if severity in counts)
-        passed = f"; {self.seen.passed_over} passed over as known" if self.seen.passed_over else ""
+        passed = (
+            f"; {self.seen.passed_over} skipped, which the state file records as sound" if self.seen.passed_over else ""
+        )
         return f"{self._reading()}{passed}: {worst or 'no problems found'}"
 
     def _reading(self) -> str:
@@ -150,8 +152,8 @@ class Report:
             return f"{seen.segments_read} of {segments} read in full ({human_share(seen.log_read, seen.log_size)})"
         size = human_bytes(seen.log_size)
         if seen.level == "index":
-            return f"indexes of {seen.indexes_read} of {segments} read, and no log in full ({size})"
-        return f"manifests of {segments} read, and no log ({size})"
+            return f"indexes of {seen.indexes_read} of {segments} read, but no log in full ({size})"
+        return f"manifests of {segments} read, but no log ({size})"
 
     def finish(self) -> None:
         """Print the sums, and for each kind of finding its meaning and what to do."""

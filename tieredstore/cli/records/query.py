@@ -44,7 +44,7 @@ def query(
             "--topic-ids",
             metavar="TOPIC=ID",
             rich_help_panel="Topics",
-            help="Topic id, if the topic was deleted and re-created: orders=ID; may be given several times.",
+            help="Id of the topic, if the topic was deleted and re-created: orders=ID; may be repeated.",
         ),
     ] = None,
     work: Work,
@@ -141,10 +141,12 @@ def _draw(picture: Picture, reader: BatchRows) -> None:
     check_names(reader)
     untyped: Any = reader
     if len(untyped.schema) < 2:
-        raise ConfigError("--plot draws the second column over the first, and the query gives one: SELECT both")
+        raise ConfigError(
+            "--plot draws the second column over the first, but the query has only one column: SELECT two"
+        )
     (x_name, x), (y_name, y) = ((each.name, _kind(types, each.type)) for each in list(untyped.schema)[:2])
     if y == "name":
-        raise ConfigError(f"--plot: the column {y_name} is not of numbers")
+        raise ConfigError(f"--plot: the column {y_name} does not hold numbers")
     pairs: list[tuple[Any, Any]] = []
     for place, height, *_ in writers.cells_of(reader):
         if place is not None and height is not None:
@@ -154,7 +156,7 @@ def _draw(picture: Picture, reader: BatchRows) -> None:
     axes = picture.axes()
     if x == "name":
         if len(pairs) > _MOST_NAMES:
-            raise ConfigError(f"--plot shows {_MOST_NAMES} names at most, and there are {len(pairs)}: use LIMIT")
+            raise ConfigError(f"--plot shows {_MOST_NAMES} names at most, but there are {len(pairs)}: use LIMIT")
         axes.bar([x for x, _ in pairs], [y for _, y in pairs], color=COLORS[0])
         axes.tick_params(axis="x", labelrotation=30)
     else:

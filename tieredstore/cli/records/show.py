@@ -176,7 +176,7 @@ def _format_of(asked: Asked) -> Format:
         nouns = ", ".join(each.noun for each in _formats())
         raise ConfigError(f"{asked.name} cannot be shown: it is none of {nouns} (inspect shows segments of a bucket)")
     if asked.view not in found.views:
-        raise ConfigError(f"{asked.view.value} is not for {asked.name}, which is one of {found.noun}")
+        raise ConfigError(f"{asked.view.value} does not apply to {asked.name}, which is one of {found.noun}")
     return found
 
 

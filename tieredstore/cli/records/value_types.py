@@ -93,7 +93,7 @@ def _parse_side(
         if topic in kinds:
             raise ConfigError(f"{option} is given twice for {topic or 'all topics'}: give one of them")
         if alone is not None and topic not in (_ALL, alone):
-            raise ConfigError(f"{option} is given for {topic}, and {alone} is read: name that, or none")
+            raise ConfigError(f"{option} is given for {topic}, but {alone} is read: name that topic, or no topic")
         kinds[topic] = kind
     return {topic: parse(kind) for topic, kind in ({_ALL: default} | kinds).items()}
 

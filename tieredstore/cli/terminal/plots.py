@@ -41,7 +41,8 @@ class Picture:
         self.path = path
         if path.suffix.lower() not in _KINDS:
             raise ConfigError(
-                f"a picture is {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; {str(path)!r} has another ending"
+                f"the name of a picture must end in {', '.join(_KINDS[:-1])} or {_KINDS[-1]}, but {str(path)!r} "
+                "does not"
             )
         module("matplotlib.figure")
 

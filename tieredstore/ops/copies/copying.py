@@ -211,8 +211,8 @@ class VerbatimCopies:
             return
         if self._route.recoding.changes_encryption and not self._route.recoding.opens(wrapped):
             raise SegmentAlreadyExistsError(
-                f"{name} in the target is wrapped by a key pair that is not on its ring; `tieredstore keys rotate` "
-                "wraps it by another one"
+                f"{name} in the target has a data key that was encrypted with a key pair which the target's settings "
+                "do not list; `tieredstore keys rotate` encrypts the data key with another pair"
             )
 
     def _manifest(self, segment: VerbatimSegment) -> bytes:

@@ -151,7 +151,10 @@ class Recoding:
         data_key = self.source_ring.unwrap(wrapped.key_id, wrapped.wrapped)
         rewrapped = ring.wrap(data_key)
         if ring.unwrap(ring.active_id, rewrapped) != data_key:
-            raise WrongKeyError(f"the active key pair {ring.active_id!r} does not unwrap the data key that it wrapped")
+            raise WrongKeyError(
+                f"the active key pair {ring.active_id!r} cannot decrypt a data key that it has just encrypted: check "
+                "that its two files belong together"
+            )
         return ring.active_id, rewrapped
 
     def options_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> WriteOptions:

@@ -61,7 +61,9 @@ class KafkaPrices(PriceGroup):
     """``[kafka]``: prices for keeping the same log on brokers."""
 
     disk_gib_month: float = number("a GiB of a broker's disk for a month")
-    disk_fill: float = number("how full disks are kept, 0 to 1: free space is paid too", least=0.01, most=1.0)
+    disk_fill: float = number(
+        "share of each disk that is used, 0 to 1; the free rest is paid too", least=0.01, most=1.0
+    )
     replication_factor: float = number("replicas of each partition", least=1, most=100)
     zones: float = number("zones that the brokers are in", least=1, most=100)
     cross_zone_gib: float = number("a GiB from one zone to another, both sides of the bill")
@@ -87,7 +89,9 @@ class PubsubUse(PriceGroup):
     batches.
     """
 
-    throughput_mib_s: float = number("stored MiB that are published a second; 0: as in the last 30 days", default=0.0)
+    throughput_mib_s: float = number(
+        "stored MiB that are published per second; 0: the rate of the last 30 days", default=0.0
+    )
     retention_days: float = number("days that batches are kept; 0: the stored size stays constant", default=0.0)
     readers: float = number("how often each record is read: groups and queries", default=1.0)
     group_members: float = number("members of groups, each with a beat every five seconds", default=1.0)

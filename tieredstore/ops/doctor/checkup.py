@@ -258,7 +258,13 @@ def _of_keys(settings: Settings) -> Iterator[Check]:
     assert ring is not None
     probe = os.urandom(32)
     if ring.unwrap(ring.active_id, ring.wrap(probe)) != probe:
-        yield Check("keys", Verdict.BAD, f"the pair {ring.active_id} does not unwrap what it wrapped", exit_code=4)
+        yield Check(
+            "keys",
+            Verdict.BAD,
+            f"the key pair {ring.active_id} cannot decrypt a data key that it has just encrypted: check that its two "
+            "files belong together",
+            exit_code=4,
+        )
         return
     ms = _ms_since(started)
     pairs = f"{len(ring.ids)} key pair{'s' if len(ring.ids) > 1 else ''}, {ring.active_id} active"
@@ -305,7 +311,7 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     yield from guarded("layout", partial(_of_layout, store, prefix))
     manifests = [info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")]
     if not manifests:
-        yield Check("read", Verdict.SKIPPED, "there is no manifest among them")
+        yield Check("read", Verdict.SKIPPED, "none of these objects is a manifest")
     else:
         yield from guarded("read", lambda: _of_reading(store, manifests))
     yield from guarded("clock", lambda: _of_clock(store))
@@ -422,7 +428,10 @@ def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
         yield Check("rules", Verdict.GOOD, f"the bucket has the rule {each.name}{is_off}: {shown}")
     rule = aborting_rule(state, prefix)
     if rule is None:
-        sentence = "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore doctor --fix"
+        sentence = (
+            "no lifecycle rule aborts unfinished uploads, which cost money but are in no listing: run "
+            "tieredstore doctor --fix"
+        )
         yield Check("rules", Verdict.WARN, sentence)
     else:
         days = rule.aborts_after_days

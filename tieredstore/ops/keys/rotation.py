@@ -148,8 +148,8 @@ class Rotation:
         # Check that the new wrapping, which replaces the old one, opens to the same data key.
         if self.key_ring.unwrap(self.key_ring.active_id, rewrapped) != data_key:
             raise WrongKeyError(
-                f"the active key pair {self.key_ring.active_id!r} does not unwrap the data key that it wrapped; "
-                "nothing was changed"
+                f"the active key pair {self.key_ring.active_id!r} cannot decrypt a data key that it has just "
+                "encrypted: check that its two files belong together; nothing was changed"
             )
         return rewrapped
 

@@ -118,7 +118,7 @@ class Snapshots:
         snapshot = _opened(self.store.get_small(stored.key, _MAX_STORED_BYTES), self.key_ring, where)
         names = (_text(snapshot.taken_ms, _HOUR), _text(snapshot.taken_ms, _SECOND))
         if snapshot.cluster_id != stored.cluster_id or stored.name not in names:
-            raise CorruptDataError(f"{where} is that of {snapshot.cluster_id} {names[1]}")
+            raise CorruptDataError(f"{where} holds another snapshot: {snapshot.cluster_id} {names[1]}")
         return snapshot
 
     def find(

@@ -172,15 +172,17 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         "delete the segments of the older topic once they are not needed",
     ),
     _KIND.UNKNOWN_KEY: KindFacts(
-        _DAMAGE, "the segment cannot be read without the key pair", "put the pair on the ring (keys list names it)"
+        _DAMAGE,
+        "the segment cannot be read without the key pair",
+        "add the key pair to encryption.key.pairs (keys list shows its id)",
     ),
     _KIND.WRONG_KEY: KindFacts(
         _DAMAGE,
-        "the pair of this id does not open the data key: another pair, or a damaged data key",
-        "find the pair that was used then, or an older version of the manifest",
+        "the key pair of this id does not decrypt the data key: it is another pair, or the data key is damaged",
+        "find the key pair that encrypted the data key, or an older version of the manifest",
     ),
     _KIND.INDEXES_DAMAGED: KindFacts(
-        _DAMAGE, "an index does not open; brokers serve nothing of the segment", COPY_AGAIN
+        _DAMAGE, "an index cannot be decrypted; brokers serve nothing of the segment", COPY_AGAIN
     ),
     _KIND.OFFSET_INDEX: KindFacts(
         _DAMAGE, "reading from an offset within the segment fails, or begins at the wrong place", COPY_AGAIN
@@ -207,7 +209,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.CHUNK_DAMAGED: KindFacts(_DAMAGE, "the records of the chunk cannot be read", COPY_AGAIN),
     _KIND.BATCH_CRC: KindFacts(
-        _DAMAGE, "the batch's CRC does not hold: readers fail there, or leave the batch out", COPY_AGAIN
+        _DAMAGE, "the batch's CRC does not match: readers fail there, or skip the batch", COPY_AGAIN
     ),
     _KIND.BATCH_STRUCTURE: KindFacts(
         _DAMAGE, "a batch is not whole: later batches cannot be read in order", COPY_AGAIN
@@ -237,7 +239,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     _KIND.UNKNOWN_TO_BROKERS: KindFacts(
         _NOTICE,
         "the brokers do not list the segment: their consumers do not get it, and retention does not delete it",
-        "keep it if it was copied without a broker; else a deletion has left it",
+        "keep it if it was copied without a broker; otherwise it is left over from a deletion",
     ),
     _KIND.BROKERS_DIFFER: KindFacts(
         _DAMAGE,
@@ -245,9 +247,13 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         "find out which is right by verifying at level data",
     ),
     _KIND.BROKERS_RECORD: KindFacts(
-        _DAMAGE, "a record of the metadata topic is not Kafka's; a broker would stop at it", "look at that offset"
+        _DAMAGE,
+        "a record of the metadata topic is not Kafka's; a broker would stop at it",
+        "examine the record of the metadata topic at that offset",
     ),
-    _KIND.MANY_MORE: KindFacts(_DAMAGE, "one object has more findings than are listed", "as for the listed ones"),
+    _KIND.MANY_MORE: KindFacts(
+        _DAMAGE, "one object has more findings than are listed", "do the same as for the listed findings"
+    ),
 }
 
 

@@ -139,7 +139,9 @@ class _IndexCheck:
             result.opened = open_transactions(snapshot)
         end = self._metadata.end_offset
         if snapshot and end >= 0 and (last := max(state.last_offset for state in snapshot)) > end:
-            self._contradiction(IndexType.PRODUCER_SNAPSHOT, f"it has a batch that ends at offset {last}, after {end}")
+            self._contradiction(
+                IndexType.PRODUCER_SNAPSHOT, f"it has a batch that ends at offset {last}, but the segment ends at {end}"
+            )
         if result.offsets is not None and not self._check_offsets(result.offsets):
             result.offsets = None
         if result.times and end >= 0 and (last := result.times[-1].offset) > end:

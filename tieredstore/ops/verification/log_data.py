@@ -312,7 +312,10 @@ class BatchChecks:
         epoch = header.partition_leader_epoch
         # Ignore unknown epochs: batches of old formats have none, nor do the indexes of some segments.
         if epoch != run.epoch and NO_EPOCH not in (epoch, run.epoch):
-            detail = f"the batch at byte {header.position} of the log is of leader epoch {epoch}, not {run.epoch}"
+            detail = (
+                f"the batch at byte {header.position} of the log has the leader epoch {run.epoch}, but {epoch} was "
+                "in force"
+            )
             self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
 
     def _settle(self) -> None:
@@ -363,10 +366,14 @@ class BatchChecks:
         # Ignore differences that result from other producers' records or from compaction: they do not matter to
         # readers.
         elif first is not None and first < entry.first_offset:
-            self._txn_finding(f"by it, {what} aborts begins at {entry.first_offset}, after its first record at {first}")
+            self._txn_finding(
+                f"it says that {what} aborts begins at {entry.first_offset}, after the transaction's first record at "
+                f"{first}"
+            )
         elif before is not None and entry.first_offset <= before:
             self._txn_finding(
-                f"by it, {what} aborts begins at {entry.first_offset}, but the one before ends at {before}"
+                f"it says that {what} aborts begins at {entry.first_offset}, but the transaction before it ends "
+                f"at {before}"
             )
 
     def _check_stable(self) -> None:
@@ -376,7 +383,10 @@ class BatchChecks:
         opened = min(self._opened.values(), default=self.last_offset + 1)
         limit = min([opened, *self._known_open.values()])
         if self._stable > limit:
-            self._txn_finding(f"it has the last stable offset {self._stable}, but at its end that is {limit} at most")
+            self._txn_finding(
+                f"it has the last stable offset {self._stable}, but at the end of the transaction it was at most "
+                f"{limit}"
+            )
 
 
 def _marker_of(header: BatchHeader, log: LogWalk) -> bytes:

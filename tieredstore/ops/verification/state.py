@@ -138,7 +138,7 @@ class VerifyState(Closing):
             yield
         except sqlite3.Error as error:
             raise ConfigError(
-                f"{self._path} cannot be used as a state file ({error}): is another run using it? Else name another "
+                f"{self._path} cannot be used as a state file ({error}): if no other run is using it, name another "
                 "file, or remove it to check everything again"
             ) from error
 

@@ -271,7 +271,7 @@ class OpenTransactions:
 def _finding(subject: Subject, producer: int, marker: int, index: str, before: str) -> Finding:
     detail = (
         f"the transaction index does not match the log: the transaction of producer {producer} that offset {marker} "
-        f"aborts {index}, but by the segments before {before}"
+        f"aborts {index}, but according to the segments before it {before}"
     )
     return subject.finding(FindingKind.TRANSACTION_INDEX, detail, Suffix.INDEXES)
 
@@ -497,7 +497,7 @@ def _metadata_findings(subject: Subject, stored: StoredSegment, raw: bytes) -> I
             detail = "the manifest has no remoteLogSegmentMetadata"
             yield subject.finding(FindingKind.METADATA_ABSENT, detail, Suffix.MANIFEST)
         else:
-            detail = "the manifest's remoteLogSegmentMetadata lacks a field, or one of them cannot be right"
+            detail = "the manifest's remoteLogSegmentMetadata lacks a field, or has an impossible value"
             yield subject.finding(FindingKind.METADATA_UNUSABLE, detail, Suffix.MANIFEST)
         return
     if not epochs_fit(metadata):

@@ -78,7 +78,7 @@ class Attempt:
         except RangeNotSatisfiableError:
             whole = False
         if not whole:
-            raise StoreError(f"{shown} has not the expected {size} bytes; {self._metadata} is not committed")
+            raise StoreError(f"{shown} does not have the expected {size} bytes, so {self._metadata} is not committed")
 
     def put(self, suffix: Suffix, body: Body) -> None:
         """Write one object; raise SegmentAlreadyExistsError if its key is taken."""
@@ -113,5 +113,5 @@ class Attempt:
             if not left:
                 return
             shown = ", ".join(map(self._layout.show, left))
-            _logger.warning("clean-up after a failed copy failed too; orphans may stay: %s (%s)", shown, second)
+            _logger.warning("clean-up after a failed copy failed too; these objects may stay: %s (%s)", shown, second)
             error.add_note(f"clean-up failed too ({second}); these objects may stay: {shown}")

@@ -136,7 +136,7 @@ class RawSegmentWriter:
             except PreconditionFailedError:
                 continue
             return
-        raise StoreUnavailableError(f"{key!r} was moved {_TRIES} times by other writers meanwhile; try again")
+        raise StoreUnavailableError(f"other writers changed {key!r} {_TRIES} times before this change; try again")
 
     @staticmethod
     def _conflict(metadata: RemoteLogSegmentMetadata, ending: str) -> SegmentConflictError:

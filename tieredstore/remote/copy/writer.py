@@ -174,8 +174,8 @@ class SegmentWriter:
         size = content.size
         if size != metadata.segment_size_in_bytes:
             raise InvalidSegmentError(
-                f"{content.name} has {size} bytes and its metadata says {metadata.segment_size_in_bytes}: the segment "
-                "is not closed, or it is another file"
+                f"{content.name} has {size} bytes, but its metadata says {metadata.segment_size_in_bytes}: the "
+                "segment is not closed, or it is another file"
             )
         self._refuse_too_large(metadata, size)
         if size == 0:
@@ -189,8 +189,8 @@ class SegmentWriter:
         chunks = -(-size // chunk_size)
         if chunks * chunk_size > MAX_INT32:
             raise SegmentTooLargeError(
-                f"{metadata}: {chunks} chunks of {chunk_size} bytes pass 2^31-1 bytes, and the plugin could not read "
-                "the end of the segment; choose a chunk.size that does not (a smaller one rounds up less)"
+                f"{metadata}: {chunks} chunks of {chunk_size} bytes are more than 2^31-1 bytes together, so the "
+                "plugin could not read the end of the segment; use a smaller chunk.size"
             )
         if self._options.key_ring is None:
             return
@@ -302,6 +302,6 @@ def _count_chunks(
 def _check_stored_size(metadata: RemoteLogSegmentMetadata, stored_size: int) -> None:
     if stored_size > MAX_INT32:
         raise SegmentTooLargeError(
-            f"{metadata}: its stored form passes 2^31-1 bytes, which no reader of this format can address; use a "
-            "larger chunk.size, compress, or make smaller segments (segment.bytes)"
+            f"{metadata}: its stored form is larger than 2^31-1 bytes, so no reader of this format can read it "
+            "whole; use a larger chunk.size, compress, or make smaller segments (segment.bytes)"
         )

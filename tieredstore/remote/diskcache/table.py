@@ -186,7 +186,7 @@ class DiskTable:
         """Log a warning, once per kind of failure."""
         if kind not in self._reported:
             self._reported.add(kind)
-            _logger.warning("the disk cache in %s: %s (not said again)", self._folder, words)
+            _logger.warning("the disk cache in %s: %s (this warning is not repeated)", self._folder, words)
 
     def _run(self, use: Callable[[_PayloadCache], Result]) -> Result | None:
         if self.is_closed:

@@ -146,8 +146,8 @@ class Manifests:
             return None
         if self._key_ring is None:
             return UnknownKeyError(
-                f"the segment is encrypted (key pair {excerpt(wrapped.key_id)!r}) and no key ring is configured; set "
-                "encryption.enabled, encryption.key.pair.id and encryption.key.pairs"
+                f"the segment is encrypted (key pair {excerpt(wrapped.key_id)!r}) but the settings have no key "
+                "pairs; set encryption.enabled, encryption.key.pair.id and encryption.key.pairs"
             )
         try:
             return SegmentCipher(DataKey(self._key_ring.unwrap(wrapped.key_id, wrapped.wrapped), wrapped.aad))

@@ -114,7 +114,8 @@ class SegmentLogs:
         log_range = byte_range or ByteRange(0, size)
         if log_range.stop > size:
             raise SegmentCorruptError(
-                f"{metadata} has {size} bytes by its manifest and {metadata.segment_size_in_bytes} by its metadata"
+                f"{metadata} has {size} bytes according to its manifest, but {metadata.segment_size_in_bytes} "
+                "according to its metadata"
             )
         positions = manifest.chunk_index.positions()
         # A position is needed several times while its chunk is loaded. If there are few chunks, compute all positions

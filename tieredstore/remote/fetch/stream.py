@@ -115,7 +115,7 @@ class SegmentStream(io.RawIOBase):
         """Move to another position, without loading; reads past the end return nothing."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: len(self._range)}.get(whence)
         if base is None:
-            raise ValueError(f"whence is {whence}; 0, 1 and 2 are possible")
+            raise ValueError(f"whence is {whence}; it must be 0, 1 or 2")
         if base + offset < 0:
             raise ValueError(f"position {base + offset} is before the start")
         if base + offset != self.tell():

@@ -50,7 +50,7 @@ def produce(
     ] = None,
     topic_id: Annotated[
         str | None,
-        typer.Option("--topic-id", metavar="ID", help="Topic id, if the topic was deleted and re-created."),
+        typer.Option("--topic-id", metavar="ID", help="Id of the topic, if the topic was deleted and re-created."),
     ] = None,
     partitioner: Annotated[
         Literal["keep", "java", "librdkafka"],
@@ -64,7 +64,7 @@ def produce(
     ] = None,
     on_loss: Annotated[
         Literal["fail", "report"],
-        typer.Option("--on-loss", help="What to do if offsets are in no segment."),
+        typer.Option("--on-loss", help="If offsets are in no segment: fail, or report them and continue."),
     ] = "fail",
     create_with: Annotated[
         str | None,
@@ -272,5 +272,6 @@ def _restored_line(outcome: Outcome, verb: str) -> str:
 
 _RESTORED: Final = Words(
     noun="partition", done="restored", doing="restoring", show=_restored_line, left={"there": "there already"},
-    none="no partitions to restore", only_adds=True, has_sizes=False, again="run again to go on after the last commit",
+    none="no partitions to restore", only_adds=True, has_sizes=False,
+    again="run it again to continue after the last commit",
 )  # fmt: skip
