@@ -377,7 +377,9 @@ def find_abandoned_writes(store: ObjectStore, prefix: str = "") -> Iterator[Aban
     """Return the abandoned writes under ``prefix``; warn and return none if the store cannot list them."""
     writes = admin_of(store).abandoned_writes(prefix)
     if writes is None:
-        _logger.warning("%s cannot list what killed writers left: unfinished writes were not checked", store.identity)
+        _logger.warning(
+            "%s cannot list the unfinished writes of killed writers, so these were not checked", store.identity
+        )
         return iter(())
     return writes
 

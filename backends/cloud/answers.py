@@ -58,14 +58,14 @@ def breaks_off(body: bytes) -> bool:
 def require_text(name: str, value: object) -> str:
     """Return the field ``name`` of an answer; raise ValueError, for ``understood``, if it is missing."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is {value!r:.80}, and no text")
+        raise ValueError(f"{name} is {value!r:.80}, which is not text")
     return value
 
 
 def require_size(value: object) -> int:
     """Return a number of bytes from an answer; raise ValueError, for ``understood``, if it is missing."""
     if not isinstance(value, int) or not 0 <= value <= MAX_INT64:
-        raise ValueError(f"the size is {value!r:.80}, and no number of bytes")
+        raise ValueError(f"the size is {value!r:.80}, which is not a number of bytes")
     return value
 
 

@@ -301,7 +301,10 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     def lifecycle(self) -> str:
         """Return a sentence that a folder has no lifecycle rules."""
-        return f"{self.identity} is a folder, and has no lifecycle rules: gc removes what killed writers left"
+        return (
+            f"{self.identity} is a folder, which has no lifecycle rules: gc removes the unfinished writes of killed "
+            "writers"
+        )
 
     def caller(self) -> str:
         """Return the number of this process's user; a file server may use another name."""

@@ -194,7 +194,8 @@ def _read_bounded(
         if length > MOST_ANSWER_BYTES:
             response.close()
             raise MalformedAnswerError(
-                f"the store's answer is longer than {MOST_ANSWER_BYTES >> 20} MiB, and no page of a listing is"
+                f"the store's answer is longer than {MOST_ANSWER_BYTES >> 20} MiB, and a page of a listing is "
+                "never so long"
             )
         yield piece
 

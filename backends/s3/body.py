@@ -56,7 +56,7 @@ class S3Answer:
         """Release the connection for another request, after all of the body was read."""
         # Read past the end, so that the SDK verifies the checksum, if configured, and surplus bytes are found.
         if _wire(self.body) is None and self.body.read():
-            raise StoreError("the store sent more bytes than it said")
+            raise StoreError("the store sent more bytes than it announced")
         release = getattr(getattr(self.body, "_raw_stream", None), "release_conn", None)
         if release is not None:
             release()

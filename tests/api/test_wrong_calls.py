@@ -25,7 +25,10 @@ Call = Callable[[Any], Any]
 BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.read("txn", "0"), "partitions is a str: give 0, [0, 2] or range(3)"),
     (lambda b: b.read("txn", start=-5), "start=-5 is not an offset; use last=5 for the last records"),
-    (lambda b: b.read("txn", start=1769846400000), "1769846400000 is not an offset of a log; a time in milliseconds since"),
+    (
+        lambda b: b.read("txn", start=1769846400000),
+        "1769846400000 is not an offset of a log; a time in milliseconds since",
+    ),
     (lambda b: b.read("txn", start=NAIVE), "start is 2026-01-31T00:00:00, which has no time zone"),
     (lambda b: b.read("txn", start="tomorrowish"), "start is 'tomorrowish', not an offset or a time"),
     (lambda b: b.read("txn", start=200, stop=100), "start 200 is after stop 100"),

@@ -249,7 +249,7 @@ def test_a_picture_of_two_columns(bucket: Bucket, tmp_path: Path) -> None:
     names = "SELECT value, count(*) AS n FROM orders GROUP BY 1 ORDER BY 1 LIMIT 5"
     assert query(bucket, names, "--plot", tmp_path / "names.svg").code == 0
     for wrong, sentence in (
-        ("SELECT value FROM orders", "draws the second column over the first, and the query gives one"),
+        ("SELECT value FROM orders", "draws the second column over the first, but the query has only one"),
         ('SELECT "offset", value FROM orders', "the column value does not hold numbers"),
         ('SELECT partition, "offset", partition FROM orders', "two columns partition"),
     ):
