@@ -102,7 +102,7 @@ def test_a_folder_has_none(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
     for more in ((), ("--yes",)):
         done = fix(settings, *more)
-        assert (done.code, "is a folder, and has no lifecycle rules" in done.text) == (6, True)
+        assert (done.code, "is a folder, which has no lifecycle rules" in done.text) == (6, True)
     assert rules(settings) == [("ok", "no lifecycle rule deletes segments")]
 
 

@@ -152,9 +152,7 @@ class Cluster(Group):
     ] = None
     kafka_property: Annotated[
         list[str] | None,
-        typer.Option(
-            "-X", "--kafka-property", metavar="NAME=VALUE", help="A property of the Kafka client; may be repeated."
-        ),
+        typer.Option("-X", "--kafka-property", metavar="NAME=VALUE", help="A client property; may be repeated."),
     ] = None
 
     def needed(self) -> Mapping[str, str]:
@@ -198,8 +196,7 @@ Partitions: TypeAlias = Annotated[
     ),
 ]
 _TopicId: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--topic-id", metavar="ID", help="Id of the topic, if the topic was deleted and re-created."),
+    str | None, typer.Option("--topic-id", metavar="ID", help="Topic id, if the topic was deleted and re-created.")
 ]
 
 
@@ -460,10 +457,7 @@ class Work(Group):
 
     PANEL: ClassVar[str] = "Work"
     parallel: Annotated[
-        int | None,
-        typer.Option(
-            "--parallel", metavar="N", min=1, max=256, help="Number of segments (or windows) to process in parallel."
-        ),
+        int | None, typer.Option("--parallel", metavar="N", min=1, max=256, help="N segments, or windows, in parallel.")
     ] = None
 
 

@@ -44,7 +44,7 @@ def query(
             "--topic-ids",
             metavar="TOPIC=ID",
             rich_help_panel="Topics",
-            help="Id of the topic, if the topic was deleted and re-created: orders=ID; may be repeated.",
+            help="Topic id, if the topic was deleted and re-created: orders=ID; may be repeated.",
         ),
     ] = None,
     work: Work,

@@ -50,7 +50,7 @@ def produce(
     ] = None,
     topic_id: Annotated[
         str | None,
-        typer.Option("--topic-id", metavar="ID", help="Id of the topic, if the topic was deleted and re-created."),
+        typer.Option("--topic-id", metavar="ID", help="Topic id, if the topic was deleted and re-created."),
     ] = None,
     partitioner: Annotated[
         Literal["keep", "java", "librdkafka"],
