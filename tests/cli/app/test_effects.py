@@ -288,7 +288,7 @@ def test_a_number_beyond_the_log_is_refused_with_the_way_to_write_a_time(
         before = scene.look()
         refused = tieredstore(*scene.arguments, option, place)
         assert (refused.code, refused.text) == (2, ""), refused
-        assert "is beyond the end of single-0 (3)" in refused.stderr or "is no offset of a log" in refused.stderr
+        assert "is beyond the end of single-0 (3)" in refused.stderr or "is not an offset of a log" in refused.stderr
         assert "is written " in refused.stderr
         assert hint in refused.stderr
         assert scene.look() == before

@@ -96,7 +96,7 @@ def test_a_number_that_looks_like_a_time_is_told_as_one(number: int, hint: str |
 
 @pytest.mark.parametrize("number", ["1795428000000", "4102444800000000", "9223372036854775807"])
 def test_a_number_that_no_log_reaches_is_refused_with_the_way_to_write_a_time(number: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no offset of a log; a time .*is written .*@") as refused:
+    with pytest.raises(ConfigError, match=r"is not an offset of a log; a time .*is written .*@") as refused:
         parse_place("--from", number)
     assert (f"@{number}" in str(refused.value)) == (number == "1795428000000")
 
