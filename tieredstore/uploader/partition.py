@@ -247,15 +247,20 @@ class Partition:
         base, end = segment.base_offset, segment.next_offset
         if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
             return False
-        # Do not compare the end of a deleted segment: it is unknown, because the segments after it may be gone.
+        # The end of a deleted segment may seem to be later than it is, because the segments after it may be gone.
         if named is not None and (named.is_deleted or named.next_base_offset == end):
             # Suspect a truncation only in a follower's log, or if the leader epoch is new. A new epoch means that this
             # leader may have been a follower in between.
             may_be_other = not named.is_deleted and (self.role is Role.FOLLOWED or has_changed)
             if may_be_other and segment.was_replaced(named):
                 return False
-            if named.is_deleted != segment.place.is_deleted or named.directory is not segment.place.directory:
-                segment.place = FoundSegment(named.directory, *self.name, base, end, named.is_deleted)
+            listed_end = named.next_base_offset or end
+            if listed_end < end and (not segment.is_pinned or segment.is_log(named.path("log"))):
+                # An earlier listing missed the segment that begins there. The log in another folder may be shorter.
+                end, segment.described = listed_end, None
+            place = FoundSegment(named.directory, *self.name, base, end, named.is_deleted)
+            if place != segment.place:
+                segment.place = place
             segment.absences = 0
             return True
         if base < first_live:

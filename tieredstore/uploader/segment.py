@@ -28,7 +28,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tieredstore.errors import TieredStoreError
@@ -162,8 +162,10 @@ class Segment:
     def open(self) -> OpenSegment:
         """Open the files under new descriptors, which the caller closes. Hold the partition's lock."""
         if self.held is not None:
-            return reopen_segment(self.held)
-        return open_segment(self.place if self.link is None else self.link.place(self.place))
+            opened = reopen_segment(self.held)
+        else:
+            opened = open_segment(self.place if self.link is None else self.link.place(self.place))
+        return replace(opened, place=self.place)  # its end may be known better now than when it was pinned
 
     def hold(self) -> OpenSegment:
         """Open the segment's files, so that they stay readable after the broker deletes them.
