@@ -22,7 +22,7 @@ import pyarrow.compute
 
 from tieredstore.config import load_settings
 from tieredstore.config.nearest import did_you_mean
-from tieredstore.errors import ConfigError, ObjectNotFoundError, TopicNotFoundError
+from tieredstore.errors import ConfigError, DataLossError, ObjectNotFoundError, TopicNotFoundError
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.consume.partition_state import FetchedObject, Fetches
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
@@ -64,6 +64,7 @@ class BatchBackup:
         }
         self._missing: dict[TopicPartition, list[QueuedBatch]] = {where: [] for where in self._queued}
         """Batches in a queue whose objects are missing."""
+        self._lost_entries: list[str] = []
         self._unknown = {name: self._look_for_objects(name) for name in logs}
         """The number of objects that no entry of the queue names."""
 
@@ -71,11 +72,17 @@ class BatchBackup:
         log = self._logs[name]
         stored = {info.key for info, _ in self._topics.objects(log.topic)}
         unknown = set(stored)
-        for where, (start, end) in self._queued.items():
-            for batch in log.walk(where[1], start, end) if where[0] == name else ():
-                unknown.discard(batch.key)
-                if batch.key not in stored:
-                    self._missing[where].append(batch)
+        for where, (start, end) in list(self._queued.items()):
+            at = start
+            try:
+                for batch in log.walk(where[1], start, end) if where[0] == name else ():
+                    at = batch.offset + 1
+                    unknown.discard(batch.key)
+                    if batch.key not in stored:
+                        self._missing[where].append(batch)
+            except DataLossError as error:
+                self._lost_entries.append(f"{error}: later batches are left out")
+                self._queued[where] = start, at
         return len(unknown)
 
     @property
@@ -98,6 +105,7 @@ class BatchBackup:
         for (name, partition), (start, _) in self._queued.items():
             if start:
                 yield f"retention has freed queue {name}/{partition} before offset {start}"
+        yield from self._lost_entries
         for name, count in self._unknown.items():
             if count:
                 yield (

@@ -114,6 +114,9 @@ class QueueCursor:
             self.offset = entries[-1].offset + 1
         return entries
 
+    def check_end(self) -> None:
+        """Raise DataLossError if a lost notification only looks like the queue's end."""
+
 
 class NotificationQueue(Closing):
     """The notifications of one topic. Thread-safe."""
@@ -143,9 +146,16 @@ class NotificationQueue(Closing):
         return QueueCursor(self, partition, offset)
 
     def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedNotification]:
-        """Yield the notifications from ``begin`` (default: the start) to ``end`` (exclusive), or to the queue's end."""
+        """Yield the notifications from ``begin`` (default: the start) to ``end`` (exclusive), or to the queue's end.
+
+        Raise DataLossError if notifications on the way are missing.
+        """
         cursor = self.cursor(partition, self.start(partition) if begin is None else begin)
-        while (end is None or cursor.offset < end) and (entries := cursor.read()):
+        while end is None or cursor.offset < end:
+            entries = cursor.read()
+            if not entries:
+                cursor.check_end()
+                return
             for entry in entries:
                 if end is not None and entry.offset >= end:
                     return

@@ -12,9 +12,10 @@ is the entry's number × 256 + its place in the entry. A reader gets the next nu
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +50,7 @@ from tieredstore.versions import QUEUE_ENTRY, QUEUE_START
 ENTRY_NOTIFICATIONS: Final = 256
 """Maximum number of notifications in one entry."""
 
+_NUMBER: Final = re.compile(r"[0-9]{20}")
 _MOST_ENTRY_BYTES: Final = 8 << 20
 _LOSSES_BEFORE_SEARCH: Final = 4
 _FIRST_DELAY_S: Final = 0.1
@@ -397,7 +399,31 @@ class StoreQueue(NotificationQueue):
         return self._search_tail(partition, self._start_number(partition)) if free is None else free
 
     def _search_tail(self, partition: int, least: int) -> int:
-        """Return the first free number from ``least`` on."""
+        """Return the first number after all entries, from ``least`` on. Deleted entries are not free."""
+        free = self._search_free(partition, least)
+        later = deque(self._entries_after(partition, free), maxlen=1)
+        return later[0] + 1 if later else free
+
+    def check_present(self, partition: int, number: int) -> None:
+        """Raise DataLossError if the entry ``number`` is missing although a later entry exists. This takes one
+        listing.
+        """
+        later = next(self._entries_after(partition, number), None)
+        # Another writer may have put the entry before the listing, or retention may have freed it.
+        if later is not None and not self._exists(partition, number) and self._start_number(partition) <= number:
+            raise DataLossError(
+                f"{self._where(partition)}: the entry of offset {number * ENTRY_NOTIFICATIONS} is missing "
+                f"({self._key(partition, number)}); continue at {later * ENTRY_NOTIFICATIONS}"
+            )
+
+    def _entries_after(self, partition: int, number: int) -> Iterator[int]:
+        """List the numbers of later entries."""
+        folder = self._folder.key("queues", self._topic, str(partition), "")
+        for info in self._store.list(folder, self._key(partition, number)):
+            if _NUMBER.fullmatch(name := info.key.removeprefix(folder)):
+                yield int(name)
+
+    def _search_free(self, partition: int, least: int) -> int:
         if not self._exists(partition, least):
             return least
         taken, step = least, 1
@@ -417,7 +443,8 @@ class _EntryCursor(QueueCursor):
     """Reads a partition entry after entry, each by one GET.
 
     At the queue's end a read asks only for the next entry. The first such read, and then every fifteenth, also checks
-    the queue's start.
+    the queue's start. Also at the end, the first read of a cursor and the sixteenth read of an idle time check that no
+    entry is missing.
     """
 
     def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:
@@ -425,6 +452,7 @@ class _EntryCursor(QueueCursor):
         self._entries = queue
         self._number, self._place = divmod(offset, ENTRY_NOTIFICATIONS)
         self._misses = 0
+        self._is_new = True
 
     def read(self) -> list[QueuedNotification]:
         is_asking_start = self._misses % _ASK_START_EVERY == 0
@@ -432,13 +460,21 @@ class _EntryCursor(QueueCursor):
             # If the reader's place is after the entry's last notification, go on to the next entry.
             while (found := self._entries.read_entry(self._partition, self._number, self._place)) is not None:
                 self._number, self._place, self._misses = self._number + 1, 0, 0
+                self._is_new = False
                 if found:
                     self.offset = found[-1].offset + 1
                     return found
         if is_asking_start:
             self._entries.check_not_freed(self._partition, self._number * ENTRY_NOTIFICATIONS + self._place)
+        if (self._is_new and not self._misses) or self._misses == _ASK_START_EVERY:
+            # List later entries only once in an idle time, because a listing costs more than a GET.
+            self.check_end()
         self._misses += 1
         return []
+
+    def check_end(self) -> None:
+        """Raise DataLossError if the next entry is missing, but later entries exist."""
+        self._entries.check_present(self._partition, self._number)
 
 
 def _parse_entry(raw: bytes, key: str) -> _Entry:
