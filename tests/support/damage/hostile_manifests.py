@@ -207,7 +207,7 @@ STRUCTURE: Final = [
     _structure("of five million lists", b'{"a":[' + b"[]," * 5_000_000 + b"[]]}", _VALUES),
     _structure("of three million fields", b"{" + b'"a":0,' * 2_700_000 + b'"a":0}', _VALUES),
     _structure("of 16 MiB in one text", b'{"a":"' + b"a" * (MAX_MANIFEST_SIZE - 9) + b'"}', "has no field"),
-    _structure("of 16 MiB behind a smiling face", '{"a":"😀'.encode() + b"a" * (15 << 20) + b'"}', "is not plain ASCII"),
+    _structure("of 16 MiB behind a smiling face", '{"a":"😀'.encode() + b"a" * (15 << 20) + b'"}', "not plain ASCII"),
     _structure("of 16 MiB without an end", b'{"a":"' + b"a" * (15 << 20)),
     Case("a byte order mark", content("rsm-manifest", lambda raw: b"\xef\xbb\xbf" + raw), REFUSED, "is not JSON"),
     Case("UTF-16", content("rsm-manifest", lambda raw: raw.decode().encode("utf-16")), REFUSED, "is not JSON"),
