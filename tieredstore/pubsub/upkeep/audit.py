@@ -1,4 +1,4 @@
-"""Audit of producers' requests by the headers of a topic's Messages: lost, doubled, late, altered.
+"""Checks of producers' requests: which are lost, stored twice, late or altered, according to the headers of Messages.
 
 A producer numbers its requests from 0 without gaps, so a missing number between stored requests means a loss. If a
 producer's last requests are lost, no number is missing, and the loss goes unnoticed. MemQ's producers also number
