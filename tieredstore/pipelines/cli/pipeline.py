@@ -299,9 +299,9 @@ def verify(
 ) -> None:
     """Check the output against the commit log: each file must exist and be intact, and no other file may exist.
 
-    With --against, read all written offsets from the bucket or the broker again, and compare offsets, keys and values with the
-    files. The report says what was read and what was not checked. Without a commit log, as for Secor's output, missing
-    files cannot be detected.
+    With --against, read all written offsets from the bucket or the broker again, and compare offsets, keys and values
+    with the files. The report says what was read and what was not checked. Without a commit log, as for Secor's output,
+    missing files cannot be detected.
 
     Exit code 4 if a problem is found, 3 if the generation has neither log nor files.
 
