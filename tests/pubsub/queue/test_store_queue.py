@@ -71,7 +71,6 @@ def test_a_deleted_entry_is_neither_the_end_nor_an_empty_queue(gone: int) -> Non
     store.delete([f"{QUEUE}{gone:020}"])
     fresh, lost = queue_on(topics_on(store)), rf"queue orders/0: the entry of offset {256 * gone} is missing"
     assert fresh.end(0) == 256 * 6
-    assert fresh.append(0, [b"6"], soon()) == [256 * 6]
     with pytest.raises(DataLossError, match=lost):
         fresh.read(0, 256 * gone)
     cursor = queue.cursor(0, 0)
@@ -84,7 +83,7 @@ def test_a_deleted_entry_is_neither_the_end_nor_an_empty_queue(gone: int) -> Non
         read()
     fresh.free(0, 256 * (gone + 1))
     assert [one.raw for one in fresh.read(0, 256 * (gone + 1))] == [b"%d" % (gone + 1)]
-    assert fresh.end(0) == 256 * 7
+    assert fresh.end(0) == 256 * 6
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])

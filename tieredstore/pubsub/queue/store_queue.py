@@ -242,7 +242,7 @@ class StoreQueue(NotificationQueue):
         if not self._put_at(partition, number, attempt.entry):
             attempt.losses += 1
             is_far = attempt.losses % _LOSSES_BEFORE_SEARCH == 0
-            attempt.number = self._search_tail(partition, number) if is_far else number + 1
+            attempt.number = self._search_free(partition, number) if is_far else number + 1
             self._saw_taken(partition, number)
             return None
         start = self._start_number(partition)
@@ -251,7 +251,7 @@ class StoreQueue(NotificationQueue):
             return number
         # Retention freed this number before the entry was written, so no reader would see the entry: take another
         # number.
-        attempt.number = self._search_tail(partition, start)
+        attempt.number = self._search_free(partition, start)
         return None
 
     def _put_at(self, partition: int, number: int, entry: _Entry) -> bool:
@@ -396,7 +396,7 @@ class StoreQueue(NotificationQueue):
         """Return the entry number to try first. It is free unless another process has written since the last append."""
         with self._lock:
             free = self._tails[partition].free
-        return self._search_tail(partition, self._start_number(partition)) if free is None else free
+        return self._search_free(partition, self._start_number(partition)) if free is None else free
 
     def _search_tail(self, partition: int, least: int) -> int:
         """Return the first number after all entries, from ``least`` on. Deleted entries are not free."""
