@@ -187,7 +187,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return exactly the bytes ``start:stop``, by one request. Without ``stop``, read to the end of the object.
+        """Return exactly the bytes ``start:stop``, with one request. Without ``stop``, read to the end of the object.
 
         ``start == stop`` gives ``b""`` without a request. A negative start, or a stop before the start, raises
         ``InvalidRangeError``. A range that is not wholly inside the object raises ``RangeNotSatisfiableError``. Without
@@ -196,7 +196,7 @@ class ObjectStore(ABC):
         """
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Return the whole object, by one request; None if it has more than ``most`` bytes.
+        """Return the whole object, with one request; None if it has more than ``most`` bytes.
 
         The limit protects the reader if an attacker has put a large object in place of a small one. Our stores do not
         read the body of a larger object; this default implementation does.
@@ -225,13 +225,13 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Fill all of ``buffer`` with the bytes from ``start``, by one request; an empty buffer needs none.
+        """Fill all of ``buffer`` with the bytes from ``start``, with one request; an empty buffer needs none.
 
         Raises the errors of ``get``. After an error the buffer's content is undefined.
         """
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """Fill ``buffer`` with the whole object, by one request.
+        """Fill ``buffer`` with the whole object, with one request.
 
         Raise RangeNotSatisfiableError if the object is longer or shorter than ``buffer``; our cloud stores then do not
         read its body.

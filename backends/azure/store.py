@@ -371,7 +371,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     parts_gone: ClassVar[str] = "another write to it ended during this one"
 
     def write_whole(self, data: memoryview) -> str:
-        """Write the blob by one request. If blocks of a failed upload make that request fail, write a list of one
+        """Write the blob with one request. If blocks of a failed upload make that request fail, write a list of one
         block.
         """
         try:

@@ -93,7 +93,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     """Largest number of keys in one batch of ``delete``."""
 
     replaces_whole: ClassVar[bool] = False
-    """True if ``replace`` must write a buffer by one request, because some servers ignore conditions on multipart
+    """True if ``replace`` must write a buffer with one request, because some servers ignore conditions on multipart
     uploads."""
 
     bucket_setting: ClassVar[str] = "the bucket's name"
@@ -122,7 +122,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     @staticmethod
     @abstractmethod
     def _translate_errors(what: str) -> AbstractContextManager[None]:
-        """Raise errors of the SDK and of the network as ours, about ``what``."""
+        """Convert errors of the SDK and of the network to this package's errors, whose messages name ``what``."""
 
     @abstractmethod
     def _check_key(self, key: str) -> None:
@@ -195,7 +195,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         self._clients.close()
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write a body up to the size of a part by one request, a longer one in parts."""
+        """Write a body up to the size of a part with one request, a longer one in parts."""
         with cut(body, self.options.part_size) as cutter:
             self._check_key(key)
             self._writing(key, IF_ABSENT if if_absent else ANY).write(cutter)
@@ -281,7 +281,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List objects by one request per page."""
+        """List objects with one request per page."""
         # Drop unwanted keys: some services include the key ``start_after`` or ignore this parameter, and some ignore
         # the prefix.
         infos = self._list_objects(prefix, start_after)
@@ -314,7 +314,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         raise_failures(failures)
 
     def head(self, key: str) -> ObjectInfo:
-        """Return metadata by one request, or two for an absent object: the second shows if the bucket exists."""
+        """Return metadata with one request, or two for an absent object: the second shows if the bucket exists."""
         self._check_key(key)
 
         def ask(client: Client) -> ObjectInfo:
@@ -341,7 +341,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             return [f"the bucket could not be asked if it keeps deleted objects: {error}"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """Ask the bucket by one request. Return None also if it refuses: a reader may lack the permission."""
+        """Ask the bucket with one request. Return None also if it refuses: a reader may lack the permission."""
         try:
             return self.call("look", self.identity, lambda client: self._rules(client, prefix))
         except StoreUnavailableError:
@@ -500,7 +500,7 @@ class HoldingStore(CloudStore[Client, Options]):
         return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
 
     def publish(self, prepared: Prepared) -> None:
-        """Publish by one request. If the service refuses it, examine the object by a second request."""
+        """Publish with one request. If the service refuses it, examine the object by a second request."""
         self._check_key(prepared.key)
         upload = self._upload_of(self._upload, prepared.key, IF_ABSENT)
         replace(upload, mark=prepared.mark).publish(prepared)

@@ -1,4 +1,4 @@
-"""Skeleton of a write to a cloud, by one request or in parts. Handles conditions and lost answers."""
+"""Skeleton of a write to a cloud, with one request or in parts. Handles conditions and lost answers."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Upload(ABC, Generic[Client, Options]):
 
     @abstractmethod
     def write_whole(self, data: memoryview) -> str:
-        """Write the object by one request; return its etag."""
+        """Write the object with one request; return its etag."""
 
     @abstractmethod
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
@@ -146,7 +146,7 @@ class Upload(ABC, Generic[Client, Options]):
 
     @abstractmethod
     def look_up(self, client: Client) -> Stored:
-        """Return the object under the key, by one request without a body."""
+        """Return the object under the key, with one request without a body."""
 
     @abstractmethod
     def take_back(self, client: Client, stored: Stored) -> None:

@@ -233,7 +233,7 @@ class GcsClient:
         return f"{self.endpoint}/storage/v1/{self._path}/{quote(key, safe='')}{condition}"
 
     def single_upload_url(self, if_generation_match: int | None) -> str:
-        """Return the URL that writes an object and its metadata by one request."""
+        """Return the URL that writes an object and its metadata with one request."""
         condition = "" if if_generation_match is None else f"&ifGenerationMatch={if_generation_match}"
         return f"{self.endpoint}/upload/storage/v1/{self._path}?uploadType=multipart{condition}"
 

@@ -1,6 +1,6 @@
 """Google Cloud Storage (extra ``gcs``): the store, and its writes.
 
-A small object is written by one request, a larger one by a resumable upload, which is invisible until its last chunk:
+A small object is written with one request, a larger one by a resumable upload, which is invisible until its last chunk:
 https://cloud.google.com/storage/docs/performing-resumable-uploads (multiple chunk upload).
 """
 
@@ -85,7 +85,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         return None if self.condition.etag is None else int(self.condition.etag)
 
     def write_whole(self, data: memoryview) -> str:
-        """Write the object by one request. The server checks a CRC-32C before it accepts the object."""
+        """Write the object with one request. The server checks a CRC-32C before it accepts the object."""
         crc = crc32c(data)
         boundary = uuid.uuid4().hex
         about = {
@@ -134,7 +134,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         return etag
 
     def look_up(self, client: GcsClient) -> Stored:
-        """Read the object's metadata by one request."""
+        """Read the object's metadata with one request."""
         blob = client.blob(self.key)
         blob.reload(retry=None)
         mark = (blob.metadata or {}).get(WRITE_MARK)
@@ -492,7 +492,7 @@ class GcsLifecycle(BucketLifecycle):
         self._call = call
 
     def read(self) -> LifecycleState:
-        """Read the rules by one request."""
+        """Read the rules with one request."""
         fields = "lifecycle,metageneration"
         properties = self._call("look", self._identity, lambda client: client.bucket_properties(fields))
         lifecycle = properties.get("lifecycle")

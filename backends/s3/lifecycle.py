@@ -96,7 +96,7 @@ class S3Lifecycle(BucketLifecycle):
         self._call = call
 
     def read(self) -> LifecycleState:
-        """Read the rules by one request; none if S3 answers with status 404."""
+        """Read the rules with one request; none if S3 answers with status 404."""
         text, least_size = self._call("look", self._identity, self._ask)
         return LifecycleState(tuple(map(_rule_of, self._rules_in(text))), text, least_size)
 

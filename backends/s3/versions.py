@@ -48,7 +48,7 @@ class S3Versions(BucketVersions):
         self._call = call
 
     def list(self, prefix: str) -> Iterator[ObjectVersion]:
-        """List object versions by one request per page. This needs the permission ``s3:ListBucketVersions``."""
+        """List object versions with one request per page. This needs the permission ``s3:ListBucketVersions``."""
         what = f"the versions under {prefix!r} of {self._identity} (s3:ListBucketVersions)"
         versions = self._pages(what, partial(self._page, prefix))
         # Servers that list by folder add keys without the prefix, so leave those keys out.

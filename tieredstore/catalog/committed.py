@@ -224,7 +224,7 @@ class _Partition:
         return None
 
     def _read(self, objects: SegmentObjects, store: ObjectStore, rules: ManifestRules) -> SegmentIdentity | None:
-        """Read the identity of a copy, by one request; None if the copy is incomplete or damaged."""
+        """Read the identity of a copy, with one request; None if the copy is incomplete or damaged."""
         if objects.missing:
             lost = ", ".join(f".{suffix.value}" for suffix in objects.missing)
             self._log.warn(f"stored segment {objects.segment_id.id} lost its {lost} and is treated as not copied")

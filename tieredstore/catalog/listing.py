@@ -1,4 +1,4 @@
-"""Finds the objects of segments by one listing."""
+"""Finds the objects of segments with one listing."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _PAGE: Final = 1000
 
 
 def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> list[str]:
-    """Return the topics with objects under ``key.prefix``, sorted, by one request per thousand keys or large topic.
+    """Return the topics with objects under ``key.prefix``, sorted, with one request per thousand keys or large topic.
 
     ``until`` is a time of ``time.monotonic``; return only topics listed before it.
     """

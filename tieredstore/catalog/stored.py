@@ -72,7 +72,7 @@ class StoredSegment:
 
 
 def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRules = DEFAULT_RULES) -> StoredSegment:
-    """Load the segment with its manifest, by one request.
+    """Load the segment with its manifest, with one request.
 
     Raise SegmentNotFoundError if the manifest is absent, ManifestCorruptError if it is damaged, and SegmentCorruptError
     if it belongs to another segment or breaks the ``rules``. Errors name the manifest's path. A manifest listed with

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
     """Return the producers with open transactions at the segment's end, and the transactions' first offsets.
 
-    The call reads the producer snapshot by two requests, or by none if another index of the segment was read before.
+    The call reads the producer snapshot with two requests, or by none if another index of the segment was read before.
     Raise IndexesCorruptError if it is damaged.
     """
     try:

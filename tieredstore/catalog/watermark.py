@@ -243,7 +243,7 @@ def _adapter() -> TypeAdapter[_Document]:
 def read_watermark(
     store: ObjectStore, prefix: str, where: TopicIdPartition, made_id: Uuid | None = None
 ) -> Watermark | None:
-    """Read a partition's watermark, by one request, or None if it has none; raise the errors of ``parse``."""
+    """Read a partition's watermark, with one request, or None if it has none; raise the errors of ``parse``."""
     try:
         return Watermark.parse(store.get_small(watermark_key(prefix, where), MAX_BYTES), where, made_id)
     except ObjectNotFoundError:
@@ -260,7 +260,7 @@ class StoredMoves:
         self._known: dict[TopicIdPartition, tuple[ObjectInfo, tuple[MoveBack, ...]]] = {}
 
     def look(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Update the watermarks of these partitions, by one listing and one request for each that has changed.
+        """Update the watermarks of these partitions, with one listing and one request for each that has changed.
 
         Log a corrupt watermark, and treat it as one without moves.
         """
@@ -302,7 +302,7 @@ class StoredMoves:
 
 
 def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark | None:
-    """Read a partition's watermark, by one request; return None if there is none. Log a corrupt watermark, and return
+    """Read a partition's watermark, with one request; return None if there is none. Log a corrupt watermark, and return
     None.
     """
     made_id = source.layout.derived_id(where.topic)
@@ -314,7 +314,7 @@ def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark 
 
 
 def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-    """Read the moves back of a partition's watermark, by one request; none if it is corrupt."""
+    """Read the moves back of a partition's watermark, with one request; none if it is corrupt."""
     mark = find_watermark(source, where)
     return () if mark is None else mark.moved_back
 

@@ -147,13 +147,13 @@ class UploaderSettings(SettingsGroup):
     ] = Field(
         default=(),
         alias="uploader.retention.topics",
-        description="Topics with another age than `uploader.retention.ms`: `orders=86400000,clicks=-1`.",
+        description="Ages of topics that differ from `uploader.retention.ms`: `orders=86400000,clicks=-1`.",
     )
     retention_bytes: Annotated[int, long(-1)] = Field(
         default=-1,
         alias="uploader.retention.bytes",
         description=(
-            "Minimum of stored log bytes to keep of each partition that this broker leads. Older "
+            "Keep at least this many stored log bytes of each partition that this broker leads. Older "
             "segments are deleted; -1: keep all."
         ),
     )

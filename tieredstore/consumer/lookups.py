@@ -102,7 +102,7 @@ class Look:
     broker: BrokerSpan | None = None
     """The broker's offsets; None if the broker lacks the partition, or the look-up does not ask the broker."""
     was_reset: int | None = None
-    """The offset that caused a reset, because neither log has it."""
+    """The offset that caused a reset, because neither the bucket nor the broker has it."""
 
     @property
     def live(self) -> LiveSpan | None:

@@ -1,4 +1,4 @@
-"""The policy for failures and losses of partitions: an error is either logged, or raised by a call of the consumer."""
+"""The policy for failures and losses of partitions: errors are logged, or raised by a later call to the consumer."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def find_segment(
 
 
 def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> SegmentObjects:
-    """Find the objects of the segment at ``address`` by one listing, without reading manifests.
+    """Find the objects of the segment at ``address`` with one listing, without reading manifests.
 
     With a segment id, a segment without a manifest counts too; otherwise only committed segments do.
     """

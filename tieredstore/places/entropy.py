@@ -87,7 +87,7 @@ class EntropyStore(LaidOutStore):
         return key
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List a single partition by one listing; otherwise merge one listing per folder of bits."""
+        """List a single partition with one listing; otherwise merge one listing per folder of bits."""
         self.look_first(prefix, writes=False)
         path = prefix.removeprefix(self.prefix) if prefix.startswith(self.prefix) else None
         if path is not None and path.startswith(STATE):

@@ -1,5 +1,5 @@
-"""Closes objects, also at the end of ``with`` blocks. A close never waits forever, and works from signal handlers and
-several threads.
+"""Closes objects, also at the end of ``with`` blocks. A close never waits forever, and may be called
+from signal handlers and from several threads.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class BatchBrokerSettings(SettingsGroup):
     buffer_bytes: Annotated[int, integer(16777216)] = Field(
         default=268435456,
         alias="pubsub.broker.buffer.bytes",
-        description="Bytes of Messages that a broker may hold before it stops reading requests.",
+        description="Maximum bytes of Messages that a broker holds before it stops reading requests.",
     )
     connections: Annotated[int, integer(1, 1000000)] = Field(
         default=10000,

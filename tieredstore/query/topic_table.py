@@ -351,8 +351,8 @@ class SegmentDataset(TopicDataset):
         """Return a scanner with these columns, of the segments for which the filter holds."""
         rows, in_filter = self._rows, FIRST_TIMESTAMP in str(filter)
         if in_filter or columns is None or FIRST_TIMESTAMP in columns:
-            # First drop the segments that the filter excludes by other columns, because the first timestamp of each
-            # segment costs the read of a chunk.
+            # Finding a segment's first timestamp requires reading a chunk. So first drop the segments that the filter
+            # excludes by other columns.
             rows = rows if in_filter or filter is None else rows.filter(filter)
             with self._topic.keep_error():
                 times = self._read_first_times(rows.column("segment_id").to_pylist())

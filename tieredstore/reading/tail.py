@@ -225,7 +225,7 @@ class LogTail(Closing):
         self._clock = clock
         self._followed = _Partitions()
         self._is_closed = False
-        # Create the follower of the broker, which does not connect yet.
+        # Create the follower that reads from the broker. It does not connect yet.
         self._follower = None if query.client is None else _follower_of(query, self._sources.settings)
         self._losses = Losses(query)
         self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock)

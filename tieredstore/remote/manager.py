@@ -199,7 +199,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes by one request, plus one for the manifest; omit any that was not recorded."""
+        """Fetch the requested indexes with one request, plus one for the manifest; omit any that was not recorded."""
         return self._indexes.get(metadata, index_types)
 
     @property

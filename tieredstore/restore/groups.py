@@ -231,7 +231,7 @@ def _move(
     *,
     dry_run: bool,
 ) -> Generator[GroupOutcome]:
-    """Commit the new offsets of one group by one request, and yield an outcome for each offset."""
+    """Commit the new offsets of one group with one request, and yield an outcome for each offset."""
     translated = list(translate_group(offset_map, group, starts))
     moves = [each for each in translated if each.target_offset is not None]
     yield from (each for each in translated if each.target_offset is None)

@@ -1,4 +1,4 @@
-"""Restore of segments that were deleted by mistake, from a bucket that keeps versions.
+"""Restores segments that were deleted by mistake, from a bucket that keeps versions.
 
 The restore works on stored keys, because a deleted segment of the raw layout has no key in the plugin's form. Readers
 see a segment when its last file exists: the manifest, or the log in the raw layout. So this file is restored last,

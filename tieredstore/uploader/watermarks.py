@@ -110,7 +110,7 @@ class WatermarkStore:
         return StoredWatermark(value, etag, is_remade=value is not None)
 
     def peek(self, where: TopicIdPartition) -> Watermark | None:
-        """Read the partition's watermark object by one request; None without an object. Raise CorruptDataError if it
+        """Read the partition's watermark object with one request; None without an object. Raise CorruptDataError if it
         is damaged.
         """
         return read_watermark(self._store, self._prefix, where, self._made_id_of(where))

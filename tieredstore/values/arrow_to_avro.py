@@ -44,7 +44,8 @@ def _fields(fields: Iterable[pa.Field], within: str) -> list[_Type]:
     for one in fields:
         if not _NAME.fullmatch(one.name):
             raise ConfigError(
-                f"the column {quoted(one.name)} cannot be written as Avro, which allows letters, digits and _ in names"
+                f"the column {quoted(one.name)} cannot be written as Avro, which allows "
+                "only letters, digits and _ in names"
             )
         kind = _type(one.type, f"{within}_{one.name}")
         described.append({"name": one.name, "type": ["null", kind] if kind != "null" else "null", "default": None})

@@ -517,7 +517,7 @@ class ProvenStore(DelegatingStore):
 
 
 def parts_of(store: ObjectStore, key: str, size: int) -> Generator[bytes]:
-    """Yield the ``size`` bytes of an object, by one request for each part."""
+    """Yield the ``size`` bytes of an object, with one request for each part."""
     for start in range(0, size, PART):
         yield store.get(key, start, min(start + PART, size))
 

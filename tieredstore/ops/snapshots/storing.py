@@ -105,7 +105,7 @@ class Snapshots:
         return True
 
     def find_all(self) -> list[StoredSnapshot]:
-        """Return all snapshots, by cluster and then by moment, by one listing."""
+        """Return all snapshots, by cluster and then by moment, with one listing."""
         return sorted(self._listed())
 
     def read(self, stored: StoredSnapshot) -> ClusterSnapshot:

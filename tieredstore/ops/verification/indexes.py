@@ -81,7 +81,7 @@ def key_finding(subject: Subject, error: UnknownKeyError | WrongKeyError) -> Fin
 
 
 def check_indexes(manager: RemoteStorageManager, subject: Subject, stored: StoredSegment) -> CheckedIndexes:
-    """Check all indexes of a segment by one request. Raise SegmentNotFoundError if the segment was deleted since the
+    """Check all indexes of a segment with one request. Raise SegmentNotFoundError if the segment was deleted since the
     listing."""
     check = _IndexCheck(subject, stored)
     try:

@@ -85,7 +85,7 @@ HONOURED: Final = "a property of Secor's"
 """Mark in a setting's annotation, which says that Secor has a property of the same name."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
-"""Patterns of further property names of Secor that a pipeline uses too."""
+"""Patterns of other Secor property names that a pipeline also uses."""
 
 ALSO_CALLED: Final[Mapping[str, str]] = {
     "secor.hive.prefix": "hive.table.prefix",

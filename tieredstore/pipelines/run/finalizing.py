@@ -242,8 +242,8 @@ class Finalizer:
 
 
 def add_partition(database: str, table: str, directory: str) -> str | None:
-    """Return the SQL that adds a directory to a Hive table as a partition; None if a part of it is not
-    ``name=value``.
+    """Return the SQL that adds a directory to a Hive table as a partition; None if a component of the directory's path
+    is not ``name=value``.
     """
     values: list[str] = []
     for part in directory.split("/"):

@@ -350,8 +350,8 @@ class IcebergTable:
             )
         if is_read and isinstance(error, FileNotFoundError):
             return StoreError(
-                f"a file of the table {self._name} has disappeared: {says}; start again, in case the table was "
-                "compacted meanwhile"
+                f"a file of the table {self._name} has disappeared: {says}; the table may have been compacted "
+                "meanwhile: start again"
             )
         if isinstance(error, FileNotFoundError):
             return StoreError(f"a committed file has disappeared and cannot be added to the table {self._name}: {says}")

@@ -117,8 +117,8 @@ class Planner:
         return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
     def mark_firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
-        """Return marks (empty windows) for partitions that have records but no commits, if partitions begin at their
-        first record."""
+        """Return marks (empty windows) for partitions that have records but no commits. Return none unless the settings
+        say that a pipeline starts with the first record."""
         if self.starting != "earliest":
             return []
         new = (log for where, log in snapshot.logs.items() if where not in positions)

@@ -1,4 +1,4 @@
-"""Comparison of an output with its source: each record that bucket or broker still has must occur exactly once."""
+"""Compares an output with its source: each record that the bucket or the broker still has must occur exactly once."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def verify(
     late: Annotated[
         str,
         typer.Option(
-            "--late", metavar="AGE", help="A request is late if it was stored this long after a later request."
+            "--late", metavar="AGE", help="A request is late if a higher-numbered request was stored this long before."
         ),
     ] = "60s",
     bodies: Annotated[bool, typer.Option("--bodies", help="Read every object, and check its checksums.")] = False,

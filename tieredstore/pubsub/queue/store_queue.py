@@ -267,7 +267,7 @@ class StoreQueue(NotificationQueue):
         return True
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """Return the notifications of one entry, by one GET. At the queue's end, a second GET reads the queue's
+        """Return the notifications of one entry, with one GET. At the queue's end, a second GET reads the queue's
         start.
         """
         return self.cursor(partition, offset).read()
@@ -291,7 +291,7 @@ class StoreQueue(NotificationQueue):
         ]
 
     def start(self, partition: int) -> int:
-        """Return the start, by one GET."""
+        """Return the start, with one GET."""
         self._check(partition)
         return self._start_number(partition) * ENTRY_NOTIFICATIONS
 
@@ -440,7 +440,7 @@ class StoreQueue(NotificationQueue):
 
 
 class _EntryCursor(QueueCursor):
-    """Reads a partition entry after entry, each by one GET.
+    """Reads the entries of a partition one by one, each with one GET.
 
     At the queue's end a read asks only for the next entry. The first such read, and then every fifteenth, also checks
     the queue's start. Also at the end, the first read of a cursor and the sixteenth read of an idle time check that no

@@ -318,7 +318,7 @@ class ChunkLoader:
                 self._running.pop(segment.key(self._identity, chunk), None)
 
     def _fetch(self, job: Job) -> Arrived:
-        """Fetch the job's chunks by one GET; the transform pool decodes them."""
+        """Fetch the job's chunks with one GET; the transform pool decodes them."""
         segment, run = job.segment, job.run
         try:
             stored = self._read_stored(job)
@@ -356,7 +356,7 @@ class ChunkLoader:
         return Arrived(decoding)
 
     def _read_stored(self, job: Job) -> memoryview:
-        """Read the stored bytes of the job's chunks, by one request."""
+        """Read the stored bytes of the job's chunks, with one request."""
         self._life.check()
         segment, run = job.segment, job.run
         start, stop = segment.positions[run.start], segment.positions[run.stop]

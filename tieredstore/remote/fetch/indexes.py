@@ -94,7 +94,7 @@ class Indexes:
         indexes = self._from_blob(blob_key, metadata, opened)
         if indexes is None:
             stored = self._fetch(key, metadata, opened.manifest)
-            # One object holds all indexes of the segment, so fetch them by one request.
+            # One object holds all indexes of the segment, so fetch them with one request.
             indexes = _open_indexes(stored, opened, metadata)
             if self._blobs is not None:
                 self._blobs.put(blob_key, stored if self._keep_stored else b"".join(indexes.values()))

@@ -62,8 +62,8 @@ def _ended(before: ProducerState, header: BatchHeader, epoch: int) -> ProducerSt
     )  # fmt: skip
     if before.producer_epoch == header.producer_epoch:
         return after
-    # The coordinator has raised the producer's epoch, to fence the producer or (since KIP-890) after a transaction.
-    # After that, sequence numbers begin again.
+    # The coordinator has raised the producer's epoch: to fence the producer, or because a transaction has ended (since
+    # KIP-890). Sequence numbers begin again in the new epoch.
     return replace(after, last_sequence=_NONE, last_offset=_NONE, offset_delta=0)
 
 

@@ -42,7 +42,7 @@ _pickle: Final[Any] = CPickleSerializer()  # the library has no types
 REPORT: Final = "report"
 SCHEMA: Final = f"{REPORT} binary"
 SHOWN_REASONS: Final = 10
-"""Maximum number of reasons of bad messages in a report. All bad messages are counted and quarantined."""
+"""A report gives at most this many reasons why messages are bad. All bad messages are counted and quarantined."""
 
 _OURS: Final = re.compile(r"tieredstore\.errors\.(\w+): (.*)")
 
