@@ -131,7 +131,9 @@ def test_a_pipeline_that_has_written_it_is_told(bucket: Bucket) -> None:
     store = MemoryObjectStore()
     assert len(files_of(bucket, store)) == 60
     move_back(bucket)
-    with pytest.raises(DataLossError, match=f"written up to offset 59, but from offset {CUT} on a later leader epoch"):
+    with pytest.raises(
+        DataLossError, match=f"written up to offset 59, but a later leader epoch .* from offset {CUT} on"
+    ):
         files_of(bucket, store)
 
 

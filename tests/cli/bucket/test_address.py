@@ -33,7 +33,7 @@ def test_two_attempts_are_an_error_that_lists_them(command: str, settings: Path,
     before = stored_files(tmp_path)
     tieredstore(*command.split(), "-c", settings).fails(
         2,
-        "tieredstore: 2 segments of single-0 begin at 1: give the id of one in place of the offset, or choose the ",
+        "tieredstore: 2 segments of single-0 begin at 1: give the id of one segment in place of the offset, or ",
         *(f"{segment_id}  of topic id {first['topic_id']}" for segment_id in (first["segment_id"], second)),
         f"last offset {first['last_offset']}, {first['size']} bytes",
     )

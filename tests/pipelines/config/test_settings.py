@@ -253,9 +253,9 @@ def test_properties_of_the_client_are_looked_at_with_a_broker_and_without(caplog
 
 
 def test_names_of_a_registry_are_those_that_it_takes() -> None:
-    with pytest.raises(ConfigError, match="there are ") as refused:
+    with pytest.raises(ConfigError, match="the properties are ") as refused:
         RegistrySettings.from_properties({"schema.registry.none": "x"})
-    named = str(refused.value).partition("there are ")[2].split(", ")
+    named = str(refused.value).partition("the properties are ")[2].split(", ")
     assert {f"schema.registry.{name.removeprefix('schema.registry.')}" for name in named} == REGISTRY_NAMES
 
 

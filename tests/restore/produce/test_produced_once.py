@@ -229,5 +229,5 @@ def test_an_open_transaction_in_the_control_topic_is_waited_for(restore: Restore
 def test_a_topic_created_again_is_refused(restore: Restore, kafka: KafkaServer) -> None:
     restore.run(options={"name": "first"})
     restore.topics = {**restore.topics, "orders": make_topic(kafka, partitions=2)}
-    with pytest.raises(ConfigError, match="the run first restores other topics"):
+    with pytest.raises(ConfigError, match="the run first began with other topics"):
         restore.run(options={"name": "first"})

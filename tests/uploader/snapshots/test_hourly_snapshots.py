@@ -90,7 +90,7 @@ def test_a_registry_that_is_down_costs_only_the_schemas(
     snapshot = Snapshots(store, "", None).find()
     assert snapshot.schemas is None
     (schemas,) = [each for each in snapshot.not_held if each.kind == "schemas"]
-    assert "gives no answer" in schemas.reason
+    assert "did not answer" in schemas.reason
     assert b"secret-word" not in snapshot.to_json()
     file.write_text("")
     with pytest.raises(ConfigError, match="no schema registry is named"):
