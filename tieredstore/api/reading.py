@@ -117,11 +117,11 @@ def read_records(
 @contextlib.contextmanager
 def _naming_readers(bucket: Bucket, topic: str) -> Generator[None]:
     """If the block finds no topic of segments, but there is a topic of batches, say what reads that one."""
-    from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415
-
     try:
         yield
     except TopicNotFoundError as error:
+        from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415  of no use to other reads
+
         batches = batches_beside(bucket.manager.store, bucket.settings)
         if batches is None or not batches.has(topic):
             raise

@@ -121,13 +121,8 @@ def describe_open(
     extent = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)
     if not size:
         raise InvalidSegmentError(f"segment {place} is closed, but its log is empty")
-    end_offset, next_base = extent.last_offset, place.next_base_offset
-    if next_base is not None:
-        if end_offset >= next_base:
-            raise InvalidSegmentError(
-                f"segment {place} ends at offset {end_offset}, but the next segment begins at {next_base}"
-            )
-        end_offset = end_offset if extent.is_contiguous else next_base - 1
+    supposed_end = place.end_before_next(extent.last_offset)
+    end_offset = extent.last_offset if extent.is_contiguous else supposed_end
     history = _history(place, epochs, extent, end_offset)
     transaction = segment.transaction_index
     return LogSegment(

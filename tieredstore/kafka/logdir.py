@@ -94,6 +94,18 @@ class FoundSegment:
         """Return the path of the producer snapshot taken after the segment's last offset, ``end_offset``."""
         return self.directory / f"{end_offset + 1:020d}.snapshot{DELETED if self.is_deleted else ''}"
 
+    def end_before_next(self, last_offset: int) -> int:
+        """Return the offset before the next segment, or ``last_offset``, the log's last offset, without one. Raise
+        InvalidSegmentError if the log reaches into the next segment.
+        """
+        if self.next_base_offset is None:
+            return last_offset
+        if last_offset >= self.next_base_offset:
+            raise InvalidSegmentError(
+                f"segment {self} ends at offset {last_offset}, but the next segment begins at {self.next_base_offset}"
+            )
+        return self.next_base_offset - 1
+
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} at offset {self.base_offset}"
 
@@ -323,11 +335,7 @@ def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
     """Return the end offset and greatest timestamp of a closed segment; None for an active one."""
     if segment.next_base_offset is not None:
         last, max_timestamp = _scan(segment, size)
-        if last >= segment.next_base_offset:
-            raise InvalidSegmentError(
-                f"segment {segment} ends at offset {last}, but the next segment begins at {segment.next_base_offset}"
-            )
-        return segment.next_base_offset - 1, max_timestamp
+        return segment.end_before_next(last), max_timestamp
     # The cheap checks come first, because reading all headers is expensive.
     if size == 0 or not _indexes_are_trimmed(segment) or not _has_later_snapshot(segment):
         return None

@@ -109,7 +109,7 @@ class GcpKeySource(KeySource):
 
 def _credentials(scheme: str, login: requests.Session) -> Any:
     if scheme == "http":
-        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+        return AnonymousCredentials()
     untyped: Any = google.auth
     credentials, _ = untyped.default(scopes=_SCOPES, request=_request(login))
     return credentials

@@ -258,9 +258,7 @@ class Partition:
             if listed_end < end and (not segment.is_pinned or segment.is_log(named.path("log"))):
                 # An earlier listing missed the segment that begins there. The log in another folder may be shorter.
                 end, segment.described = listed_end, None
-            place = FoundSegment(named.directory, *self.name, base, end, named.is_deleted)
-            if place != segment.place:
-                segment.place = place
+            segment.place = named if named.next_base_offset == end else replace(named, next_base_offset=end)
             segment.absences = 0
             return True
         if base < first_live:
