@@ -141,8 +141,8 @@ def read_output(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a file that a pipeline wrote, in any format. ``name`` is for errors.
 
-    A text file without its ``sidecar`` gives only the values. If the delimiter is empty too, the whole file is read as
-    one value. Raises CorruptDataError for a truncated file or an unknown format.
+    A text file without its ``sidecar`` gives only the values. Without both sidecar and delimiter, the whole file is
+    read as one value. Raises CorruptDataError for a truncated file or an unknown format.
     """
     start = file.read(4)
     file.seek(0)

@@ -117,7 +117,7 @@ def test_a_backup_whose_files_gave_way_names_who_has_the_records(topic: StoredTo
     # Another generation replaced all offsets, and was then dropped.
     replaced(topic, store, kept, Selected(TOPIC, 5), 8)
     list(drop_generation(with_generation(kept, 8), store, dry_run=False))
-    with pytest.raises(ConfigError, match="were replaced by generation 8 of backup, which holds them no longer"):
+    with pytest.raises(ConfigError, match="were replaced by generation 8 of backup, which no longer holds them"):
         from_files(store, kept, Selected(TOPIC, 5), 4)
 
 

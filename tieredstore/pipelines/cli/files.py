@@ -1,6 +1,7 @@
 """Subcommands of ``tieredstore pipeline`` that change output files.
 
-Separate from ``pipeline``, which has the commands that write or only read. A command imports its modules when it runs.
+The other subcommands are in ``pipeline``: they write records, or only read. Each command imports the modules that it
+needs only when it runs.
 """
 
 from __future__ import annotations

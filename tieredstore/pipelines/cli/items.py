@@ -34,8 +34,8 @@ PipelineFiles: TypeAlias = Annotated[
 class WindowOutcome(Outcome):
     """A window (offset range) that is or would be written, or a file (``name``) that is or would be deleted.
 
-    ``asked`` is the first and last offset that the user requested, if the command writes more offsets, up to whole
-    windows. ``quarantine_key`` and ``reasons`` (by offset) are set if the command parses quarantined messages again.
+    If the command extends the requested offsets to whole windows, ``asked`` has the first and last requested offset.
+    ``quarantine_key`` and ``reasons`` (by offset) are set if the command parses quarantined messages again.
     """
 
     records: int | None = None
@@ -69,7 +69,7 @@ class DirectoryOutcome(Outcome):
 def of_window(
     action: str, window: Window | WrittenWindow, *, code: str = "written", status: Status = "done", **more: Any
 ) -> WindowOutcome:
-    """Return the outcome of a window (offset range). An empty window shows where a partition begins."""
+    """Return the outcome of a window (offset range). An empty window stands for the start of a partition."""
     is_mark = window.start == window.stop
     return WindowOutcome(
         action=action, status=status, code="begun" if is_mark else code, topic=window.topic,
@@ -190,7 +190,7 @@ class BadMessagesTeller(WindowTeller):
     """Reports quarantine files."""
 
     def tell(self, outcome: Outcome) -> None:
-        """Report a file, and the reasons of messages that are still bad."""
+        """Report a file, and why some of its messages are still bad."""
         super().tell(outcome)
         if self.as_json or not isinstance(outcome, WindowOutcome):
             return

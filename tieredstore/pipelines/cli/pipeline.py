@@ -211,7 +211,7 @@ def status(
     now_ms = time.time_ns() // 1_000_000
     row = _status_row(now_ms, lost)
     if output.as_json:
-        # A topic that does not exist has only its name; the other fields are null.
+        # A topic that does not exist gets a row with its name; all other fields are null.
         nothing = dict.fromkeys(row.names)
         for line in [*map(row.json, rows), *({**nothing, "topic": topic} for topic in absent)]:
             print_json_line(line)
@@ -234,8 +234,8 @@ def _show_changes(file: Path, after: int, files: bool, output: Output) -> None:
         from tieredstore.pipelines.run.generation import commit_log_of
 
         log = commit_log_of(settings, parts.store)
-        # The number for the next call also covers entries without a change of the output, so that the call does not
-        # read them again.
+        # The last entries may not change the output. Report the number of the very last entry all the same, so that the
+        # next call with --after does not read these entries again.
         last, count = max(log.read().number, after), 0
         rows: list[list[str]] = []
         for change in changes_since(log, after):
@@ -335,7 +335,7 @@ _VERIFICATION: Final[Row[Verification]] = Row(
     field("stored_size", lambda one: one.size),
     attributes("files", "read_files", "read_size"),
 )
-# The text must name the subject, because a problem of a whole partition has no object key.
+# A problem of a whole partition has no object key, so its text must name the partition.
 _PROBLEM: Final[Row[OutputProblem]] = Row(
     field("fault", lambda one: one.kind),
     field("output_key", lambda one: one.subject if "/" in one.subject else None),

@@ -82,7 +82,7 @@ REFUSED: Final[Mapping[str, str]] = {
 """Properties of Secor that a pipeline refuses, each with an alternative. A name that ends in a dot is a prefix."""
 
 HONOURED: Final = "a property of Secor's"
-"""Mark in a setting's annotation, which says that Secor has a property of the same name."""
+"""Text in a setting's annotation. It shows that Secor has a property of the same name."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
 """Patterns of other Secor property names that a pipeline also uses."""
@@ -156,8 +156,8 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
                 given[ours] = text
     if CODEC in properties and CODEC not in given:
         given[CODEC] = "none"
-    # A blank or empty delimiter is valid, except in Secor's DelimitedTextFile format: that format ignores this property
-    # and ends each value with a newline.
+    # A delimiter may be blank. An empty delimiter means no delimiter, except in the DelimitedTextFile format: Secor
+    # then ends each value with a newline.
     delimiter = properties.get(DELIMITER, "\n")
     if delimiter.strip() or (delimiter != "\n" and (delimiter or _parts_by_setting(given))):
         given[DELIMITER] = _delimiter_text(delimiter)

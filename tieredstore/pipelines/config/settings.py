@@ -89,8 +89,7 @@ class PipelineSettings(SettingsGroup):
     parsers: tuple[SettingsGroup, ...] = tuple(group() for group in parser_settings())
     """Groups of settings for single parsers, declared in ``parser_table``."""
     schemas: str = ""
-    """Digest of the schema files. The digest is part of the settings' fingerprint, but no property of the settings
-    file."""
+    """Digest of the schema files, which the settings' fingerprint includes. Users cannot set it."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", matcher(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"))] = Field(
         alias="pipeline.name", description="Name of the pipeline, and of its commit log in the output."
@@ -341,7 +340,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
     stored = {name: text for name, text in given.items() if name.startswith(_SOURCE)}
     rest = {name: text for name, text in given.items() if name not in stored and not name.startswith(_OUTPUT)}
-    # Secor's columnar writers decode values, so their names imply the setting ``columns``.
+    # Secor's writers of columnar formats decode values. So a writer's class name also gives the setting ``columns``.
     _, columns = FACTORIES.get(rest.get(secor.WRITER, "").strip(), ("", "none"))
     implied = {} if columns == "none" else {"columns": columns}
     own = implied | {name: text for name, text in rest.items() if name in own_names}
@@ -468,8 +467,8 @@ def _of_client(name: str) -> str:
 
 
 def _check_client(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
-    """If no broker is set, return the Kafka client's properties, because they have no effect. Report unknown properties
-    to ``reader``."""
+    """Report unknown properties of the Kafka client to ``reader``. Return the properties without effect: without a
+    broker all known properties, otherwise none."""
     names = {name: _of_client(name) for name in client if _of_client(name) != _SERVERS}
     has_broker = len(names) < len(client)
     if not names:
@@ -478,7 +477,7 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
         known: Any = importlib.import_module("tieredstore.live.properties")
     except ConfigError:
         if not has_broker:
-            # Report all names, because the Kafka client library, which knows the valid names, is not installed.
+            # Report all names as faults. Only the Kafka client library knows the valid names, and it is not installed.
             words = "is a property of the Kafka client, but no broker is set: leave it out"
             reader.problems.extend(SettingProblem(name, f"{shown_name(name)} {words}") for name in names)
         return []

@@ -309,7 +309,7 @@ class _UnitedFile(FileWriter):
 
 @dataclass(frozen=True, slots=True)
 class _OfAnother(Format):
-    """A format that writes other columns into files of the format ``inner``."""
+    """A format that writes columns other than ENVELOPE's, into files of the format ``inner``."""
 
     inner: Format
 

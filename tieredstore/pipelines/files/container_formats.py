@@ -92,7 +92,8 @@ class _OrcFile(GroupedFile):
         self._writer = orc.ORCWriter(file, compression=codec)
 
     def put(self, table: pa.Table) -> None:
-        # ORC's writer restarts its row count at each chunk of the table, so combine the chunks.
+        # ORC's writer divides rows by a count that restarts at each chunk of the table. Combine the chunks, so that the
+        # file's bytes do not depend on them.
         self._writer.write(table.combine_chunks())
 
     def end(self) -> None:
@@ -195,8 +196,8 @@ class ParquetFile(GroupedFile):
     """Writes a Parquet file. ``beside`` names the struct column with Kafka's metadata; it is empty if the file has
     none.
 
-    Columns are dictionary-encoded, which saves space if values repeat. Offsets are not encoded so, because they never
-    repeat; timestamps only if they repeat often enough.
+    Columns are dictionary-encoded, which saves space if values repeat. Offsets are written plain, because they never
+    repeat. Timestamps are dictionary-encoded only if they repeat often enough.
     """
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, codec: str = "zstd", *, beside: str = "") -> None:

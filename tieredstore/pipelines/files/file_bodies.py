@@ -1,7 +1,8 @@
 """Bodies: contents of output files while a task writes and uploads them.
 
-A small body stays in memory until the file ends. One large body at a time is uploaded while it is being encoded. Other
-large bodies go to temporary files and are uploaded when they end, and so do bodies of formats that seek or read back.
+A small body stays in memory until the file ends. One large body at a time is uploaded while it is being encoded. All
+other large bodies go to temporary files, and are uploaded when they end. Formats that seek or read back use temporary
+files for bodies of any size.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class Bodies:
             body.abandon()
 
     def leaves_memory(self) -> None:
-        """Count a body that no longer occupies memory."""
+        """Reduce the number of bodies in memory by one."""
         self._held -= 1
 
     def stream(self, key: str, prepare: Prepare) -> _Stream | None:
@@ -196,8 +197,8 @@ class _Spooled(FileBody):
 
 
 class _Growing(FileBody):
-    """A body that begins in memory. When it grows large, it moves to the stream, or to a temporary file if another body
-    uses the stream.
+    """A body that begins in memory. When it grows large, it moves to the window's upload stream, or to a temporary file
+    if another body uses the stream.
     """
 
     def __init__(self, bodies: Bodies, key: str, prepare: Prepare, memory: Memory) -> None:

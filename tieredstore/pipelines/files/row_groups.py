@@ -13,7 +13,7 @@ from tieredstore.records.columns import int64_values
 
 GROUP_ROWS: Final = 65_536
 GROUP_BYTES: Final = 64 << 20
-"""Size at which a row group ends. It ends with the record that reaches GROUP_ROWS or GROUP_BYTES."""
+"""A row group ends with the record that reaches GROUP_ROWS or GROUP_BYTES."""
 
 PIECE_ROWS: Final = 1024
 """Rows per chunk of a row group. pyarrow encodes 1024 rows at once, so chunks of this size cost nothing. Most chunks

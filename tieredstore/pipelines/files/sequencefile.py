@@ -58,8 +58,8 @@ class SequenceFileWriter:
 
     def __init__(self, file: BinaryIO, key_class: str, codec: str, seed: bytes) -> None:
         self._file, self._codec = file, codec
-        # Derive the sync marker from the contents, so that the same contents give the same file and no message contains
-        # the marker by chance.
+        # Derive the sync marker from the contents by a hash: the same contents give the same file, and no message
+        # contains the marker by chance.
         self._sync = hashlib.sha256(b"tieredstore" + seed).digest()[:_SYNC_BYTES]
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
@@ -433,7 +433,7 @@ class _SequenceFile(FileWriter):
 
 
 def _messagepack_key(offset: int, key: bytes | None, time: int) -> bytes:
-    """Encode a key as Secor's ``MessagePackSequenceFileReaderWriterFactory`` does, without absent fields."""
+    """Encode a key as Secor's ``MessagePackSequenceFileReaderWriterFactory`` does. Leave out absent fields."""
     fields = [pack_number(_OFFSET) + pack_number(offset)]
     if key is not None:
         fields.append(pack_number(_KEY) + pack_bytes(key))

@@ -33,8 +33,8 @@ class Text(BuiltIn):
         if not self.delimiter:
             return {}
         values = records.column("value")
-        # Search in value plus delimiter. The two together may contain a delimiter that begins in the value: "a|" before
-        # "||".
+        # Search in value plus delimiter, because a delimiter may begin in the value. With the delimiter "||", the value
+        # "a|" is stored as "a|||", and a reader would split it after "a".
         ended = pc.binary_join_element_wise(values, self.delimiter, b"")
         first = pc.find_substring(ended, self.delimiter)
         inside = pc.fill_null(pc.less(first, pc.binary_length(values)), False)

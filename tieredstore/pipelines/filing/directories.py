@@ -133,9 +133,9 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
 def escape(part: str, prefix: str = "") -> str:
     """Return ``prefix`` and text as the name of one directory. Special characters become ``%XX``, as in Hive.
 
-    ``part`` may come from a message. The result contains no slash from it, is not ``.`` or ``..``, and does not begin
-    with ``.`` or ``_``, because Hadoop, Spark and Hive skip such directories. Raises ValueError for an empty or too
-    long text.
+    ``part`` may come from a message. So its slashes are escaped too, and the result is never ``.`` or ``..``. The
+    result does not begin with ``.`` or ``_``, because Hadoop, Spark and Hive skip such directories. Raises ValueError
+    for an empty or too long text.
     """
     if not part:
         raise ValueError("it is empty")

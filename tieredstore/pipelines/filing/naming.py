@@ -49,7 +49,8 @@ class Naming:
     generation: int
     extension: str
     redriven: int = 0
-    """Number of times that quarantined messages were parsed again before these files were written."""
+    """Number of times that the messages in these files were parsed again after quarantine; 0 if they were never
+    quarantined."""
     by_window: bool = False
     """True if the first file of an offset window in each directory has the window's first offset in its name, as in
     Secor.
@@ -65,7 +66,8 @@ class Naming:
         ``by_window`` and ``is_first``.
 
         Only the first file is named by the window's start, because names must differ. Files of messages that were
-        parsed again are never named so, because an earlier file may already have that name.
+        parsed again get the first record's offset, because an earlier file may already have the name with the window's
+        start.
         """
         return window_start if self.by_window and is_first and not self.redriven else first_offset
 

@@ -31,7 +31,7 @@ class AvroField:
         return ".".join(self.path)
 
     def for_topic(self, topic: str) -> AvroField:
-        """Return the field with the schemas of a topic."""
+        """Return a copy of this field that uses the Avro schemas of a topic."""
         return replace(self, data=self.schemas.avro_of(topic))
 
     def of(self, payload: bytes) -> object:
@@ -74,7 +74,8 @@ class ProtobufField:
         return ".".join(self.path)
 
     def for_topic(self, topic: str) -> ProtobufField:
-        """Return the field with the message type of a topic. Raise ConfigError if the type lacks the field.
+        """Return a copy of this field that uses the message type of a topic. Raise ConfigError if the type lacks the
+        field.
 
         If the settings name no field, and the type has no field ``timestamp``, use its first uint64 field, as Secor
         does.
@@ -121,7 +122,7 @@ class ThriftField:
         return ".".join(map(str, self.ids))
 
     def for_topic(self, topic: str) -> ThriftField:
-        """Return the field with the ids from the IDL for a topic."""
+        """Return the field to use for a topic, with the ids from the topic's IDL if there is one."""
         ids = of_topic(self.schemas.thrift, topic)
         return self if ids is None else replace(self, ids=ids)
 

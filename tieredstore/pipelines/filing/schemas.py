@@ -53,7 +53,7 @@ class Schemas:
     messages: ByTopic = ()
     """Full names of Protocol Buffers messages."""
     thrift: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Paths of field ids to the time, found in a Thrift IDL."""
+    """For each topic, the field ids on the path to the time, found in a Thrift IDL."""
 
     ddl: ByTopic = ()
     """Columns of JSON values, as DDL."""

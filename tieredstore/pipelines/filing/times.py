@@ -49,7 +49,7 @@ class Field(Protocol):
         ...
 
     def for_topic(self, topic: str) -> Self:
-        """Return the field with the schema of a topic's values."""
+        """Return the field to use for a topic, with the schema of the topic's values if it needs one."""
         ...
 
     def of(self, payload: bytes) -> object:
@@ -161,7 +161,8 @@ class EpochTime(_TimeInField):
 
 
 def _whole_number(content: object, *, is_strict: bool = False) -> int | None:
-    """Return a positive number, or the number in a text, without its fraction. Return None for any other content."""
+    """Return the whole part of a positive number, which may also be given as text. Return None for any other
+    content."""
     if isinstance(content, str):
         number = None if is_strict else _NUMBER.fullmatch(content)
         if _INTEGER.fullmatch(content):

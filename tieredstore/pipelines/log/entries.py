@@ -147,7 +147,7 @@ class Entry:
     - ``redrive`` after a take-over: the generation that quarantined the messages
     """
     directories: tuple[str, ...] = ()
-    """Directories that the entry concerns, oldest first. How depends on ``kind``:
+    """Directories, oldest first. Their role depends on ``kind``:
 
     - ``finalize``: directories that get a ``_SUCCESS``
     - ``replacing``: directories without ``_SUCCESS`` until a ``replaced`` entry names them

@@ -151,8 +151,8 @@ class _Fold:
                 self._filtered[window.where, start] += window.filtered
 
     def _starts(self, window: WrittenWindow) -> list[int]:
-        """Return the starts of all written offset windows that ``window`` overlaps. ``window`` may be smaller than a
-        written window if it has quarantined messages that were parsed again.
+        """Return the starts of all written offset windows that ``window`` overlaps. ``window`` is smaller than a
+        written window if it spans only quarantined messages that were parsed again.
         """
         windows = self._windows.get(window.where, [])
         first = bisect.bisect_right(windows, window.start, key=lambda one: one.stop)
@@ -246,8 +246,9 @@ class Family:
         """Return, in order, the log entries of later generations of the output that moved quarantined messages into
         files.
 
-        The caller can tell from an entry's offsets which messages this generation had quarantined. Entries of dropped
-        generations have no offset windows, because their files are deleted.
+        The entries may also concern messages that another generation quarantined: callers compare the entries' offsets
+        with the windows of this generation. Entries of dropped generations have no offset windows, because their files
+        are deleted.
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log

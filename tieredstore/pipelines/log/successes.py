@@ -97,8 +97,8 @@ def change_success(
         check()
         try:
             if not after:
-                # Stores offer no conditional delete. An unconditional delete is safe here, because a driver completes
-                # its deletes before it marks a directory as complete.
+                # Stores offer no conditional delete. The driver itself cannot lose a new mark here, because it marks a
+                # directory only after its deletes. ``Finalizer.take_back`` restores the mark of another driver.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)

@@ -156,8 +156,8 @@ class Driver:
                 "batch", self.generation.fingerprint, windows, directories=self.finalizer.find_late(windows)
             )
         except (InvalidValueError, FencedError):
-            # Discard the files only for these errors. After any other failure, the files may be committed although the
-            # response was lost.
+            # These two errors show that nothing was committed, so discard the files. After any other failure, the files
+            # may be committed although the response was lost.
             discard_files(self.store, files)
             raise
         if entry.windows != tuple(windows):
@@ -168,7 +168,8 @@ class Driver:
         return entry
 
     def finalize(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Write ``_SUCCESS`` to each directory whose period ended by its topic's time in ``limits``, oldest first.
+        """Write ``_SUCCESS`` to each directory whose period ended before or at the time that ``limits`` has for its
+        topic, oldest first.
 
         Does nothing while committed files are unpublished.
         """
@@ -177,7 +178,8 @@ class Driver:
             self.is_complete = False
             entry = self.log.append("finalize", self.generation.fingerprint, directories=[one.path for one in due])
             self._complete(entry)
-            # ``append`` may return an earlier entry that this driver committed in a request whose response was lost.
+            # ``append`` may return an earlier entry, which this driver committed in a request whose response was lost.
+            # So count only directories that the returned entry names.
             finished += [one for one in due if not entry.windows and one.path in entry.directories]
         return finished
 
@@ -316,9 +318,9 @@ class Driver:
 def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
     """Seal the generation ``number`` (a version of the output). The driver's new generation continues at its end.
 
-    This first publishes the committed files of ``number``, which fences a driver that still runs that generation. If
-    the process is killed, repeat the call; a complete take-over is not repeated. Raises ConfigError if ``number`` has
-    no log or another generation has taken it over.
+    This first publishes the committed files of ``number``. A driver that still runs that generation is fenced. If the
+    process is killed, repeat the call; a complete take-over is not repeated. Raises ConfigError if ``number`` has no
+    log or another generation has taken it over.
     """
     own = driver.generation
     state = own.log.read()

@@ -97,12 +97,12 @@ class Finalizer:
         self._periods: dict[str, tuple[str, int] | None] = {}
 
     def find_due(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Return the 1,000 oldest directories that have no ``_SUCCESS`` yet and whose period ended by their topic's
-        time in ``limits``."""
+        """Return the 1,000 oldest directories that have no ``_SUCCESS`` yet and whose period ended before or at the
+        time that ``limits`` has for their topic."""
         over = self._find_over(limits)
         if over and self.family.refresh():
-            # Read the logs of other generations of the output again, because one of these generations may have begun to
-            # replace files.
+            # Another generation may have begun to replace files since its log was last read. Its log has now been read
+            # again, so leave out the directories of these files.
             over = self._find_over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self.family.count_contents([path for _, path, _ in oldest])
@@ -189,8 +189,8 @@ class Finalizer:
     def _fresh(self) -> tuple[CommitLog, Family]:
         """Read the log with a second object.
 
-        The driver's own CommitLog object must not read the new entries. The driver notices that it is fenced because
-        its log object meets an unread entry.
+        The driver's own CommitLog object must not read the new entries, because the driver notices that it is fenced
+        only when this object finds an unread entry.
         """
         log = self._log.of_generation(self._log.generation)
         log.read()

@@ -62,7 +62,7 @@ _COLUMNS: Final[Mapping[str, str | tuple[str, ...]]] = {
     "topic": "string", "partition": ("int", "long"), "offset": "long", "key": "binary", "value": "binary",
     "timestamp": "timestamp", "headers": "list<struct<",
 }  # fmt: skip
-"""Columns with the records unchanged, and how the names of their types begin."""
+"""Columns that a table needs to give back records unchanged, each with the beginning of its type's name."""
 
 _WINDOW_BYTES: Final = 16 << 20
 """Approximate size of the files, compressed, whose rows are in memory at once."""
@@ -373,7 +373,8 @@ class _ConflictError(StoreUnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A file of a snapshot: its first and last offset (-1: unknown), and its approximate size per partition."""
+    """A file of a snapshot: its first and last offset (-1: unknown). ``size`` is the approximate number of bytes of one
+    partition in it."""
 
     first: int
     last: int
@@ -497,8 +498,8 @@ def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str
 
 
 def _keys_between(log: CommitLog, number: int, removed: int) -> set[str]:
-    """Return the keys of files that are in a table: files of entries up to ``number``, without the files that entries
-    up to ``removed`` gave up.
+    """Return the keys of files that are in a table: files of entries up to ``number``, without those files that another
+    generation had replaced when the entry ``removed`` was written.
     """
     taken: set[str] = set()
     for entry in log.entries():
@@ -515,8 +516,8 @@ def _keys(windows: Sequence[WrittenWindow]) -> list[str]:
 
 
 def _first_piece(pending: Sequence[tuple[int, list[str]]]) -> Sequence[tuple[int, list[str]]]:
-    """Return the entries for the next Iceberg commit: the first entry, or several entries with at most
-    ``_FILES_AT_ONCE`` files if more than that many entries are pending.
+    """Return the entries for the next Iceberg commit: normally only the first. If more than ``_FILES_AT_ONCE`` entries
+    are pending, return several entries, with at most ``_FILES_AT_ONCE`` files together.
     """
     count, files = 1, len(pending[0][1])
     while count < len(pending) and len(pending) > _FILES_AT_ONCE and files + len(pending[count][1]) <= _FILES_AT_ONCE:

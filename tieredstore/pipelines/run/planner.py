@@ -83,7 +83,7 @@ class Planner:
         """
         if marks := self._marks(snapshot, positions):
             for one in marks:
-                # Call this only to start the clock for the age of the partition's records.
+                # The result is not needed: the call starts the clock for the age of the partition's records.
                 self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
             return marks
         at = {where: one.position for where, one in positions.items()}
@@ -96,8 +96,8 @@ class Planner:
         for window in windows:
             where = window.topic, window.partition
             reach[where] = reach.get(where, (window.start, 0))[0], window.stop
-        # When a task reads an offset window, it checks that no records are missing before the window. Check the
-        # partitions without a new window here.
+        # A task that reads an offset window checks that no records are missing before the window. No task runs for a
+        # partition without a new window, so check that partition here.
         ends = {
             where: (log.end, log.end) for where, log in snapshot.logs.items()
             if where not in reach and where in positions and positions[where].next_offset >= log.end

@@ -51,7 +51,7 @@ class Redriven:
 
 
 def find_asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
-    """Return the quarantine files whose messages were not yet parsed again, in the order of their log entries.
+    """Return the quarantine files that no later log entry deletes, in the order of their log entries.
 
     ``logs`` has the commit logs of generations of the output, oldest first. Each generation continues the one before
     and inherits the quarantine files of all earlier generations.

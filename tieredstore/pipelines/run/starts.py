@@ -130,7 +130,7 @@ def _in_zookeeper(groups: GroupSettings, wheres: Sequence[TopicPartition]) -> di
     """Return committed offsets from the ZooKeeper nodes of Secor and Kafka's old consumers, which hold decimal
     digits.
     """
-    # Import only here, because this module needs the optional dependencies `kafka` and `zookeeper`.
+    # Import only here, because ``zookeeper_session`` needs the optional dependencies `kafka` and `zookeeper`.
     from tieredstore.live.zookeeper_session import ZooKeeperSession  # noqa: PLC0415
 
     above = f"{groups.zookeeper_path}/consumers/{groups.starting_group}/offsets"

@@ -58,8 +58,8 @@ class Recipe:
 
 
 Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
-"""A written offset window, and the reasons why records are quarantined, by offset. A task may report only the first of
-these reasons.
+"""A written offset window, and the reasons why records are quarantined, by offset. A Spark task reports only the
+reasons with the lowest offsets.
 """
 
 

@@ -135,7 +135,8 @@ def due_windows(
 
     - ``wall_s`` is the time in seconds since the epoch, for ``secor.upload.minute_mark``. ``answers`` are as for
       :func:`position_of`.
-    - Nothing is due in ``stale`` partitions until newer segments appear.
+    - In ``stale`` partitions, the unwritten records have an older leader epoch than the last written record. Nothing
+      is due there until newer segments appear.
     - The windows of a partition follow each other without gaps. Partitions take turns.
     - An offset range without records gets a window too: once committed, it is not read again.
     - A window ends before missing offsets, so that the records before them are written. Reading the next window then

@@ -271,7 +271,7 @@ class Replacement:
 
     def _refuse_held(self, window: Window) -> None:
         """Raise ConfigError if a third generation of the output holds some of the offsets, or if a later generation
-        filed bad messages of them.
+        filed bad messages that had these offsets.
         """
         for entry in self._family.find_redriven():
             for its in entry.windows:
@@ -299,8 +299,8 @@ class Replacement:
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # Skip the announcement, because the replacement is already complete. Only the new generation of the
-                # output may still have to write its own _SUCCESS marks.
+                # The replacement is already complete, so append no ``replacing`` entry. At most the new generation
+                # still has to write its own _SUCCESS marks.
                 return
             if self._table is not None:
                 going = [file.key for window in self._find_going(backfill) for file in window.data_files]
@@ -384,7 +384,7 @@ class Replacement:
         return sum(effects(entry).withholds is not None for entry in told)
 
     def _count_wanted(self, backfill: Entry) -> int:
-        """Return how many backfills of the new generation, up to the entry ``backfill``, replace files of this
+        """Return how many backfills of the new generation, up to the entry ``backfill``, replace files of the old
         generation.
         """
         return sum(

@@ -66,8 +66,8 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
 
 
 def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Dropped]:
-    """Delete this generation's ``_SUCCESS`` marks. Lower the counts in marks of other generations of the output that
-    include its files.
+    """Delete this generation's ``_SUCCESS`` marks. If a mark of another generation counts this generation's files,
+    lower the counts.
     """
     store, log, family = generation.store, generation.log, generation.family
     inside = {above for path in log.state.directories for above in with_those_above(path)}

@@ -284,7 +284,7 @@ class Verification:
             for one in uploads:
                 self._count(len(one.keys), one.size, was_read=False)
             if topics:
-                words = "and files of the generation exist, but the commit log does not"
+                words = "exists, and so do files of the generation, but the commit log does not"
                 yield OutputProblem("missing", self._generation.claim_keys[0], words)
             return
         for one in uploads:

@@ -113,8 +113,8 @@ def place_of(places: Places, key: str) -> tuple[str, int]:
 
 
 def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
-    """Return the offsets from the one in this file's name up to the one in the names of the next upload. Secor names
-    all files of an upload by the upload's first offset.
+    """Return the offsets from this file's upload up to the next upload. Secor names all files of an upload by the
+    upload's first offset.
     """
     topic, partition = place_of(places, key)
     names = {info.key: parse_name(info.key, or_beside=True) for info in places.list_files(store, [topic])}

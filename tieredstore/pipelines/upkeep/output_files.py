@@ -74,7 +74,7 @@ def find_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
 
 
 def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[list[int]]:
-    """Yield the offsets of a file in batches. Leave out records without an offset in the file."""
+    """Yield the offsets of a file in batches. Skip records whose offset the file does not store."""
     for batch in read_records(pipeline, store, key):
         yield [offset for offset in batch.column("offset").to_pylist() if offset is not None]
 
@@ -98,8 +98,8 @@ def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload
             except (CorruptDataError, ObjectNotFoundError) as error:
                 yield "content", key, str(error)
             if outside:
-                end = "" if upload.stop is None else f" and below {upload.stop}, where the next file begins"
-                yield "offsets", key, f"has {outside} records with offsets that are not at least {upload.start}{end}"
+                end = "" if upload.stop is None else f" or from {upload.stop} on, where the next file begins"
+                yield "offsets", key, f"has {outside} records with offsets below {upload.start}{end}"
             if twice:
                 yield "twice", key, f"repeats the offsets of {twice} earlier records"
 

@@ -218,8 +218,8 @@ class KeptFiles(RecordSource):
         if held is None:
             return ConfigError(
                 f"offsets {given.start} to {given.stop - 1} of {given.topic}-{given.partition} were replaced by "
-                f"generation {piece.given_to} of {own.name}, which holds them no longer: choose others by --from "
-                "and --to"
+                f"generation {piece.given_to} of {own.name}, which no longer holds them: choose other "
+                "offsets by --from and --to"
             )
         generation, its = held
         return ConfigError(
@@ -397,7 +397,7 @@ class KeptFiles(RecordSource):
                 elif kept is not None and not _is_same(kept, (batch, row)):
                     raise CorruptDataError(
                         f"files of {self._pipeline.own.name} have two different records at offset {offset}: they are "
-                        "of two topics of one name, or damaged; move those of one topic away"
+                        "of two topics with the same name, or damaged; move the files of one topic away"
                     )
             self.repeats += batch.num_rows - len(rows)
             yield batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))

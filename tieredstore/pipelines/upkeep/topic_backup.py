@@ -63,8 +63,8 @@ class PipelineBackup:
 
     @property
     def lacks(self) -> Sequence[str]:
-        """Records that are not in the Iceberg table, and parts of records that Secor does not store or that a
-        transformer may have changed."""
+        """Sentences about records that are not in the Iceberg table, and about parts of records that Secor does not
+        store or a transformer may have changed."""
         return list(self._lacks())
 
     def _lacks(self) -> Iterator[str]:
@@ -99,8 +99,8 @@ class PipelineBackup:
         """Yield the records of all files in order of offsets."""
         topic, number = where
         files = self._files[topic]
-        # Without a commit log, also read earlier files, because an earlier file of Secor may have some of these
-        # records.
+        # Without a commit log, read from the partition's first file on, because an earlier file of Secor may have
+        # records with offsets from ``start`` on.
         begin = start if files.is_committed else min(start, self._windows[where].start)
         for batch in files.records(Window(topic, "", number, begin, stop)):
             offsets: list[int] = batch.column("offset").to_pylist()
