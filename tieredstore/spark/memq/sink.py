@@ -65,7 +65,7 @@ class _TopicWriter:
                 return EpochMessage(query, epoch, task, batches.finish())
             except BaseException:
                 # Delete the batches of this failed attempt. A retry of the task stores new batches, so no queue entry
-                # will ever name the old ones.
+                # will ever name these.
                 batches.discard()
                 raise
 
@@ -104,12 +104,12 @@ class MemqWriter(_TopicWriter, DataSourceArrowWriter):
             return self._write(iterator, self._query, 0, _task_number())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append the batches that all tasks have stored to the queue."""
+        """Append to the queue the batches that the tasks have stored."""
         with one_sentence():
             self._commit(messages, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the batches that all tasks have stored, except batches that may already be in the queue."""
+        """Delete the batches that the tasks have stored, except batches that may already be in the queue."""
         with one_sentence():
             self._abort(messages, 0)
 
@@ -129,7 +129,7 @@ class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
             self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete the batches that all tasks have stored, unless the queue already contains the epoch with these
+        """Delete the batches that the tasks have stored, unless the queue already contains the epoch with these
         batches."""
         with one_sentence():
             self._abort(messages, batchId)
@@ -145,7 +145,7 @@ def _property(name: str) -> str:
     text = None if context is None else context.getLocalProperty(name)
     if not text:
         raise ConfigError(
-            f"Spark did not give its tasks the property {name}: write to memq by a streaming query of its own"
+            f"Spark did not give its tasks the property {name}: write to memq by a separate streaming query"
         )
     return text
 

@@ -51,8 +51,8 @@ _CLOSING_S: Final = 1.0
 _STARTED: Final = "started"
 _QUERIES: Final = "queries"
 _BEAT_S: Final = 900.0
-"""Maximum seconds between two heartbeats of the health check. They are many, because ``mark`` may block long while it
-retries a store."""
+"""Maximum seconds between two heartbeats of the health check. The limit is high, because ``mark`` may block long while
+it retries a store."""
 
 
 class PipelineRun:

@@ -62,7 +62,7 @@ class _Away:
 
     @property
     def reason(self) -> str | None:
-        """The failure of source or output, or None if both answer. Any thread may read it, and ``waiting_s`` too."""
+        """The failure of source or output, or None if both answer. Any thread may read ``reason`` and ``waiting_s``."""
         return next(iter(list(self._reasons.values())), None)
 
     @property

@@ -122,8 +122,8 @@ def error_named(name: str, sentence: str) -> TieredStoreError:
 
 
 def error_within(error: BaseException) -> TieredStoreError | None:
-    """Return the TieredStoreError that failed a Spark worker, made from the class and text in Spark's error; None if it
-    was another error."""
+    """If a TieredStoreError ended a Spark worker, return it, rebuilt from the class name and text in Spark's error.
+    Return None for any other error."""
     ours = _OURS.search(str(error))
     return error_named(ours[1], ours[2]) if ours else None
 
@@ -200,7 +200,8 @@ def _close_all(opened: dict[tuple[str, str], OpenPipeline]) -> None:
     opened.clear()
 
 
-# Spark's daemon forks its workers. A child must neither use nor close resources of its parent.
+# Spark's daemon forks its workers, and a child must neither use nor close resources of its parent. So PerProcess gives
+# each process its own.
 _pipelines: Final = PerProcess[dict[tuple[str, str], OpenPipeline]](
     partial(dict[tuple[str, str], OpenPipeline]), _close_all
 )

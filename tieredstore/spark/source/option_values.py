@@ -18,7 +18,7 @@ from tieredstore.model import AtTime, Earliest, Latest, Place, Places, TopicPart
 
 _MAX_SHOWN: Final = 80
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-# Allow no more digits than Java's long has, so that longer texts never reach int().
+# Allow no more digits than Java's long has. Otherwise int() would be slow, or fail, for very long texts.
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _MEASURE: Final = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
 

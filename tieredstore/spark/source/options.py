@@ -331,7 +331,7 @@ def _topic_ids(texts: OptionTexts, selection: Selection) -> Mapping[str, Uuid]:
         case Assign(partitions=assigned):
             selected = {topic for topic, _ in assigned}
         case _:
-            # Skip the check, because the topics that match the pattern are known only after a listing.
+            # With a pattern, accept all ids, because the topics that match are known only after a listing.
             selected = set(ids)
     if surplus := sorted(set(ids) - selected):
         raise ConfigError(f"the option topicIds names {', '.join(surplus)}, not among the topics to read")

@@ -121,7 +121,8 @@ def _close_all(managers: OrderedDict[StoreSource, RemoteStorageManager]) -> None
         managers.popitem()[1].close()
 
 
-# Spark's daemon forks its workers. A child must neither use nor close resources of its parent.
+# Spark's daemon forks its workers, and a child must neither use nor close resources of its parent. So PerProcess gives
+# each process its own.
 _managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](OrderedDict, _close_all)
 
 

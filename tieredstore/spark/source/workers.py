@@ -75,8 +75,8 @@ def check_worker_python(spark: SparkSession) -> None:
     path = shutil.which(command)
     if path is None:
         raise ConfigError(f"Spark's workers need {command!r}, which does not exist: {_WAY_OUT}")
-    # Compare the folders. Links in two environments may point to the same Python, and `python` and `python3` of one
-    # environment are equal.
+    # Compare the folders of the links, and not the files behind them: links in two environments may point to the same
+    # Python. In one folder, `python` and `python3` have the same packages.
     if Path(path).absolute().parent == Path(sys.executable).absolute().parent:
         return
     try:
