@@ -22,6 +22,13 @@ def test_a_generated_page_is_up_to_date(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == render_page(name), "make docs"
 
 
+def test_a_default_among_the_choices_is_marked_and_not_repeated() -> None:
+    rows = [line.split(" | ") for line in render_page("settings.md").splitlines() if line.count(" | ") == 2]
+    choices = {name: value.split(", ") for name, value, _ in rows}
+    assert choices["`uploader.start`"] == ["`earliest`", "latest"]
+    assert [name for name, words in choices.items() if len({word.strip("`") for word in words}) < len(words)] == []
+
+
 def test_every_name_in_json_has_a_meaning() -> None:
     assert "TODO" not in render_page("json.md")
 

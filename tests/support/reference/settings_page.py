@@ -47,9 +47,10 @@ marked with *.
 - **Unknown names** are errors. So are old names: {old_names}.
 - **Trust.** A Python class that a file names runs with your rights. Read only files whose authors you trust.
 
-The second column has the type (text if there is none), the default (unset, empty or `false` if there is none), and the
-allowed values. "Required" means that the store or cache that you choose needs the property. *(No effect.)* marks
-properties that are accepted so that a broker's file works. *(Refused.)* marks properties that are errors.
+The second column has the type (text if there is none), the default as `code` (unset, empty or `false` if there is
+none), and the allowed values. "Required" means that the store or cache that you choose needs the property. *(No
+effect.)* marks properties that are accepted so that a broker's file works. *(Refused.)* marks properties that are
+errors.
 
 `storage.backend.class` takes a short name, a Python class as `package.module:Class`, which gets every `storage.*`
 property as `Settings.storage_options`, or the plugin's Java class: `io.aiven.kafka.tieredstorage.storage.` and one of
@@ -148,7 +149,10 @@ def _rows(section: Section) -> Iterator[str]:
 
 
 def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -> str:
-    """Return a property's row, without facts known to every reader, such as true or false for a bool."""
+    """Return a property's row, without facts known to every reader, such as true or false for a bool.
+
+    A default among the allowed words is marked there, and not repeated.
+    """
     shown = (
         ""
         if allowed in _SAYS_NOTHING
@@ -157,6 +161,9 @@ def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -
     star = " *" if _NOT_THE_PLUGINS in meaning else ""
     words = meaning.replace(f" {_NOT_THE_PLUGINS}.", "").replace(f"{_NOT_THE_PLUGINS}, which", "The plugin")
     type_and_default = f"{kind} {default}".removeprefix("string").removesuffix(" `false`").strip()
+    if kind == "string" and (word := default.strip("`")):
+        marked = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", default, shown, count=1)
+        type_and_default, shown = ("", marked) if marked != shown else (type_and_default, shown)
     value = ", ".join(part for part in (type_and_default, shown) if part)
     return f"`{name}`{star} | {value} | {words}".replace("|  |", "| |")
 
