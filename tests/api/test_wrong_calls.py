@@ -133,7 +133,7 @@ OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
 WINGS: Any = ts
 
 OF_WINGS: list[tuple[Call, str]] = [
-    (lambda b: WINGS.Uploader(b.settings), "loaded settings have no uploader.*: pass their file"),
+    (lambda b: WINGS.Uploader(b.settings), "loaded settings have no uploader.*: pass the settings' file"),
     (lambda _: WINGS.Uploader(7), "source is of the type int; give a path"),
     (lambda _: WINGS.Uploader("absent"), "there is no file or folder 'absent'"),
     (lambda _: WINGS.BatchProducer(7, "orders"), "source is of the type int; give a path"),

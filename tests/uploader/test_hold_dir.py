@@ -299,7 +299,7 @@ def test_another_file_system_and_another_uploader_are_refused(
     other = BrokerDisk(tmp_path / "other", segments=1)
     with (
         uploader_of(disk.log_dir, store, hold_dir=str(hold_dir)),
-        pytest.raises(ConfigError, match="another uploader holds files"),
+        pytest.raises(ConfigError, match="another uploader uses"),
     ):
         uploader_of(other.log_dir, store, hold_dir=str(hold_dir))
 

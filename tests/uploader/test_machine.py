@@ -44,7 +44,7 @@ NAME: Final = (PARTITION.topic, PARTITION.partition)
 LONG_S: Final = 100.0
 """Time after which answers expire and failures are retried."""
 
-MAYBE_CUT: Final = "it may have been truncated before"
+MAYBE_CUT: Final = "its records may have been truncated"
 
 
 class SegmentState(enum.Enum):

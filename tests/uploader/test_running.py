@@ -262,7 +262,7 @@ def test_a_reload_takes_the_settings_of_the_store_and_names_the_others(
             uploader.reload()
     assert extents(FilesystemObjectStore(tmp_path / "store")) == []
     assert extents(FilesystemObjectStore(tmp_path / "two")) == [(0, 9)]
-    assert "uploader.concurrent.uploads has changed; that takes effect at the next restart" in caplog.text
+    assert "uploader.concurrent.uploads has changed; the change takes effect at the next restart" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["file", "text", "mapping", "bucket", "manager"])
@@ -332,7 +332,7 @@ def test_options_that_exclude_each_other_are_refused(
     ("more", "sentence"),
     [
         ({"leadership": "auto"}, "there is no broker to ask"),
-        ({"leadership": "no.such.Class"}, "or an importable class"),
+        ({"leadership": "no.such.Class"}, "or a Python class that can be imported"),
         ({"leadership": "pathlib.Path"}, "not a subclass of Leadership"),
         ({"log_dirs": "absent"}, "does not exist or is not a directory"),
         ({"topics_include": "("}, "not a regular expression"),

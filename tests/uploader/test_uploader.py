@@ -332,7 +332,7 @@ def test_a_deposed_leader_ships_nothing_more(disk: BrokerDisk, tmp_path: Path, s
     store.put(watermark_key("", disk.partition), ahead.behind(None, 30, 7, 2, 0).to_bytes())
     disk.grow()
     (reason,) = run_once(disk.log_dir, store)
-    assert "moved by a leader of epoch 7" in reason
+    assert "a leader of epoch 7 has moved the upload watermark" in reason
     assert len(extents(store)) == 3
 
 

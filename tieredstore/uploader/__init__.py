@@ -13,7 +13,7 @@ __all__ = ["BrokerEnvironment", "Leadership", "Uploader"]
 
 
 def __getattr__(name: str) -> object:
-    # `tieredstore --help` reads this package's table of commands, so the imports wait until a name is used.
+    # Import each module on first use: `tieredstore --help` imports this package only for its table of commands.
     match name:
         case "BrokerEnvironment":
             from tieredstore.uploader import broker  # noqa: PLC0415

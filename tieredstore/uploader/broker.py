@@ -190,8 +190,8 @@ def _pem(broker: Mapping[str, str], kind: str) -> Path | None:
     known = broker.get(f"{_TLS}{kind}.type", "").strip() or path.suffix.removeprefix(".")
     if known.upper() != _PEM:
         raise ConfigError(
-            f"the broker's {_TLS}{kind}.location {path} is not a PEM file: convert it with keytool and openssl, "
-            f"name the result in the file that the uploader reads, with {_TLS}{kind}.type=PEM, or {_OTHERWISE}"
+            f"the broker's {_TLS}{kind}.location {path} is not a PEM file: convert it to PEM with keytool and openssl, "
+            f"set the new path and {_TLS}{kind}.type=PEM in the file that the uploader reads, or {_OTHERWISE}"
         )
     if not path.is_file():
         raise ConfigError(f"the broker's {_TLS}{kind}.location {path} does not exist or is not a file")

@@ -1,6 +1,6 @@
 """Checks of ``tieredstore doctor`` for an uploader: its broker, log directories and folders for hard links.
 
-The doctor finds them by the entry point ``tieredstore.checks``.
+The doctor finds these checks by the entry point ``tieredstore.checks``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _of_broker(environment: BrokerEnvironment) -> tuple[Check, str | None]:
         return Check("broker", Verdict.BAD, sentence, exit_code=ConfigError.exit_code), members.cluster_id
     if own_id not in members.brokers and own_id >= 0:
         known = ", ".join(map(str, sorted(members.brokers)))
-        sentence = f"broker {own_id} is not running in {here}, which has {known}: start it, or correct its id"
+        sentence = f"broker {own_id} is not running in {here}, whose brokers are {known}"
+        sentence += f": start broker {own_id}, or correct uploader.broker.id"
         return Check("broker", Verdict.BAD, sentence, exit_code=BrokerUnavailableError.exit_code), members.cluster_id
     return Check("broker", Verdict.GOOD, f"broker {own_id} is running in {here}"), members.cluster_id
 
@@ -81,7 +82,7 @@ def _of_log_dir(log_dir: Path, broker_id: int, cluster_id: str | None) -> Iterat
         sentence = f"{log_dir} belongs to broker {owner}, not {broker_id}: correct uploader.log.dirs"
         raise ConfigError(f"{sentence} or uploader.broker.id")
     if None not in (its_cluster, cluster_id) and its_cluster != cluster_id:
-        sentence = f"{log_dir} belongs to cluster {its_cluster}, and the broker to {cluster_id}"
+        sentence = f"{log_dir} belongs to cluster {its_cluster}, but the broker belongs to cluster {cluster_id}"
         raise ConfigError(f"{sentence}: correct uploader.log.dirs or the broker's address")
     for log in islice(log_dir.glob("*/*.log"), 1):
         if not os.access(log, os.R_OK):
@@ -109,17 +110,18 @@ def _of_hold_dir(text: str, own: UploaderSettings, log_dirs: Sequence[Path]) -> 
     device = folder.stat().st_dev
     covered = [log_dir for log_dir in log_dirs if log_dir.is_dir() and log_dir.stat().st_dev == device]
     if not covered:
-        yield Check("hold_dir", Verdict.WARN, f"{folder} is on the file system of no log directory: it is not used")
+        yield Check("hold_dir", Verdict.WARN, f"{folder} is not used, because no log directory is on its file system")
         return
     # The kernel refuses hard links to another user's files unless this user can write them (fs.protected_hardlinks).
     log = next((log for log_dir in covered for log in log_dir.glob("*/*.log")), None)
     if log is not None and os.geteuid() not in (0, log.stat().st_uid) and not os.access(log, os.W_OK):
         raise ConfigError(f"only the owner of {log} can link it into {folder}: {_OWNER}")
     free, least = free_percent(folder), own.hold_min_free_percent
-    # Warn before the limit is reached, because below the limit segments are lost.
+    # Warn at twice the limit, because below the limit segments are lost.
     if free < 2 * least:
-        sentence = f"the disk of {folder} has only {free:.0f} % free: below {least} % segments that Kafka has deleted"
-        sentence += " are let go, and lost (uploader.hold.min.free.percent); bring the store back, or free the disk"
+        sentence = f"the disk of {folder} has only {free:.0f} % free: below {least} % (uploader.hold.min.free.percent)"
+        sentence += ", the uploader drops segments that Kafka has deleted, and they are lost;"
+        sentence += " make the store reachable, or free disk space"
         yield Check("hold_dir", Verdict.WARN, sentence, {"free_percent": free})
         return
     shown = ", ".join(map(str, covered))

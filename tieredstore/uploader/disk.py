@@ -288,9 +288,10 @@ class Disk:
         if self._identify(folder) != partition.where:
             return False
         epochs = parse_leader_epochs(checkpoint)
-        # If the checkpoint's first epoch is new to us, do not restore earlier epochs. A broker that was down continues
-        # its log at the leader's first offset, but that offset's epoch may have begun long before it. Readers can
-        # complete a truncated history from other brokers' uploads, but a wrong history would hide these uploads.
+        # If the checkpoint's first epoch was not known before, do not add the earlier known epochs. After a long time
+        # down, a broker restarts its log at the leader's first offset. The checkpoint then says that this offset's
+        # epoch begins there, though it may have begun long before. Readers can complete a short history from other
+        # brokers' uploads, but a wrong history would hide these uploads.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
         return partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
 

@@ -1,6 +1,7 @@
 """The cluster's hourly snapshot: all uploaders of the cluster try to write it, and one succeeds.
 
-Separate from ``uploader``, because it has a separate client for the brokers, and its failures never stop an upload.
+This is a separate module because snapshots use their own client for the brokers, and a failed snapshot never stops an
+upload.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class HourlySnapshots(Closing):
         counts: Counts,
     ) -> None:
         """Set up the clients; nothing connects yet. Raise ConfigError for an invalid file of a registry."""
-        # The modules import librdkafka and a HTTP client, which an uploader without snapshots does not need.
+        # These modules import librdkafka and an HTTP client, which an uploader without snapshots does not need.
         from tieredstore.live.cluster_state import ClusterState  # noqa: PLC0415
 
         self._retention_ms = own.snapshots_retention_ms

@@ -42,8 +42,8 @@ class Leadership(ABC):
         Raise a TieredStoreError if leadership is unknown: the caller uses the last answer for 30 seconds.
         """
 
-    def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  who asks for all has no use for it
-        """Record the local partitions, after each check of the folders: ``led`` must know only these."""
+    def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  subclasses may ignore the call
+        """Record the local partitions: ``led`` need not know others. Called after each check of the folders."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
         """Return the topics' present ids in the cluster; None if there is no source to ask.
@@ -139,7 +139,7 @@ def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState
         return ZooKeeperLeadership(environment)
     own_class: type[Leadership] = named_class(
         "uploader.leadership", name, Leadership,
-        "not auto, zookeeper, static or an importable class",
+        "not auto, zookeeper, static or a Python class that can be imported",
     )  # fmt: skip
     return own_class(environment)
 

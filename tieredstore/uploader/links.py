@@ -1,4 +1,5 @@
-"""Hard links to the files of closed segments, which keep them after the broker deletes them, even without an uploader.
+"""Hard links to the files of closed segments. They keep a segment's bytes after the broker deletes its files, even
+while no uploader runs.
 
 Each segment has one folder of links, which is filled under a temporary name beside its final place and then renamed::
 
@@ -123,7 +124,7 @@ class Links:
             check_is_covered(log_dir, usable)
         for folder in self._by_device.values():
             try:
-                otherwise = f"another uploader holds files in {folder}: give each uploader a separate folder"
+                otherwise = f"another uploader uses {folder} (uploader.hold.dir): give each uploader a separate folder"
                 self._locks.append(lock_folder(folder, otherwise))
             except BaseException:
                 self.close()
@@ -267,8 +268,8 @@ def hold_dir_of(text: str, log_dirs: Sequence[Path]) -> Path:
     for log_dir in log_dirs:
         if real.is_relative_to(log_dir.resolve()):
             raise ConfigError(
-                f"uploader.hold.dir is {folder}, inside the log directory {log_dir}: a broker does not start "
-                "with a foreign folder there; choose one outside it"
+                f"uploader.hold.dir is {folder}, inside the log directory {log_dir}: a broker that finds a foreign "
+                "folder there does not start; choose a folder outside it"
             )
     return real
 

@@ -32,11 +32,11 @@ COUNTERS: Final[Mapping[str, str]] = {
     "failed_tries": "Failed attempts to ship a segment.",
     "holes": "Holes: ranges of offsets that could not be shipped.",
     "lost_offsets": "Offsets in holes.",
-    "filled_offsets": "Offsets in holes, of any broker's uploader, that this uploader shipped later.",
+    "filled_offsets": "Offsets that this uploader shipped into holes of any broker's uploader.",
     "expired_segments": "Segments deleted from the store by uploader.retention.",
     "expired_bytes": "Stored bytes deleted by uploader.retention.",
     "abandoned_segments": "Segments dropped without shipping: the topic was deleted, or the log now has other records.",
-    "moved_back": "Watermarks moved back because a later leader epoch began before them.",
+    "moved_back": "Upload watermarks moved back to the start of a later leader epoch.",
     "snapshots": "Snapshots of the cluster written.",
     "failed_snapshots": "Failed attempts to write a snapshot of the cluster.",
 }
@@ -51,13 +51,13 @@ LAG: Final[Mapping[str, str]] = {
 
 GAUGES: Final[Mapping[str, str]] = {
     **LAG,
-    "waiting_partitions": "Led partitions whose next segment may not be shipped yet.",
+    "waiting_partitions": "Led partitions whose next segment must wait, for replication or an open transaction.",
     "failing_partitions": "Led partitions whose last attempt failed.",
-    "partitions": "Partitions in the log directories selected for shipping.",
+    "partitions": "Local partitions selected for shipping.",
     "led_partitions": "Partitions selected for shipping that this broker leads.",
     "leaving_segments": "Segments of partitions that left this broker, held until the store has them.",
     "leadership_known": "1 if the led partitions are known, else 0.",
-    "recorded_holes": "Ranges of offsets recorded as not shipped in the watermarks of led partitions.",
+    "recorded_holes": "Holes recorded in the upload watermarks of led partitions.",
     "held_files": "Files held open.",
     "held_deleted_bytes": "Bytes on disk of logs that the broker deleted and the uploader keeps.",
     "refused_topics": "Topics that are not shipped because they are compacted or tiered by the broker.",
@@ -191,7 +191,8 @@ def levels_of(uploader: Uploader, now_s: float) -> Mapping[str, float]:
 def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, float]]:
     """Return the values of ``LAG`` by topic, for the first 100 topics by name that ``uploader.metrics.topics`` selects.
 
-    The topics that are not among the selected 100 are summed as ``(other)``. Return nothing if the setting is empty.
+    The topics that are not among the selected 100 are summed as ``(other)``. Return nothing if
+    ``uploader.metrics.topics`` is empty.
     """
     patterns = uploader.own.metrics_topics
     if not patterns:
@@ -199,7 +200,8 @@ def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, 
     topics: dict[str, list[Partition]] = {}
     for partition in _led(uploader):
         topics.setdefault(partition.where.topic, []).append(partition)
-    # Choose by name, not by lag: Prometheus keeps a series of every topic that ever had a label.
+    # Choose by name, not by lag: the topics with the greatest lag change, and Prometheus keeps a series for every topic
+    # that ever had a label.
     matching = (topic for topic in sorted(topics) if any(re.fullmatch(pattern, topic) for pattern in patterns))
     named = list(itertools.islice(matching, _MOST_TOPICS))
     groups = {topic: topics.pop(topic) for topic in named}
@@ -242,7 +244,7 @@ def _led(uploader: Uploader) -> list[Partition]:
 
 
 def _lag_of(lags: Iterable[list[Segment] | None], now_s: float) -> Mapping[str, float]:
-    """Return the values of ``LAG`` for partitions, given each one's lag."""
+    """Return the values of ``LAG`` from the lags of partitions."""
     lags = list(lags)
     segments = [segment for lag in lags if lag is not None for segment in lag]
     return {

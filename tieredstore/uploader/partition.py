@@ -1,4 +1,4 @@
-"""One partition of the uploader: its role, the upload's progress, and the segments that are still to upload."""
+"""One partition of the uploader: its role, the upload's progress, and the segments not uploaded yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.uploader.segment import Segment, is_stub
 from tieredstore.uploader.watermarks import StoredWatermark
 
 _MAYBE_CUT: Final = (
-    "it was deleted while no uploader ran, and the log has had other leaders since: it may have been truncated before"
+    "it was deleted while no uploader ran, and the log has had other leaders since: its records may have been truncated"
 )
 
 
@@ -66,7 +66,7 @@ class Progress:
     ==========  ======================  =========================================================================
     state       derived from            next
     ==========  ======================  =========================================================================
-    in doubt    ``attempt``             load and advance: the attempt succeeded, failed, or others moved it: saved
+    in doubt    ``attempt``             load and advance: saved, whether or not the attempt succeeded
     unknown     ``stored`` is None      load: saved, or ahead if the object is damaged or was never made
     ahead       ``unsaved_since_s``     save: saved, or in doubt; distrust: in doubt
     saved       else                    ship: ahead; distrust: unknown; a later leader moved it: unknown
@@ -155,8 +155,8 @@ class Partition:
     Hold ``listing`` to list the folder. Hold ``lock`` to use ``segments``, which are in offset order, and their pins.
     One worker at a time uploads (see ``turn``); it reads by its own descriptors, so segments can be unpinned meanwhile.
     ``shipped`` is the store's progress, None until it is known. ``first_active`` is the base offset of the active
-    segment in the first listing, None before it. All offsets below ``replicated_to`` are replicated, by the present
-    epochs.
+    segment in the first listing, None before it. All offsets below ``replicated_to`` are replicated, according to the
+    leaders of the present epochs.
     """
 
     where: TopicIdPartition
@@ -247,7 +247,8 @@ class Partition:
         base, end = segment.base_offset, segment.next_offset
         if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
             return False
-        # The end of a deleted segment may seem to be later than it is, because the segments after it may be gone.
+        # The listed end of a segment is the base offset of the next listed segment. For a deleted segment this may be
+        # too late, because the segments after it may be gone.
         if named is not None and (named.is_deleted or named.next_base_offset == end):
             # Suspect a truncation only in a follower's log, or if the leader epoch is new. A new epoch means that this
             # leader may have been a follower in between.
@@ -256,7 +257,8 @@ class Partition:
                 return False
             listed_end = named.next_base_offset or end
             if listed_end < end and (not segment.is_pinned or segment.is_log(named.path("log"))):
-                # An earlier listing missed the segment that begins there. The log in another folder may be shorter.
+                # An earlier listing missed the segment that begins at the listed end. Do not correct the end of a
+                # pinned segment by a different file, which may have fewer records.
                 end, segment.described = listed_end, None
             segment.place = named if named.next_base_offset == end else replace(named, next_base_offset=end)
             segment.absences = 0
@@ -329,7 +331,7 @@ class Partition:
         return last is None or last.next_offset <= next_offset
 
     def mark_replicated(self, high_watermark: int) -> None:
-        """Note that everything before ``high_watermark`` is replicated, also in the hard links."""
+        """Note that everything before ``high_watermark`` is replicated; mark this in the hard links too."""
         with self.lock:
             self.replicated_to = max(self.replicated_to, high_watermark)
             for segment in self.segments.values():
@@ -386,7 +388,7 @@ class Partition:
             return pinned
 
     def pending(self) -> list[Segment]:
-        """Return the segments that are still to upload, in offset order."""
+        """Return the segments not uploaded yet, in offset order."""
         with self.lock:
             return list(self.segments.values())
 

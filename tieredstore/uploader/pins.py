@@ -206,7 +206,7 @@ def _raise_limit(max_files: int) -> int:
         soft = reachable
     if soft != resource.RLIM_INFINITY and soft < wanted:
         _logger.warning(
-            "the process may open %d files (ulimit -n), too few to hold %d: it will hold %d at most",
+            "the process may open only %d files (ulimit -n), too few for uploader.hold.max.files=%d; it holds only %d",
             soft, max_files, soft // 2,
         )  # fmt: skip
         return soft // 2

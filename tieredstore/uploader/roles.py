@@ -31,7 +31,7 @@ _NO_ID: Final = Uuid(bytes(16))
 
 
 class Roles:
-    """Assigns roles. ``assign`` is thread-safe; ``let_leave`` is for one thread."""
+    """Assigns roles. ``assign`` is thread-safe; only one thread may call ``let_leave``."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Roles:
             if self._broker is not None and entering:
                 self._broker.look_anew()
             for partition in entering:
-                # List the folder again: while this broker followed, its log may have been truncated, and files kept by
-                # links or descriptors replaced.
+                # List the folder again: while this broker followed, its log may have been truncated, and the broker may
+                # have replaced files that links or descriptors still keep.
                 if partition.role is not Role.IGNORED:
                     self._disk.relist(partition)
                 partition.lead()

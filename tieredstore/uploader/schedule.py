@@ -19,7 +19,7 @@ from tieredstore.uploader.partition import Partition
 _logger: Final = logging.getLogger(__name__)
 
 WAIT_S: Final = 0.25
-"""Pause before a partition is checked again whose next segment must not be uploaded yet."""
+"""Pause before the next check of a partition that must wait, for example for replication."""
 
 _FIRST_DELAY_S: Final = 1.0
 _LONGEST_DELAY_S: Final = 60.0

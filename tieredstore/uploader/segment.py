@@ -1,4 +1,4 @@
-"""A closed segment on the broker's disk that is still to upload, and its pins (open files or hard links).
+"""A closed segment on the broker's disk that is not uploaded yet, and its pins (open files or hard links).
 
 The segment's state follows from three facts: if the broker's folder has its file, if the file's name ends in
 ``.deleted``, and if the segment is pinned.
@@ -14,8 +14,8 @@ gone       no      -        no     (two listings agree) a hole
 lost       any     any      any    a missing file arrives: seen; else quarantine and a hole
 ========== ======= ======== ====== =============================================================================
 
-In every state, a segment is forgotten once it is uploaded, recorded as a hole, or truncated. Truncation shows by a
-later leader epoch, or by another file under the segment's name. In every state, a segment is lost if three things hold:
+In every state, a segment is forgotten once it is uploaded, recorded as a hole, or truncated. A later leader epoch, or
+another file under the segment's name, shows a truncation. In every state, a segment is lost if three things hold:
 retention has deleted it, the log has had other leaders since, and the segment was never known to be replicated.
 
 A pin is dropped only if the segment is forgotten, its partition is ignored, too many files are open, or a disk is
@@ -42,10 +42,10 @@ from tieredstore.uploader.links import Link
 class Segment:
     """A segment that the broker has closed. ``epochs`` are the partition's leader epochs when it was noticed.
 
-    Open files (``held``) and hard links (``link``) are its pins. ``described`` is what was read from its log. A file is
-    missing since ``incomplete_since_s``. ``absences`` counts consecutive listings without the segment, ``unreadable``
-    failed reads of the disk. ``lost`` is the reason why it cannot be uploaded. ``fills_nothing`` is set after it failed
-    to fill a hole.
+    Open files (``held``) and hard links (``link``) are its pins. ``described`` is what was read from its log. If a file
+    is missing, ``incomplete_since_s`` is the time since when. ``absences`` counts consecutive listings without the
+    segment; ``unreadable`` counts failed reads of the disk. ``lost`` is the reason why it cannot be uploaded.
+    ``fills_nothing`` is set after it failed to fill a hole.
     """
 
     place: FoundSegment
@@ -115,7 +115,8 @@ class Segment:
 
     @property
     def disk(self) -> Path:
-        """A folder on the file system of the pinned bytes, which differs from the partition's after a move."""
+        """A folder on the file system of the pinned bytes. After the broker has moved the partition to another disk,
+        this is still the old disk."""
         if self.link is not None:
             return self.link.root
         return (self.place if self.held is None else self.held.place).directory.parent
@@ -226,7 +227,8 @@ class Segment:
 
 
 def is_stub(place: FoundSegment) -> bool:
-    """Return True for an empty deleted file. A partition's move to another disk begins with it."""
+    """Return True for an empty deleted log, which a broker creates when it begins to move a partition to another
+    disk."""
     if not place.is_deleted:
         return False
     log = place.path("log")

@@ -79,7 +79,7 @@ class _Threads:
         self._worker_limit = WorkerLimit(uploader.own.concurrent_uploads)
 
     def again(self, name: str, stop: Stop, work: Callable[[], None], pause_s: float) -> None:
-        """Repeat ``work`` with a pause. ``nothing_under_way`` lets a stop go ahead without waiting for ``work``."""
+        """Repeat ``work`` with a pause. ``nothing_under_way`` tells the service not to wait for ``work`` at a stop."""
         health = self._uploader.health
         while True:
             with nothing_under_way():
@@ -153,8 +153,8 @@ class _Threads:
             self._uploader.fill_holes()
 
     def expire(self, stop: Stop) -> None:
-        """Apply retention, if there is a limit, at each interval. Wait a minute first, until leadership should be
-        known.
+        """If retention has a limit, apply it at each interval. Wait a minute before the first time, so that leadership
+        is probably known.
         """
         uploader = self._uploader
         pause_s = _FIRST_EXPIRY_S

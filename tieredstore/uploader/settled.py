@@ -58,7 +58,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Condition under which a step may upload. ``settled`` is how far the partition is settled, None if unknown.
+    """Condition under which a step may upload. ``settled`` is None if it is unknown how far the partition is settled.
 
     With ``only_deleted``, leadership is unknown, and only segments that the broker is deleting may be uploaded.
     """
@@ -84,7 +84,8 @@ class BrokerSettling:
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
         """Send two requests to each broker that leads one of the partitions."""
         names = [partition.name for partition in partitions]
-        # Read the last stable offset first, so that it may be too low for the high watermark, but never too high.
+        # Read the last stable offset before the high watermark: it may then be out of date, but it is never above the
+        # high watermark.
         stable = self._broker.ends(names, stable=True)
         highs = self._broker.ends(names, stable=False)
         return {

@@ -155,7 +155,7 @@ class Shipper:
         return self.start == "latest" and partition.progress.stored is None and partition.first_active is not None
 
     def plan(self, target: Target, partition: Partition) -> list[Segment]:
-        """Return the segments that steps would upload in time, without writing anything."""
+        """Return the segments that this and later steps would upload, without writing anything."""
         return _Work(self, target, partition, Standing(None)).plan()
 
 
@@ -288,12 +288,13 @@ class _Work:
         if partition.epochs and partition.epochs[-1][0] < value.leader_epoch:
             partition.progress.forget()
             raise DeposedError(
-                f"{partition.where}: the watermark was moved by a leader of epoch {value.leader_epoch}, but the log "
-                f"here only reaches epoch {partition.epochs[-1][0]}"
+                f"{partition.where}: a leader of epoch {value.leader_epoch} has moved the upload watermark, but the "
+                f"log here only reaches epoch {partition.epochs[-1][0]}"
             )
 
     def _move_back(self, value: Watermark) -> Watermark:
-        """Move back to the start of a later leader's epoch: uploads after that offset are no longer part of the log."""
+        """Move the upload watermark back to the start of a later leader's epoch: uploads after that offset are no
+        longer part of the log."""
         partition, uploads = self.partition, self.shipper.uploads
         began = _later_epoch_began(partition, value)
         if began is None or began >= value.next_offset:
@@ -436,7 +437,7 @@ class _Work:
         The uploader takes the base offset of the next known segment as the end. But a listing may miss a file that is
         being renamed, or an earlier process linked only some segments. The missing segment may be listed now, or stored
         by another uploader; otherwise it is a hole. The stored producer snapshot is of the supposed end, because the
-        right one belongs to the missing segment and may be gone with it.
+        right snapshot belongs to the missing segment and may be gone with that segment.
         """
         partition = self.partition
         self._relist()

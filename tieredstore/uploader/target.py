@@ -92,7 +92,7 @@ class Target:
     def quarantine(self, metadata: RemoteLogSegmentMetadata, log: LogSegment) -> str:
         """Store a segment's files unchanged under a separate prefix, which readers do not list; return the prefix.
 
-        They are stored in the plugin's format with the same encryption, so the same commands read them.
+        The files are stored in the plugin's format with the same encryption, so the same commands read them.
         """
         prefix = f"{self.settings.key_prefix}{QUARANTINE}"
         # Quarantined segments of a raw bucket are stored in the plugin's format too: the raw layout has no encryption,

@@ -76,7 +76,7 @@ def warnings(settings: Mapping[str, str], upload_timeout_ms: int, *, has_links: 
     roll = number.get("segment.ms", 7 * _DAY_MS)
     if 0 <= retention < roll:
         yield (
-            f"retention.ms is {retention} and segment.ms {roll}: a segment with little traffic is rolled and deleted "
+            f"retention.ms is {retention} and segment.ms {roll}: a segment with little traffic is closed and deleted "
             "at once, so only file.delete.delay.ms is left to ship it"
         )
     if settings.get("unclean.leader.election.enable") == "true":
@@ -107,7 +107,7 @@ class TopicAdvice:
     def ask(self, topics: Iterable[str]) -> None:
         """Read the settings of topics not asked about since :meth:`forget`.
 
-        Raise a retryable error. After any other error, treat the settings as empty.
+        Raise an error of the broker if a retry may succeed. After any other error, treat the settings as empty.
         """
         wanted = sorted(set(topics) - self._asked)
         if self._broker is None or not wanted:
@@ -130,7 +130,7 @@ class TopicAdvice:
             self._asked.add(topic)
             self._take(topic, answers.get(topic, _NOT_TOLD))
         if unknown:
-            _logger.warning("%s: no answer about settings, so shipped", _name(unknown))
+            _logger.warning("%s: shipped, though the brokers give no answer about the topic's settings", _name(unknown))
         for sentence in [*self._refusals(set(self.refused) - refused_before), *self.sentences(wanted)]:
             _logger.warning("%s", sentence)
 
@@ -165,7 +165,7 @@ class TopicAdvice:
 
 
 def _topics_of(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the topics by sentence, from pairs of a sentence and a topic."""
+    """Group the topics by sentence."""
     topics: dict[str, list[str]] = {}
     for sentence, topic in pairs:
         topics.setdefault(sentence, []).append(topic)

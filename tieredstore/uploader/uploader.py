@@ -85,13 +85,15 @@ class Uploader(Closing):
         the settings ``uploader.*`` from it.
 
         ``store`` replaces the store of the settings; the caller closes it. ``settling`` replaces the broker as the
-        source of high watermarks. Makes no request yet. Raise ConfigError for invalid settings.
+        source of high watermarks. The constructor makes no request. Raise ConfigError for invalid settings.
         """
         self._named: NamedStore | None = None
         if own is None:
             settings, self._named = resolve_store(source)
             if self._named is None:
-                raise ConfigError("loaded settings have no uploader.*: pass their file or mapping to Uploader")
+                raise ConfigError(
+                    "loaded settings have no uploader.*: pass the settings' file or a mapping to Uploader"
+                )
             own = self._named.load_uploader()
         else:
             settings = settings_of(source)
@@ -165,8 +167,8 @@ class Uploader(Closing):
         return self.held
 
     def ask_leadership(self) -> bool:
-        """Ask which partitions this broker leads. Return True if one is newly led: the caller then opens its files
-        before the broker deletes them.
+        """Ask which partitions this broker leads. Return True if a partition is newly led: the caller then opens its
+        files before the broker deletes them.
 
         On an error the last answer stays valid for a while; then ``health`` reports the error.
         """
@@ -300,7 +302,7 @@ class Uploader(Closing):
         return self._service.run()
 
     def stop(self) -> None:
-        """Ask :meth:`run` to end, and return at once. Works from any thread, but not from a signal handler."""
+        """Ask :meth:`run` to end, and return at once. Call it from any thread, but not from a signal handler."""
         self._is_stopped = True
         if self._service is not None:
             self._service.stop()
@@ -314,7 +316,7 @@ class Uploader(Closing):
         new_own, new = self._named.load_uploader(), self._named.load()
         for name, field in UploaderSettings.model_fields.items():
             if name not in _NOT_COMPARED and getattr(new_own, name) != getattr(self.own, name):
-                _logger.warning("%s has changed; that takes effect at the next restart", field.alias)
+                _logger.warning("%s has changed; the change takes effect at the next restart", field.alias)
         self.replace_target(new)
 
     def run_once(self, *, tries: int = 5) -> Table[Outcome]:
@@ -327,9 +329,9 @@ class Uploader(Closing):
         return self.tries.watch(lambda: self._ship_once(tries))
 
     def plan(self) -> Table[Outcome]:
-        """Return everything that a run would do in time, without writing.
+        """Return everything that a run would do, without writing.
 
-        That is: segments of led partitions to upload, segments that retention would delete, and refused topics.
+        These are segments of led partitions to upload, segments that retention would delete, and refused topics.
         """
         self._links.is_read_only = True
         self._begin()
@@ -384,7 +386,7 @@ class Uploader(Closing):
         return Table(_left(partition) for partition in led if partition.first)
 
     def _ship_out(self, partition: Partition) -> bool:
-        """Make steps of one partition until nothing more may be uploaded. Return True if one made progress."""
+        """Make steps of one partition until nothing more may be uploaded. Return True if any step made progress."""
         moved_on = False
         self._ask_again()
         while self.ship(partition) in MOVED_ON:
@@ -409,7 +411,7 @@ class Uploader(Closing):
     def replace_target(self, settings: Settings) -> None:
         """Use other settings of the store. Raise ConfigError if they are invalid, and change nothing.
 
-        Running work may end with the old settings.
+        Uploads that are in progress may end with the old settings.
         """
         old, self.target = self.target, Target.open(settings, self._given_store, self.tries, self._limit)
         for partition in self.disk.partitions:
@@ -459,7 +461,7 @@ class Uploader(Closing):
     def _shippable(self) -> Iterator[Partition]:
         """Yield the partitions that :meth:`may_ship` accepts.
 
-        Called several times a second, so it must cost nothing for thousands of partitions without segments.
+        This is called several times a second, so thousands of partitions without segments must cost nothing.
         """
         begins = self.own.start == "latest"
         some = (

@@ -82,8 +82,8 @@ class WatermarkStore:
     def load(
         self, where: TopicIdPartition, history: LeaderEpochs, begins: Callable[[], int | None] = lambda: None
     ) -> StoredWatermark:
-        """Return the partition's upload watermark: from its object, or rebuilt from stored segments of these epochs, or
-        None.
+        """Return the partition's upload watermark: from its object, or rebuilt from the stored segments of the leader
+        epochs in ``history``, or None.
 
         ``begins`` returns the log's first offset on disk. A rebuilt watermark starts there if that is before the
         first stored segment. A damaged object is logged and ignored; the next move replaces it. Raise ConfigError if
@@ -116,7 +116,8 @@ class WatermarkStore:
         return read_watermark(self._store, self._prefix, where, self._made_id_of(where))
 
     def first(self, where: TopicIdPartition) -> RemoteLogSegmentMetadata | None:
-        """Return the first complete segment stored of a partition. Costs one listing and one manifest."""
+        """Return the first complete stored segment of a partition. The call takes one listing and reads one
+        manifest."""
         listed = list_segments(
             self._store, self._prefix, topic=where.topic, topic_id=where.topic_id, partition=where.partition
         )
@@ -204,8 +205,8 @@ class WatermarkStore:
             if self._store.get_small(key, MAX_BYTES) == written.to_bytes():
                 return etag
         except ObjectNotFoundError as error:
-            raise PreconditionFailedError(f"the watermark of {written.where} was deleted") from error
-        raise PreconditionFailedError(f"the watermark of {written.where} was moved by another uploader")
+            raise PreconditionFailedError(f"the upload watermark of {written.where} was deleted") from error
+        raise PreconditionFailedError(f"another uploader has moved the upload watermark of {written.where}")
 
 
 def chain_of(

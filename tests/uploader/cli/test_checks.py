@@ -98,7 +98,7 @@ def nothing(_: BrokerDisk) -> None:
         (nothing, {"hold.dir": "{0}/none"}, 2, "hold_dir", "bad", "does not exist or is not a directory: create it"),
         (nothing, {"hold.dir": "{0}/logs"}, 2, "hold_dir", "bad", "inside the log directory"),
         (nothing, {"hold.dir": ""}, 0, "hold_dir", "warn", "uploader.hold.dir is not set: segments that Kafka deletes"),
-        (nothing, {"hold.dir": "{0}/held", "hold.min.free.percent": "99"}, 0, "hold_dir", "warn", "let go, and lost"),
+        (nothing, {"hold.dir": "{0}/held", "hold.min.free.percent": "99"}, 0, "hold_dir", "warn", "drops segments"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(
@@ -120,7 +120,7 @@ def test_another_file_system_holds_nothing(disk: BrokerDisk) -> None:
     code, rows = of(disk, **{"broker.id": "1", "hold.dir": str(elsewhere)})
     assert code == 2
     (unused, uncovered) = rows["hold_dir"]
-    assert unused == (Verdict.WARN, f"{elsewhere} is on the file system of no log directory: it is not used")
+    assert unused == (Verdict.WARN, f"{elsewhere} is not used, because no log directory is on its file system")
     assert uncovered[0] == Verdict.BAD
     assert f"no folder on the file system of log directory {disk.log_dir}, and hard links cannot" in uncovered[1]
 
@@ -185,12 +185,19 @@ def test_a_broker_is_compared_with_the_disk(
     (disk.log_dir / "meta.properties").write_text(META.replace(CLUSTER_ID, "another"))
     code, rows = of(disk, **own)
     ((_, sentence),) = rows["log_dir"]
-    assert (code, f"belongs to cluster another, and the broker to {CLUSTER_ID}: correct" in sentence) == (2, True)
+    assert (
+        code,
+        f"belongs to cluster another, but the broker belongs to cluster {CLUSTER_ID}: correct" in sentence,
+    ) == (2, True)
 
     (disk.log_dir / "meta.properties").write_text(META.replace("node.id=1", "node.id=7"))
     code, rows = of(disk, **{**own, "broker.id": "7"})
     assert (code, rows["broker"]) == (
-        75, [(Verdict.BAD, f"broker 7 is not running in {here}, which has 1: start it, or correct its id")]
+        75,
+        [(
+            Verdict.BAD,
+            f"broker 7 is not running in {here}, whose brokers are 1: start broker 7, or correct uploader.broker.id",
+        )],
     )  # fmt: skip
 
     def without_ids(_: BrokerState, topics: list[str]) -> dict[str, Uuid | None]:

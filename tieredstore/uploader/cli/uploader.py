@@ -50,7 +50,7 @@ def uploader(
     """
     settings = file.path("uploader.*")
     if output.as_json and not (once or dry_run):
-        raise ConfigError("--json is for --once and --dry-run; a running uploader logs JSON with --json-logs")
+        raise ConfigError("--json needs --once or --dry-run; for JSON log lines, use --json-logs")
     from tieredstore.uploader import Uploader
 
     if json_logs or not (dry_run or once):
@@ -96,7 +96,9 @@ def _tell_of_run(shipping: Uploader, left: Sequence[Outcome], output: Output) ->
         nothing = "nothing shipped" if left or counts.holes else "nothing to ship"
         print_lines([f"{counted(counts.segments, 'segment')} shipped ({sizes})" if counts.segments else nothing])
     if counts.holes:
-        complain(f"{counts.lost_offsets} offsets could not be shipped; the watermarks record which, and why")
+        complain(
+            f"{counts.lost_offsets} offsets could not be shipped; the upload watermarks record which offsets, and why"
+        )
         raise typer.Exit(DataLossError.exit_code)
     failed = [one for one in left if one.status == "failed"]
     if failed:
