@@ -119,8 +119,8 @@ class ParserKind:
     secor: tuple[str, ...] = ()
     """Secor's class names, without prefix and suffix."""
     settings: type[SettingsGroup] | None = None
-    """Settings of this parser only. Never rename their fields: the commit log's fingerprint of the settings contains
-    the names.
+    """Settings of this parser only. Never rename their fields: the fingerprint of the settings in the commit log is
+    computed from these names.
     """
     needs: str = ""
     """Name of a property that the parser requires."""

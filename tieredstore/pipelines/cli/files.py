@@ -159,7 +159,7 @@ def backfill(
     """Write chosen offsets of a topic again, with the current settings and as a new generation.
 
     Without --yes, only show the plan. The pipeline of FILE may run at the same time. After a kill, repeat the command
-    with the same settings to complete the work. With --backup, read the records from the files of that pipeline.
+    with the same settings to complete the work. With --backup, read the files of the pipeline that it names.
 
     --replace deletes generation M's files of the same offsets, extended to whole windows (offset ranges that one task
     wrote). Until the command ends, their directories have no _SUCCESS. A running process of generation M ends with exit

@@ -67,7 +67,7 @@ class Against(enum.StrEnum):
 @app.callback()
 def pipeline() -> None:
     """Write topics as files, each record exactly once."""
-    # Show the log line that names properties without effect even without the option -v.
+    # Even without the option -v, show the log line about properties that have no effect.
     logging.getLogger("tieredstore.pipelines.config.settings").setLevel(logging.INFO)
 
 

@@ -103,7 +103,8 @@ HARMLESS: Final[Mapping[str, frozenset[str]]] = {
     "kafka.seed.broker.port": frozenset({"9092"}),
     "message.timestamp.required": frozenset({"true"}),
 }
-"""Values of refused properties that are accepted, because they have no effect and Secor's sample files contain them."""
+"""Accepted values of properties that are otherwise refused. These values have no effect, and Secor's sample files
+contain them."""
 
 PARSERS: Final = "com.pinterest.secor.parser."
 WRITERS: Final = "com.pinterest.secor.io.impl."

@@ -340,8 +340,8 @@ class _Stream:
         self._full.put(None)
 
     def is_over(self) -> bool:
-        """Return True if this stream has ended, so that another stream can begin. First wait for the upload and release
-        the buffers.
+        """Return False if this stream has not ended. Otherwise wait for its upload, release its buffers, and return
+        True: another stream may begin.
         """
         if not self._has_ended:
             return False

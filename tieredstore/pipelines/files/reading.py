@@ -173,7 +173,7 @@ def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
 
 
 def _by_lengths(stream: BinaryIO, sidecar: BinaryIO) -> Iterator[bytes]:
-    """Yield the values of a file without delimiters, divided by the lengths that its sidecar holds."""
+    """Yield the values of a file without delimiters. Its sidecar holds the length of each value."""
     for batch in pq.ParquetFile(sidecar).iter_batches(_BATCH, columns=["length"]):
         for length in batch.column(0).to_pylist():
             value = stream.read(length)

@@ -101,8 +101,8 @@ class Finalizer:
         time that ``limits`` has for their topic."""
         over = self._find_over(limits)
         if over and self.family.refresh():
-            # Another generation may have begun to replace files since its log was last read. Its log has now been read
-            # again, so leave out the directories of these files.
+            # ``refresh`` has read new entries in logs of other generations. One of these generations may have begun to
+            # replace files, so leave out the directories of these files.
             over = self._find_over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self.family.count_contents([path for _, path, _ in oldest])

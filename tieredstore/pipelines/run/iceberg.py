@@ -84,7 +84,7 @@ class TablePlace:
 
 
 def place_of(output: Settings) -> TablePlace:
-    """Return the place of an output in a local folder or S3 bucket; raise ConfigError for other stores."""
+    """Return the TablePlace of an output in a local folder or S3 bucket; raise ConfigError for other stores."""
     if output.s3 is None:
         root = output.storage_root
         if root is None:
@@ -163,7 +163,7 @@ class IcebergTable:
 
     def rows(self, log: CommitLog, topic: str) -> TableRows:
         """Return the rows of a topic in the current snapshot. Raise an error if there is no table, or if the table
-        lacks committed files or unchanged records.
+        lacks committed files or columns that keep records unchanged.
         """
         files = "leave out table=iceberg to restore from the pipeline's files"
         with self._translate_errors(is_read=True), self._open() as catalog:

@@ -201,8 +201,8 @@ class Backfill:
         complete an interrupted ``redrive``.
         """
         raise ConfigError(
-            f"the redriven messages of {key} are not fully published: first complete that by tieredstore pipeline "
-            f"backfill --bad-messages --yes for generation {generation.number}"
+            f"the redriven messages of {key} are not fully published: first complete the redrive by tieredstore "
+            f"pipeline backfill --bad-messages --yes for generation {generation.number}"
         )
 
 

@@ -54,8 +54,8 @@ class Selected:
         return topic == self.topic and (self.partitions is None or partition in self.partitions)
 
     def check_reached(self, ends: Mapping[int, int]) -> None:
-        """Raise an error if an offset in the selection is beyond the end of all selected partitions, because the user
-        may have meant a time.
+        """Raise an error if an offset in the selection is beyond the end of all selected partitions. The user probably
+        meant this number as a time.
         """
         named = {f"{self.topic}-{number}": end for number, end in ends.items() if self.has(self.topic, number)}
         for place in (self.start, self.stop):
@@ -423,7 +423,8 @@ class KeptFiles(RecordSource):
 
 
 class KeptRows(KeptFiles):
-    """Reads the rows of these files in an Iceberg table, wherever another writer has moved them."""
+    """Reads the records of a pipeline from its Iceberg table, even if another writer has moved the rows to other
+    files."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, table: IcebergTable) -> None:
         super().__init__(pipeline, store, topic, 1)

@@ -65,7 +65,8 @@ class WindowTask:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The offset windows of a batch for the Spark tasks of one job. An input row is the number of a window. Picklable.
+    """The offset windows of a batch for the Spark tasks of one job. Each input row of a task is the number of a window.
+    Picklable.
 
     Each process reads the settings file itself, so that no secret is sent. ``fingerprint`` is the hash of the driver's
     settings.

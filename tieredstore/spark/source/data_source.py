@@ -82,8 +82,8 @@ class TieredStoreDataSource(DataSource):
 
 
 def is_pushing_down() -> bool:
-    """Return True in the worker process that pushes filters down. Spark starts it only if its configuration allows
-    pushdown.
+    """Return True in the worker process that pushes filters down. Spark starts this process only if Spark's
+    configuration allows pushdown.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", None) == _PUSHDOWN_WORKER
