@@ -68,7 +68,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "cloud.service": "set output.storage.backend.class",
     "kafka.seed.broker.host": "set kafka.bootstrap.servers",
     "kafka.seed.broker.port": "set kafka.bootstrap.servers",
-    "message.timestamp.skew.max.ms": "messages are filed by their own time, past or future: leave it out",
+    "message.timestamp.skew.max.ms": "a message's directory follows its own time, past or future: leave it out",
     "message.timestamp.required": "a message without a usable time is always bad: leave it out",
     "secor.file.age.youngest": "a file's age is that of the first unwritten record: leave it out",
     "secor.gs.": "set output.storage.gcs.*",

@@ -224,7 +224,7 @@ class LogState:
         before = self.positions.get(window.where)
         if before is None:
             raise CommitLogCorruptError(
-                f"entry {self.number} of the commit log redrives offsets that no earlier entry has"
+                f"entry {self.number} of the commit log parses messages again whose offsets no earlier entry has"
             )
         files, records = before.files + sign * len(window.data_files), before.records + sign * window.records
         self.positions[window.where] = replace(before, files=files, records=records)
@@ -434,9 +434,8 @@ class Change:
     ``kind`` ``drop`` deletes all files of the generation (a version of the output). ``directories`` depends on
     ``kind``:
 
-    - ``finalize``: directories that become complete
-    - ``replacing``, ``replaced``: directories that are incomplete between these two entries
-    - other kinds: directories whose ``_SUCCESS`` is rewritten because late records were filed there
+    - ``finalize``: directories that become complete - ``replacing``, ``replaced``: directories that are incomplete
+    between these two entries - other kinds: directories whose ``_SUCCESS`` is rewritten because they got late records
     """
 
     number: int

@@ -237,7 +237,7 @@ def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
     | ``finalize`` | directories of a past period are complete |
     | ``backfill`` | before any of the planned windows is written |
     | ``replacing`` | in the log of the replaced generation, before any of its files is deleted |
-    | ``replaced`` | in the same log: windows whose files are deleted; the last one has directories or no windows |
+    | ``replaced`` | in the same log: windows whose files are deleted; the last entry has directories or no windows |
     | ``seal``, ``drop`` | the log ends |
     """
     windows, paths = entry.windows, entry.directories

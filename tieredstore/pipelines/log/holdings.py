@@ -103,7 +103,7 @@ class Holdings:
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
         """Return the offset windows after all entries of the log, and then of ``redriven``: entries of later
-        generations of the output that filed messages which this generation had quarantined.
+        generations of the output, which wrote messages from this generation's quarantine to data files.
         """
         fold = _Fold()
         for entry in log.entries():

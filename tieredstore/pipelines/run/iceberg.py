@@ -140,7 +140,8 @@ class IcebergTable:
         self._do(lambda catalog: self._find_going(self._load(catalog), log, keys))
 
     def replace(self, old: CommitLog, new: CommitLog) -> None:
-        """In one snapshot, remove the files that ``old`` gave up and add all published files of ``new``."""
+        """In one snapshot, remove the files of ``old`` that its log records as replaced, and add all published files of
+        ``new``."""
         gone = [entry for entry in old.entries() if effects(entry).gives]
         keys = {key for entry in gone for key in _keys(entry.windows)}
         number = max((entry.number for entry in gone), default=-1)

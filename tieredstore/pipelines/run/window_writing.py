@@ -237,7 +237,7 @@ class _WindowWriting:
             self._put_aside(envelope(batch, self._window.topic, self._window.partition), dict(sorted(faults.items())))
 
     def _write_good(self, batch: pa.RecordBatch) -> dict[int, str]:
-        """Write the good records. Return the reasons of bad records by row number."""
+        """Write the good records. Return why the other records are bad, by row number."""
         filed = self._parser.file(batch)
         # Check the directories, because a user's own parser may return a directory such as ".." that is not escaped.
         filed.put_aside_strays()

@@ -80,7 +80,7 @@ class Waiting:
         return now_s - known[1]
 
     def clear(self, where: TopicPartition) -> None:
-        """Forget since when the partition had unwritten records, because all its records are written."""
+        """Forget since when the partition has had unwritten records."""
         self._since_s.pop(where, None)
 
 

@@ -271,7 +271,7 @@ class Replacement:
 
     def _refuse_held(self, window: Window) -> None:
         """Raise ConfigError if a third generation of the output holds some of the offsets, or if a later generation
-        filed bad messages that had these offsets.
+        wrote quarantined messages of these offsets to data files.
         """
         for entry in self._family.find_redriven():
             for its in entry.windows:
@@ -282,7 +282,7 @@ class Replacement:
                 ):
                     raise ConfigError(
                         f"bad messages of generation {self._generation} at offsets {its.start} to {its.stop - 1} of "
-                        f"{its.topic}-{its.partition} were filed by a generation that took it over: choose other "
+                        f"{its.topic}-{its.partition} were written by a generation that took it over: choose other "
                         "offsets by --from and --to"
                     )
         held = self._family.holder(window, but={self._generation, self._number})

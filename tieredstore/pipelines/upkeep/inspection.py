@@ -86,8 +86,8 @@ class PartitionStatus:
 class OutputProblem:
     """A problem of an output.
 
-    ``kind`` is ``missing``, ``size``, ``content``, ``stranger`` or ``offsets``. A comparison with the source also finds
-    ``lost``, ``twice``, ``invented``, ``changed`` and ``unread``.
+    ``kind`` is ``missing``, ``size``, ``content``, ``stranger`` (a file that the commit log does not name) or
+    ``offsets``. A comparison with the source also finds ``lost``, ``twice``, ``invented``, ``changed`` and ``unread``.
     """
 
     kind: str
@@ -236,8 +236,8 @@ class Verification:
             return
         committed = Committed.of(log, prepared=False)
         for entry in family.find_redriven():
-            # A later generation has filed the messages of these quarantine files and deletes the files, so they may be
-            # missing.
+            # A later generation has written the messages of these quarantine files to data files. It deletes the
+            # quarantine files, so they may be missing.
             committed.going |= set(entry.removed)
             for key in entry.removed:
                 committed.files.pop(key, None)

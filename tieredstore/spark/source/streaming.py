@@ -212,7 +212,8 @@ class StreamOffsets:
 
         New partitions, and partitions of a re-created topic, begin at their earliest offset. ``on_loss`` is called for
         offsets that cannot be read, and for offsets that a new leader removed after the stream had read them.
-        Partitions in ``stale`` are left out unless they are new.
+        Partitions in ``stale`` are left out unless they are new: their unread records have an older leader epoch than
+        the last record read.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)
