@@ -269,6 +269,7 @@ def test_a_port_that_is_taken_is_an_error(served: str, port: int) -> None:
         metrics.serve_metrics(port)
 
 
+@pytest.mark.slow
 def test_a_forked_child_does_not_keep_its_parent_s_port(port: int) -> None:
     run_fresh(
         """

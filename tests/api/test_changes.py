@@ -154,6 +154,7 @@ def test_one_segment_is_removed_by_its_offset_or_its_id(bucket: ts.Bucket, root:
     assert content(root) == {}
 
 
+@pytest.mark.slow
 def test_a_rotation_takes_every_segment_and_the_old_pair_is_needed_no_more(tmp_path: Path) -> None:
     case = tmp_path / "case"
     shutil.copytree(GOLDEN / "08-keyring", case)

@@ -56,6 +56,7 @@ def run(program: str, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_uploading_a_disk(tmp_path: Path, disk: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store.properties").write_text("storage.backend.class=filesystem\nstorage.root=store\n")
@@ -64,6 +65,7 @@ def test_uploading_a_disk(tmp_path: Path, disk: Path) -> None:
     assert [("done" in line, "kept" in line) for line in second] == [(False, True)] * 5
 
 
+@pytest.mark.slow
 def test_rotating_keys(tmp_path: Path) -> None:
     folder = tmp_path / "case"
     shutil.copytree(GOLDEN / "08-keyring", folder)
@@ -72,6 +74,7 @@ def test_rotating_keys(tmp_path: Path) -> None:
     assert "done=0" in second
 
 
+@pytest.mark.slow
 def test_what_one_would_like_to_write(tmp_path: Path, disk: Path) -> None:
     (tmp_path / "store").mkdir()
     now = time.time_ns() // 1_000_000
@@ -86,6 +89,7 @@ def test_what_one_would_like_to_write(tmp_path: Path, disk: Path) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_typed_program(tmp_path: Path, disk: Path) -> None:
     """`make test` checks the program by mypy and by pyright, both strict."""
     (tmp_path / "store").mkdir()
@@ -97,6 +101,7 @@ def test_a_typed_program(tmp_path: Path, disk: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_notebook(bucket: ts.Bucket, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run cell by cell, twice, in one namespace: a cell's last value is shown as in a notebook."""
     monkeypatch.chdir(tmp_path)

@@ -30,6 +30,7 @@ def programs(page: str) -> tuple[list[str], list[str]]:
     return blocks(PAGES / page, "python"), blocks(PAGES / page, "properties")
 
 
+@pytest.mark.slow
 def test_uploading(tmp_path: Path, disk: Path) -> None:
     (upload, look), (settings,) = programs("upload.md")
     (tmp_path / "store").mkdir()
@@ -86,18 +87,21 @@ def run_on(store: Path, page: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_verifying(store: Path) -> None:
     assert run_on(store, "verify.md") == "5 segments, 0 findings\n"
     next((store / "store").rglob("*.log")).write_bytes(b"damaged")
     assert "damage log-size" in run_on(store, "verify.md")
 
 
+@pytest.mark.slow
 def test_mirroring(store: Path) -> None:
     (store / "backup").mkdir()
     assert run_on(store, "mirror.md").splitlines()[-1] == "5 copied, 0 already there"
     assert run_on(store, "mirror.md").splitlines()[-1] == "0 copied, 5 already there"
 
 
+@pytest.mark.slow
 def test_cleaning_up(store: Path) -> None:
     assert run_on(store, "cleanup.md").count(" planned\n") == 5
     assert list((store / "store").rglob("*.log")) == []
@@ -109,6 +113,7 @@ def test_publishing_batches(store: Path) -> None:
     assert run(publish, store).endswith("\n1 record\n")
 
 
+@pytest.mark.slow
 def test_rotating_keys(tmp_path: Path) -> None:
     (rotate,), (ring,) = programs("keys.md")
     folder = tmp_path / "case"

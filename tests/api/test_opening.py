@@ -133,6 +133,7 @@ def test_a_read_is_an_arrow_stream_once(bucket: ts.Bucket, tmp_path: Path) -> No
         read.to_arrow()
 
 
+@pytest.mark.slow
 def test_a_read_follows_what_comes(root: Path, disk: Path, tmp_path: Path) -> None:
     later = tmp_path / "later"
     later.mkdir()

@@ -42,6 +42,7 @@ def growing(tmp_path: Path) -> Iterator[Bucket]:
     topics.close()
 
 
+@pytest.mark.slow
 def test_what_nobody_committed_is_told_of_as_far_as_was_read(txn: ts.Bucket) -> None:
     read = txn.read("txn")
     assert read.left_out() == []

@@ -99,6 +99,7 @@ class AzuresPages(PagedStore):
         return (info for info in super().list(prefix) if start_after is None or info.key > start_after)
 
 
+@pytest.mark.slow
 def test_nor_where_a_listing_starts_at_no_key() -> None:
     store = AzuresPages()
     fill(store, [f"other-{number:05d}" for number in range(10_000)])

@@ -91,6 +91,7 @@ def test_sizes_that_the_format_cannot_hold_are_refused(sizes: list[int]) -> None
         encode_chunk_sizes(sizes)
 
 
+@pytest.mark.slow
 def test_a_list_over_ten_mebibytes_is_refused_before_it_is_written() -> None:
     fits = [0] * ((MAX_BINARY_SIZE - 13) // 3) + [0]
     fits[0] = 2**24 - 1  # three bytes per size

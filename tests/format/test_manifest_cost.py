@@ -106,6 +106,7 @@ def test_no_manifest_costs_more_than_its_bytes_may(raw: bytes, rules: ManifestRu
     _check_cost(raw, rules)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "rules"),
     [

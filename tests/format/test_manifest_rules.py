@@ -73,6 +73,7 @@ def test_more_chunks_than_anybody_writes_are_refused(
         SegmentManifest.from_bytes(fixed_manifest(chunk_size, file_size), known(log_size))
 
 
+@pytest.mark.slow
 def test_a_list_of_ten_million_chunks_is_refused_before_it_is_unpacked() -> None:
     sizes = pack_chunk_sizes([1] * 10_000_000)
     index: dict[str, object] = {

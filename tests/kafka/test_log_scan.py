@@ -64,6 +64,7 @@ def test_golden_logs(segment: GoldenSegment, check_crcs: bool) -> None:
         assert scan_log(file.fileno(), size, base, "orders-0", check_crcs=check_crcs) == expected
 
 
+@pytest.mark.slow
 def test_the_scan_fails_where_the_reader_does(tmp_path: Path) -> None:
     outcomes = {False: 0, True: 0}
     source = random.Random(11)

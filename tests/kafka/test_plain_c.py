@@ -32,6 +32,7 @@ def outcome(compiler: list[str], runner: list[str], program: Path) -> str:
     return subprocess.run([*runner, str(program)], capture_output=True, text=True, timeout=300, check=False).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 @pytest.mark.parametrize("options", [[], ["-DTIEREDSTORE_PLAIN_C"]], ids=["with intrinsics", "plain"])
 def test_sums_and_copies_are_the_same_with_and_without_intrinsics(options: list[str], tmp_path: Path) -> None:

@@ -219,6 +219,7 @@ def test_more_records_than_a_block_holds(codec: CompressionType) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_rows_of_one_record_batch_are_bounded() -> None:
     log = b"".join(build_batch(MANY, 40_000 * i) for i in range(10))
     sizes = [batch.num_rows for batch in RecordDecoder().decode([log])]
@@ -316,6 +317,7 @@ def test_rows_that_are_kept_are_in_nobody_elses_memory() -> None:
     assert values == expected * 5
 
 
+@pytest.mark.slow
 def test_rows_outlive_the_decoder_and_the_log() -> None:
     log = bytearray(build_batch([Record(b"value", b"key", headers=(("h", b"x"),))]))
     (batch,) = RecordDecoder().decode([log])

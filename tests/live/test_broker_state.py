@@ -62,6 +62,7 @@ def test_leaders_ends_and_settings_of_a_topic(kafka: KafkaServer) -> None:
         assert state.topic_settings([]) == {}
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_answer_is_named() -> None:
     with unanswered_port() as port:
         server = f"127.0.0.1:{port}"
@@ -75,6 +76,7 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
                     ask()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ask",
     [
@@ -136,6 +138,7 @@ def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(asked: list[bool]
         assert asked
 
 
+@pytest.mark.slow
 def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_controller(asked: list[bool]) -> None:
     # The mock broker does not support this request, so it acts like a controller that does not answer.
     with mock_kafka() as mocked, BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=1) as state:
@@ -146,6 +149,7 @@ def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_contro
             assert len(asked) == before
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_partition_whose_broker_is_dead_is_no_answer() -> None:
     """For such a partition librdkafka returns offset -1001 and no error. It must not be taken for an offset."""
     place = ("events", 0)

@@ -114,6 +114,7 @@ def test_what_is_not_there_is_said(kafka: KafkaServer, monkeypatch: pytest.Monke
             cluster.earliest_offsets([("nobody", 0)])
 
 
+@pytest.mark.slow
 def test_a_controller_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka waits for a dead controller until it gets an answer to another request, or until the timeout."""
     properties = {"bootstrap.servers": "127.0.0.1:1"}

@@ -119,6 +119,7 @@ def test_what_a_login_may_not_read_is_named(newest: Filled) -> None:
     assert "authorization failed" in not_held[0].reason.lower()
 
 
+@pytest.mark.slow
 def test_brokers_of_39_without_an_authorizer() -> None:
     with (
         start_kafka_cluster(1, libs=KAFKA_39) as cluster,
@@ -134,6 +135,7 @@ def test_brokers_of_39_without_an_authorizer() -> None:
     assert not not_held + groups_not_held
 
 
+@pytest.mark.slow
 def test_a_group_with_a_hanging_transaction_is_named_and_the_others_are_read(
     newest: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_what_may_pass_is_asked_again() -> None:
             assert cluster.epoch_ends({("orders", 0): 0}) == {("orders", 0): EpochEnd(0, 10)}
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_is_an_error_in_time() -> None:
     with mock_kafka() as mock:
         filled(mock, 10)
@@ -74,6 +75,7 @@ def records_of(follower: LiveFollower, where: TopicPartition) -> LiveEvent:
     raise AssertionError(f"nothing comes of {where}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epoch", "is_in_log"), [(0, True), (7, False), (None, True)])
 def test_a_place_is_checked_by_its_epoch_before_anything_of_it_is_given(epoch: int | None, is_in_log: bool) -> None:
     """The check must also happen if the client knows the leader already, as it does while it follows another

@@ -43,6 +43,7 @@ def test_a_coordinator_that_is_none_now_is_asked_again(code: int) -> None:
             assert again.committed_offsets("readers", WHERES[1:]) == {("orders", 1): None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", PASSING.values(), ids=PASSING)
 def test_one_that_stays_so_is_unavailable_in_time(code: int) -> None:
     with mock_kafka() as mocked, cluster_of(mocked, timeout_s=1) as cluster:
@@ -72,6 +73,7 @@ def test_committing_to_such_a_coordinator_is_an_error_that_passes(code: int) -> 
             cluster.commit_offsets("readers", {("orders", 0): 7})
 
 
+@pytest.mark.slow
 def test_no_broker_is_unavailable() -> None:
     with mock_kafka() as mocked, cluster_of(mocked, timeout_s=1) as cluster:
         mocked.set_down(1)

@@ -54,6 +54,7 @@ def put_raw(store: ObjectStore, log_dir: Path, bits: int = 0) -> None:
 CASES = ["05-heuristic-lz4", "06-codec-zstd-logappendtime", "07-txn"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "bits"), [*((case, 0) for case in CASES), ("01-none", 5)])
 def test_real_segments_are_read_as_a_java_consumer_read_them(case: str, bits: int) -> None:
     store = MemoryObjectStore()

@@ -50,6 +50,7 @@ def broker() -> LiveReader:
     return cast("LiveReader", HurriedBroker())
 
 
+@pytest.mark.slow
 def test_a_loss_is_told_as_far_as_it_goes(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     split = LiveSplit(ORDERS, 3, 12)
     with caplog.at_level(logging.WARNING):

@@ -29,6 +29,7 @@ MIB = 1 << 20
 OFFSETS = ReadSettings(columns=("offset",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_one_percent_of_a_segments_time_costs_at_most_three_percent_of_its_bytes(
     tmp_path: Path, isolation: Isolation

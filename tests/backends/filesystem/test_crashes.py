@@ -347,6 +347,7 @@ for number in itertools.count():
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_instant_leaves_whole_objects(store: FilesystemObjectStore, tmp_path: Path) -> None:
     source = random.Random(9)
     for _ in range(8):

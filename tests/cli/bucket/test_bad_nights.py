@@ -89,6 +89,7 @@ def test_a_corrupt_segment(suffix: str, stage: Path) -> None:
     assert obey(commands_of("A segment is corrupt"))[0].code == 0
 
 
+@pytest.mark.slow
 def test_a_leaked_key(stage: Path) -> None:
     encrypt, *_ = (shlex.split(command.partition(">")[0]) for command in commands_of("A private key leaked"))
     printed = tieredstore(*encrypt[1:])

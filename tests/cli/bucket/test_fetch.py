@@ -146,6 +146,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_fetch_leaves_no_file_and_exits_130(settings: Path, tmp_path: Path) -> None:
     target = tmp_path / "x.log"
     slow = tmp_path / "slow.properties"

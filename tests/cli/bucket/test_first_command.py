@@ -166,6 +166,7 @@ def ls(monkeypatch: pytest.MonkeyPatch, environment: Environment, *arguments: st
     return run("ls", "--store", "s3://bucket/prod", *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_the_usual_environment_is_enough(
     kind: Callable[[Path, str], Environment], aws: FaultyServer, home: Path, monkeypatch: pytest.MonkeyPatch

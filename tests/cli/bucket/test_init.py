@@ -142,6 +142,7 @@ def test_answers_become_settings(folder: Path) -> None:
     assert encryption.key_pair_id == "key2"
 
 
+@pytest.mark.slow
 def test_a_secret_is_written_and_never_shown(folder: Path) -> None:
     with FaultyServer(S3Service()) as server:
         done = answered(["s3://bucket/prod", "eu-north-1", server.url, "AKIA", SECRET, ""])

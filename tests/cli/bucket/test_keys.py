@@ -111,6 +111,7 @@ def test_a_pair_that_was_not_finished_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_keys_go_to_the_current_folder_without_d(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = spawn("keys", "new", "k", "--bits", 2048)

@@ -226,6 +226,7 @@ def test_without_a_closed_segment_there_is_nothing_to_upload(settings: Path, tmp
     assert tieredstore("upload", "-c", settings, empty).clean().text.splitlines()[-1] == f"{nothing} (1 active)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("upload", TXN), ("fetch", "txn", 0, 605)])
 def test_a_terminal_sees_a_bar_and_stdout_does_not(
     arguments: tuple[object, ...], settings: Path, tmp_path: Path

@@ -344,6 +344,7 @@ def assert_completes(source: ObjectStore, target: ObjectStore, texts: Mapping[st
     assert_complete(target, texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("texts", WAYS.values(), ids=list(WAYS))
 @pytest.mark.parametrize("moment", ["before", "during", "after"])

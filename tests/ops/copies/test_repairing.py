@@ -85,6 +85,7 @@ def wrong_data_key(store: ObjectStore, key: str) -> None:
 Damage = Callable[[ObjectStore, str], None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damages",
     [
@@ -253,6 +254,7 @@ def damaged_everywhere(store: ObjectStore) -> ObjectStore:
     return store
 
 
+@pytest.mark.slow
 def test_whichever_request_fails_a_second_run_completes_the_repair() -> None:
     def work(store: ObjectStore) -> None:
         repair(plain(), plain(store))

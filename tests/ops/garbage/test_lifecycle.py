@@ -280,6 +280,7 @@ def test_stores_without_such_rules_say_so(tmp_path: Any) -> None:
     assert "management" in report.sentence
 
 
+@pytest.mark.slow
 def test_a_service_that_knows_the_rule() -> None:
     """moto's server parses the document and writes it anew."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)

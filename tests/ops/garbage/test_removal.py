@@ -240,6 +240,7 @@ def test_whichever_request_fails_no_half_is_visible_and_a_second_run_goes_on(mom
         assert_completes(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_at_any_operation_no_half_is_visible_and_a_second_run_goes_on(moment: Moment, tmp_path: Path) -> None:
     for number in range(8):

@@ -104,6 +104,7 @@ def test_damage_at_random(damage: Damage) -> None:
     assert kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [IndexType.OFFSET, IndexType.TIMESTAMP])
 def test_every_number_of_the_indexes(kind: IndexType) -> None:
     entry = plain_bucket().manifest().segment_indexes.entry(kind)

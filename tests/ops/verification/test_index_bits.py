@@ -68,10 +68,12 @@ def bits_of(kind: IndexType) -> list[int]:
     return list(range(8 * entry.position, 8 * (entry.position + entry.size)))
 
 
+@pytest.mark.slow
 def test_every_bit_of_a_transaction_index() -> None:
     assert check(bits_of(IndexType.TRANSACTION)) == {FindingKind.TRANSACTION_INDEX}
 
 
+@pytest.mark.slow
 def test_some_bits_of_all_indexes() -> None:
     assert len(check(random.Random(7).sample(all_bits(), 90))) >= 4
 

@@ -48,6 +48,7 @@ def stored_keys(store: MemoryObjectStore) -> list[str]:
     return [info.key for info in store.list()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("chunk_size", [1, 99, 100, 640, 1279, 1280, 1281, 2560])
 def test_every_chunk_size_reads_back_whole_and_in_part(

@@ -227,6 +227,7 @@ class TroubleError(Exception):
     """An unexpected error."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_helped")
 @pytest.mark.parametrize("who_fails", ["the reader", "the helper"])
 def test_after_an_error_nobody_writes_into_the_readers_buffer(
