@@ -115,11 +115,11 @@ def test_another_schema_under_an_id_or_a_version_is_refused_before_the_first_cha
     before = copy.deepcopy(registries.target.contents())
     for words in ((), ("--yes",)):
         registries.restore(*words).fails(
-            2, "the id 1 of unused version 1 is another schema", "restore into a registry without it"
+            2, "has another schema under the id 1 of unused version 1", "restore into a registry without this id"
         )
     assert registries.target.contents() == before
     registries.target.schemas[1], registries.target.subjects = {"schema": '"bytes"'}, {"money": {1: 1}}
-    registries.restore("--yes").fails(2, "version 1 of money is another schema", "(id 1, not 3)")
+    registries.restore("--yes").fails(2, "has another schema as version 1 of money", "(id 1, not 3)")
 
 
 def test_a_registry_with_other_subjects_keeps_its_own_level_and_a_subject_its_mode(registries: Registries) -> None:

@@ -437,7 +437,7 @@ def _compare_rehashed(
     digests = hashlib.sha256(), hashlib.sha256()
     for run in sorted(run for rule in work.rules.values() for run in rule.runs):
         here, there = ours.of(run), theirs.of(run)
-        # A run cannot be compared if the bucket has lost records of it since the restore.
+        # The bucket has lost records of this offset run since the restore, so different digests prove nothing.
         if here != there and any(start < run.end and run.start < stop for start, stop in work.lost):
             continue
         pair.ours.records += here[0]

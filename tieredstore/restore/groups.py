@@ -285,7 +285,7 @@ def _translated(offset_map: OffsetMap, group: str, commit: CommittedOffset) -> G
         return replace(outcome, status="kept", code="not_restored", reason=str(error))
     reasons = {
         "before": f"{found.difference} before the first restored offset",
-        "beyond": f"{found.difference} beyond the restored end",
+        "beyond": f"{found.difference} offsets beyond the restored end",
     }
     return replace(
         outcome, target_topic=found.topic, target_partition=found.partition, target_offset=found.offset,
@@ -305,7 +305,7 @@ def _first_unread(
     restored = offset_map.partitions(topic)
     offsets = {commit.partition: commit.offset for commit in commits if commit.partition in restored}
     notes = [
-        f"{offset - restored[partition].stop} beyond the restored end of {topic}-{partition}"
+        f"{offset - restored[partition].stop} offsets beyond the restored end of {topic}-{partition}"
         for partition, offset in sorted(offsets.items())
         if offset > restored[partition].stop
     ]

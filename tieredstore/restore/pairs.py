@@ -1,6 +1,7 @@
 """Comparison of the records of two sides, in batches, with a digest of each side.
 
-Separate from ``comparison``, because this module uses only columns of records, and neither bucket nor cluster.
+This module is separate from ``comparison``, because this module uses only columns of records, and neither bucket nor
+cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class RecordDifference:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records with the target offsets that they have or should have. ``offsets`` are those of their own side."""
+    """Records with the target offsets that they have or should have. ``offsets`` are the records' offsets on their own
+    side."""
 
     offsets: pa.Array
     records: pa.RecordBatch

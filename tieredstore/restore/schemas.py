@@ -72,15 +72,15 @@ class _Present:
         if there is not None:
             if there.id != version.id or not _is_same(there, version):
                 raise ConfigError(
-                    f"version {version.version} of {version.subject} is another schema at {urls} (id {there.id}, not "
-                    f"{version.id}): restore into a registry without it"
+                    f"{urls} has another schema as version {version.version} of {version.subject} (id {there.id}, not "
+                    f"{version.id}): restore into a registry without this version"
                 )
             return
         with contextlib.suppress(SchemaNotFoundError):
             if not _is_same(schema_of(registry, version), version):
                 raise ConfigError(
-                    f"the id {version.id} of {version.subject} version {version.version} is another schema at {urls}: "
-                    "restore into a registry without it"
+                    f"{urls} has another schema under the id {version.id} of {version.subject} version "
+                    f"{version.version}: restore into a registry without this id"
                 )
 
     def is_to_delete(self, version: SchemaVersion) -> bool:

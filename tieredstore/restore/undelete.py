@@ -283,7 +283,9 @@ class _Place:
     def _check(self, file: _File) -> None:
         seen = self.stored.head(file.key)
         if file.newest is None or seen.etag != file.newest.etag:
-            raise PreconditionFailedError(f"{file.key!r} was written again meanwhile: look at it, and run again")
+            raise PreconditionFailedError(
+                f"{file.key!r} was written again during the restore: check the object, then run the command again"
+            )
 
 
 def _hold(store: ObjectStore, prefix: str, topic: str, *, dry_run: bool) -> Outcome:
@@ -309,7 +311,10 @@ def _hold(store: ObjectStore, prefix: str, topic: str, *, dry_run: bool) -> Outc
 
 def _nothing_left(places: Sequence[_Place], scopes: Scopes) -> ResourceNotFoundError:
     obstacles = dict.fromkeys(filter(None, (place.versions.obstacle() for place in places)))
-    why = "; ".join(obstacles) or "check the name and key.prefix, or a rule has removed the old versions"
+    why = (
+        "; ".join(obstacles)
+        or "check the name and key.prefix; perhaps a rule of the bucket has removed the old versions"
+    )
     return ResourceNotFoundError(f"nothing is left of {scopes}, deleted or not: {why}")
 
 

@@ -84,7 +84,7 @@ def test_each_offset_moves_once_and_what_is_there_stays() -> None:
     cluster = ScriptedCluster()
     billing = group("billing", ("orders", 0, 15, "m"), ("orders", 1, 25, ""), ("other", 0, 5, ""), ("orders", 2, 1, ""))
     not_restored = ("billing", "not_restored", None, None, "the run r1 did not restore orders-2")
-    beyond = "15 beyond the restored end"
+    beyond = "15 offsets beyond the restored end"
     assert outcomes_of(cluster, billing) == [
         not_restored, ("billing", "moved", 0, 5, None), ("billing", "moved", 1, 10, beyond),
     ]  # fmt: skip
@@ -130,7 +130,7 @@ def test_the_notes_of_a_topic_whose_keys_were_hashed_anew() -> None:
     moved = list(translate_group(hashed, group("g", ("orders", 0, 23, "a"), ("orders", 9, 1, "b")), starts))
     places = [(each.target_partition, each.target_offset, each.read_again) for each in moved]
     assert places == [(0, 10, 0), (1, 0, 0), (7, 3, 0)]
-    notes = ["3 beyond the restored end of orders-0", "no offset in orders-1, all unread"]
+    notes = ["3 offsets beyond the restored end of orders-0", "no offset in orders-1, all unread"]
     notes.append("the old partitions have different offset metadata, so none is kept")
     assert {each.reason for each in moved} == {"; ".join(notes)}
     assert {each.metadata for each in moved} == {""}

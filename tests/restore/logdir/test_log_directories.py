@@ -300,7 +300,7 @@ def test_a_partition_in_none_of_the_directories_is_an_error(thirds: ts.Bucket, t
     foreign = make_log_dir(tmp_path / "foreign", {}, broker=2)
     refused(
         lambda: restore(thirds, [first, second, foreign], plan), ConfigError,
-        f"are of several brokers: {first} (1), {second} (1), {foreign} (2); restore one broker at a time",
+        f"belong to several brokers: {first} (1), {second} (1), {foreign} (2); restore one broker at a time",
     )  # fmt: skip
     assert tree(root) == before
 
@@ -345,4 +345,4 @@ def test_a_log_directory_that_is_not_ready_is_refused(
     (log_dir / "txn-0" / f"{0:020d}.log").write_bytes(b"a log of its own")
     refused(attempt(), ConfigError, "has another log already (16 B): restore into a new topic")
     (log_dir / "meta.properties").write_text("cluster.id=another\nnode.id=1\n")
-    refused(attempt(), ConfigError, f"is of another cluster; the restore was prepared for the cluster {CLUSTER}")
+    refused(attempt(), ConfigError, f"belongs to another cluster; the restore was prepared for the cluster {CLUSTER}")

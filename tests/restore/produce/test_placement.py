@@ -120,6 +120,6 @@ def test_a_changed_kind_of_times_stops_a_run(kafka: KafkaServer, tmp_path: Path)
             with TargetCluster({"bootstrap.servers": kafka.bootstrap_servers}) as cluster:
                 cluster.set_times({topic: "LogAppendTime"})
 
-    with pytest.raises(BrokerUnavailableError, match=f"{topic} gave records times of its own"):
+    with pytest.raises(BrokerUnavailableError, match=f"{topic} replaced the records' times"):
         restore.run(on_step=change, give_up_s=0)
     assert committed(kafka, topic, 0) == []

@@ -1,6 +1,6 @@
 """``restore groups``: consumer groups continue in the new topics at the same records.
 
-Separate from ``offsets``, which needs no cluster.
+This module is separate from ``offsets``, which needs no cluster.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def groups(
         typer.Option(
             "--from-snapshot",
             metavar="newest|TIME",
-            help="Offsets from the newest snapshot, or the last one up to TIME.",
+            help="Offsets from the newest snapshot, or the last snapshot up to TIME.",
         ),
     ] = None,
     from_file: Annotated[
@@ -59,7 +59,7 @@ def groups(
     apply: Apply,
     output: Json,
 ) -> None:
-    """Move consumer groups: commit for each group the new offsets of the records at its old offsets.
+    """Move consumer groups: commit for each group the new offset of the record that it reads next.
 
     --bootstrap-server names the cluster that was restored into. Groups with members are refused, in both clusters: stop
     their consumers first. An offset without a record becomes the offset of the next record; an offset beyond the
@@ -118,7 +118,8 @@ def _line(outcome: GroupOutcome, verb: str) -> str:
     old = outcome.topic if outcome.offset is None else f"{outcome.topic}-{outcome.partition} {outcome.offset}"
     again = "" if outcome.read_again is None else f", at most {counted(outcome.read_again, 'record')} read again"
     new = f"{outcome.target_topic}-{outcome.target_partition} {outcome.target_offset}"
-    # Show the present commit: a group that has already read further in the target would read records again.
+    # Show the present commit: if the group has already read further in the target, the move makes it read records
+    # again.
     now = outcome.committed_offset
     instead = "" if now is None or now == outcome.target_offset else f", instead of {now}"
     return f"{verb}  {outcome.name}  {old} → {new}{instead}{again}{more}"

@@ -1,6 +1,6 @@
 """``restore offsets``: the new offsets of the records of a run of ``restore produce``.
 
-Separate from ``groups``, which uses the same map to move groups, and needs a cluster.
+This module is separate from ``groups``, which uses the same map to move groups, and needs a cluster.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``restore produce``: write the records of a bucket or a backup into topics of a running cluster.
 
-Separate from the other commands of ``restore``, because this command has many options.
+This module is separate from the other commands of ``restore``, because this command has many options.
 """
 
 from __future__ import annotations
@@ -202,13 +202,14 @@ def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> Time
             f"{count} {words}"
             for count, words in (
                 (each.earlier_records, "later records have earlier times"),
-                (each.open_transactions, "transactions are open there"),
+                (each.open_transactions, "transactions are open at this offset"),
                 (each.older_transactions, "of these transactions may be cut in other partitions too"),
-                (each.split_transactions, "end later in other partitions, and are left out"),
+                (each.split_transactions, "transactions end later in other partitions, and are left out"),
             )
             if count
         ]
-        complain(f"cut: {each.topic}-{each.partition} before {each.stop}{': ' if notes else ''}{'; '.join(notes)}")
+        end = f"the restore of {each.topic}-{each.partition} ends before {each.stop}"
+        complain(f"{end}{': ' if notes else ''}{'; '.join(notes)}")
     return cut
 
 

@@ -1,7 +1,7 @@
 """``restore snapshot`` and ``schemas``: save in the bucket what a cluster needs besides its segments, and restore
 schemas.
 
-Separate from the other commands of ``restore``, because it restores no records.
+This module is separate from the other commands of ``restore``, because it restores no records.
 """
 
 from __future__ import annotations

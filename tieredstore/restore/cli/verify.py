@@ -1,6 +1,6 @@
 """``restore verify``: compare the records that a restore has put into a cluster with its source.
 
-Separate from the other commands of ``restore``, because this command changes nothing.
+This module is separate from the other commands of ``restore``, because this command changes nothing.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class RestoreCluster(LiveCluster):
         return PreparedRestore(str(listed.cluster_id), tuple(prepared))
 
     def empty_partitions(self, topic: PreparedTopic) -> list[int]:
-        """Return the prepared partitions that are still empty; raise ConfigError if this is not the prepared topic."""
+        """Return the prepared partitions that are still empty; raise ConfigError if the cluster's topic is not the
+        prepared topic."""
         name, found = topic.topic, str(self.topic(topic.topic).topic_id)
         if found != topic.topic_id:
             raise ConfigError(
@@ -94,7 +95,8 @@ class RestoreCluster(LiveCluster):
         if forced:
             name = forced[0]
             raise ConfigError(
-                f"the cluster sets {name}={found[name].value} for {topic}, but a restore needs {name}={PREPARED[name]}"
+                f"the cluster sets {name}={found[name].value} for {topic}, but a restore needs "
+                f"{name}={PREPARED[name]}: change the cluster's setting for the restore"
             )
 
     def _places(self, topic: str, partitions: int) -> tuple[str, tuple[tuple[int, ...], ...]]:
@@ -111,7 +113,7 @@ class RestoreCluster(LiveCluster):
                 replicas = tuple(tuple(node.id for node in each.replicas) for each in by_number)
                 return str(uuid_of(described.topic_id)), replicas
             if time.monotonic() > end:
-                raise BrokerError(f"{topic} has partitions without a leader at {self._servers}: look at the brokers")
+                raise BrokerError(f"{topic} has partitions without a leader at {self._servers}: start all brokers")
             time.sleep(_PAUSE_S)
 
 

@@ -59,14 +59,15 @@ def _reason(known: Mapping[str, str], count: int, size: int) -> str:
 def _warning(empty: Sequence[int]) -> str:
     if not empty:
         return ""
-    return f"; partitions without a record: {', '.join(map(str, empty))} (is restore logdir missing on a broker?)"
+    return f"; partitions without a record: {', '.join(map(str, empty))} (run restore logdir for every broker)"
 
 
 def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) -> str:
     """Return a text with the time after which replicas may be added; empty if that time is past.
 
-    A new replica learns from the batches about producers that ``restore logdir`` has dropped from the state. It forgets
-    such a producer ``forgotten_ms`` after the producer's last record.
+    From the batches, a new replica learns of old producers that ``restore logdir`` has dropped from the producer state.
+    As leader, it could then take a new producer's first batch for a duplicate. The replica ignores a producer if the
+    producer's last record is older than ``forgotten_ms``.
     """
     newest_ms = max((span.segment.max_timestamp_ms for log in logs for span in log), default=0)
     if newest_ms + forgotten_ms <= now_ms:

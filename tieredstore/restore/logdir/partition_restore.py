@@ -10,7 +10,7 @@ Drafts are renamed one by one: a segment's log after its other files, and ``lead
 segments. Until all partitions are complete, the marker in the log directory keeps the broker from starting. So the next
 restore can continue where a killed restore stopped.
 
-Separate from ``restoring``, which handles brokers and their log directories.
+This module is separate from ``restoring``, which handles brokers and their log directories.
 """
 
 from __future__ import annotations

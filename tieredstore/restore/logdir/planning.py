@@ -1,7 +1,7 @@
 """Choice of the spans (offset ranges within segments) that become a partition's log. The log must not end within a
 transaction.
 
-Separate from ``restoring``, because this module only reads the bucket and uses no log directory.
+This module is separate from ``restoring``, because this module only reads the bucket and uses no log directory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def plan_spans(
     if gaps := lineage.gaps_between(spans[0].start, spans[-1].stop):
         raise DataLossError("; ".join(map(str, gaps)))
     if source.layout.raw_cluster is not None:
-        # In the raw layout, the snapshot of producers of each segment must be computed from that of the segment before.
+        # In the raw layout, each segment's snapshot of producers must be computed from the previous segment's snapshot.
         # Compute all snapshots now, because a restore that continues copies only some segments.
         for span in spans:
             stored_producers(source, span)
@@ -84,7 +84,7 @@ def producers_at_end(
 
     A snapshot has the producers at the end of a segment, so it cannot be used for a span that ends earlier. ``before``
     has the producers at the beginning of the spans. In the raw layout, snapshots are computed. They have the open
-    transactions, but no producer epochs, so they are used only if ``has_epochs`` is False.
+    transactions, but no producer epochs, so they are used only if the caller needs no epochs (``has_epochs`` is False).
     """
     may_serve = not has_epochs or source.layout.raw_cluster is None
     later: list[Span] = []

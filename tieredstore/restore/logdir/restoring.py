@@ -188,7 +188,7 @@ def _broker_of(log_dirs: Sequence[Path], prepared: PreparedRestore) -> int:
     brokers = {log_dir: _used_by(log_dir, prepared) for log_dir in log_dirs}
     if len({*brokers.values()}) > 1:
         named = ", ".join(f"{path} ({broker})" for path, broker in brokers.items())
-        raise ConfigError(f"the log directories are of several brokers: {named}; restore one broker at a time")
+        raise ConfigError(f"the log directories belong to several brokers: {named}; restore one broker at a time")
     return brokers[log_dirs[0]]
 
 
@@ -202,7 +202,7 @@ def _used_by(log_dir: Path, prepared: PreparedRestore) -> int:
         ) from None
     if f"cluster.id={prepared.cluster_id}" not in raw.decode("utf-8", "replace").split():
         raise ConfigError(
-            f"{path} is of another cluster; the restore was prepared for the cluster {prepared.cluster_id}"
+            f"{path} belongs to another cluster; the restore was prepared for the cluster {prepared.cluster_id}"
         )
     broker = parse_broker_id(raw)
     if broker is None:
@@ -267,7 +267,7 @@ def _check_id(folder: Path, topic: PreparedTopic) -> None:
         raise CorruptDataError(f"{folder}: {error}") from None
     if str(found) != topic.topic_id:
         raise ConfigError(
-            f"{folder} is of the topic id {found}, but the restore was prepared for {topic.topic_id}: prepare again"
+            f"{folder} has the topic id {found}, but the restore was prepared for {topic.topic_id}: prepare again"
         )
 
 
@@ -281,7 +281,8 @@ def _check_space(plans: Sequence[PartitionRestore]) -> None:
         free = shutil.disk_usage(log_dir).free
         if needed + _MARGIN > free:
             raise ConfigError(
-                f"the logs take {human_bytes(needed)}, but the disk of {log_dir} has {human_bytes(free)} free"
+                f"the logs take {human_bytes(needed)}, but the disk of {log_dir} has {human_bytes(free)} free: "
+                "free disk space"
             )
 
 

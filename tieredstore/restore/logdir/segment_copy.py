@@ -105,8 +105,7 @@ def whole_batches(chunks: Iterable[memoryview], size: int) -> Iterator[tuple[Bat
     position, last_offset = 0, -1
     for batch in _split(chunks, size):
         view_at = partial(_view_of, batch)
-        # The header is never None: only a batch of zeros has no header, and ``_split`` has already refused such a
-        # length.
+        # The header is never None: only a batch of zeros has no header, and ``_split`` refuses such a batch.
         header = cast("BatchHeader", next_batch_header(view_at, size, position, last_offset))
         check_batch_crc(batch, header)
         yield header, batch

@@ -1,7 +1,8 @@
 """The control topic in the target cluster. The topic has the position of each run, and the offsets that the run's
 records got.
 
-Separate from ``producing``, because this module only reads: a run must know its position before it continues.
+This module is separate from ``producing``, because this module only reads: a run must know its position before it
+continues.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class ControlTopic:
                 yield offsets_from_bytes(value, f"{key.decode()} in {CONTROL_TOPIC}")
         if wanted:
             missing = next(iter(wanted)).decode()
-            raise CorruptDataError(f"{CONTROL_TOPIC} has lost the record {missing}, which has restored offsets")
+            raise CorruptDataError(f"{CONTROL_TOPIC} has lost the record {missing} with offsets of restored records")
 
     def _settled(self) -> tuple[int, int]:
         """Return the topic's first offset and its end. First wait until no transaction is open before that end.

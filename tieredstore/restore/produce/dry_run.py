@@ -108,8 +108,8 @@ def check_target(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool,
     yield _rights(target)
     if source.scanned is not None and source.scanned.at_epoch:
         detail = (
-            f"{source.scanned.at_epoch} records of {source.topic} have the timestamp 0, and get 1 ms: Kafka's client "
-            "replaces 0 by the current time"
+            f"{source.scanned.at_epoch} records of {source.topic} have the timestamp 0, and get the timestamp 1: "
+            "Kafka's client replaces 0 by the current time"
         )
         yield Check("times", Verdict.WARN, detail)
 
@@ -155,7 +155,7 @@ def _sizes(source: SourceTopic, target: TargetTopic) -> Check:
     most = number_of(target.settings, "max.message.bytes")
     limit = f"{target.topic} takes messages of {human_bytes(most)} (max.message.bytes={most})"
     if source.scanned is None:
-        return _skipped("sizes", f"{limit}; the largest record is not known without reading all (--dry-run)")
+        return _skipped("sizes", f"{limit}; only --dry-run reads all records and finds the largest")
     needed = source.scanned.largest + _BATCH_BYTES
     if needed > most:
         return Check("sizes", Verdict.BAD, f"{limit}, and the largest record needs {needed} B: raise the limit")
@@ -213,8 +213,8 @@ def _retention(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool, n
     deletes = "delete" in settings["cleanup.policy"] and max(most, number_of(settings, "retention.ms")) >= 0
     if source.is_backup and deletes:
         detail = (
-            f"{target.topic} deletes old records ({shown}), and a backup does not tell which: set both to -1 for the "
-            "restore"
+            f"{target.topic} deletes old records ({shown}). A backup does not tell which records are old: "
+            "set both to -1 for the restore"
         )
         return Check("retention", Verdict.BAD, detail)
     if is_rehashed and most >= 0:
@@ -402,6 +402,10 @@ def _check_missing(name: str, new: NewTopic | None, needed: int, *, is_rehashed:
         return Check("topic", Verdict.BAD, detail)
     count = new.partition_count or 0
     if count < needed and not is_rehashed:
-        return Check("partitions", Verdict.BAD, f"{name} would get {count} partitions, and the bucket has {needed}")
+        return Check(
+            "partitions",
+            Verdict.BAD,
+            f"{name} would get {count} partitions, but the bucket has {needed}: correct the number",
+        )
     settings = ", ".join(f"{name}={value}" for name, value in new.settings.items()) or "no settings of its own"
-    return Check("topic", Verdict.WARN, f"{name} does not exist, and is created with {count} partitions: {settings}")
+    return Check("topic", Verdict.WARN, f"{name} does not exist: the run creates {count} partitions with {settings}")

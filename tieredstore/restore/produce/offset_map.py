@@ -1,6 +1,6 @@
 """The offset map of a restore run: the old and the new offsets of its records, as an object in the bucket.
 
-Separate from ``producing``, because the commands that move consumer groups need only the map.
+This module is separate from ``producing``, because the commands that move consumer groups need only the map.
 
 The object's key is ``<prefix>!tieredstore/restores/<run>/offsets``. Its first line is JSON with the version. A zstd
 frame with a checksum follows. The frame has a line of JSON (topics, partitions, numbers of offset runs), then five
@@ -162,7 +162,7 @@ class OffsetMap:
             if (known == source) is not (there.target == target) or (known == source and there != topic):
                 raise ConfigError(
                     f"the run {self.run} restores {known} to {there.target}{' by key' * there.is_rehashed}: "
-                    "give another run for another target"
+                    "for another target, use another run (--run)"
                 )
         self.topics[source] = topic
 
@@ -399,8 +399,8 @@ def _is_valid(run: OffsetRun) -> bool:
 
 
 def _first_unread(runs: _PairRuns, offset: int) -> int | None:
-    """Return a target offset that is not after the first record whose source offset is at least ``offset``; None if
-    there is no such record."""
+    """Return the target offset of the first record whose source offset is at least ``offset``, or an earlier target
+    offset if gaps in its offset run hide the record's place. Return None if there is no such record."""
     at = runs.find(offset)
     if at == len(runs):
         return None

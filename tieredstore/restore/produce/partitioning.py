@@ -1,11 +1,11 @@
 """The choice of each restored record's target partition, in the way that the applications' Kafka clients choose it.
 
-The hash must be that of the applications: otherwise the later records of a key would go to another partition than its
+The hash must be the applications' hash: otherwise the later records of a key would go to another partition than its
 restored records. Java's clients use murmur2, librdkafka's default partitioner CRC-32. librdkafka offers both, but a run
 must know each record's partition before it sends the record: it verifies offsets by the number of records in each
 partition.
 
-Separate from ``producing``, because this module depends on keys only.
+This module is separate from ``producing``, because this module depends on keys only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A run of ``restore produce``: its options, its position, and the offsets that its records got.
 
-Separate from ``producing``, because the offset map, the target's checks and the command need only these types.
+This module is separate from ``producing``, because the offset map, the target's checks and the command need only these
+types.
 
 A source record is identified by topic, partition and offset in the bucket. The control topic has two kinds of records
 for a run named RUN. The record with key RUN has the run's newest position. Each record with a key RUN/1, RUN/2 … has

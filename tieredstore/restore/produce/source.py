@@ -1,7 +1,7 @@
 """The committed records of the source (a bucket or a backup) in the form that a producer takes. A few partitions are
 read at a time.
 
-Separate from ``producing``, because this module uses buckets and backups, but no cluster.
+This module is separate from ``producing``, because this module uses buckets and backups, but no cluster.
 """
 
 from __future__ import annotations

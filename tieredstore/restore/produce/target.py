@@ -1,6 +1,6 @@
 """The target cluster of a run of ``restore produce``: looks up topics, creates them, and changes their settings.
 
-Separate from ``dry_run``, which checks the topics found here, and makes no requests.
+This module is separate from ``dry_run``, which checks the topics found here, and makes no requests.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class TargetCluster(LiveCluster):
         end = time.monotonic() + unknown_s(self._timeout_s)
         while (found := self.target(topic)) is None:
             if time.monotonic() > end:
-                raise ResourceNotFoundError(f"there is no topic {topic} in the cluster: create it, empty")
+                raise ResourceNotFoundError(f"there is no topic {topic} in the cluster: create an empty topic")
             time.sleep(_AGAIN_S)
         return found
 

@@ -1,7 +1,7 @@
 """The transactional producer of a run of ``restore produce``. It sends records, verifies that their offsets are
 consecutive, and commits them.
 
-Separate from ``producing``, because this module handles the failures of librdkafka's transactions:
+This module is separate from ``producing``, because this module handles the failures of librdkafka's transactions:
 
 - *retryable*: the transaction may be committed or not. The caller begins again with a new producer, whose
   ``init_transactions`` completes or aborts the old transaction; after that, the control topic shows if the transaction
@@ -50,8 +50,8 @@ _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOC
 _DEFAULTS: Final = {
     "compression.type": "lz4",
     "linger.ms": "20",
-    # Limit the queue: the records in it are sent at the end of a transaction, which must not exceed its timeout even if
-    # quotas slow down the producer.
+    # Limit the client's queue, because a transaction cannot end before all queued records are sent. Even if quotas slow
+    # down the producer, this must not take longer than the transaction timeout.
     "queue.buffering.max.kbytes": "32768",
     "transaction.timeout.ms": str(TRANSACTION_MS),
     # The broker limits the size of messages, so librdkafka must not. librdkafka also limits a batch by this setting, so
@@ -125,15 +125,15 @@ class Transactions(Closing):
         if self._without_times is not None:
             # Each broker learns of a changed setting with a short delay, so this error is retryable.
             raise BrokerUnavailableError(
-                f"{self._without_times} gave records times of its own: its message.timestamp.type is not CreateTime "
-                "everywhere yet, or has been changed since the run began"
+                f"{self._without_times} replaced the records' times: its message.timestamp.type is not CreateTime "
+                "on all brokers yet, or was changed during the run"
             )
         firsts: dict[TopicPartition, int] = {}
         for where, count in self._sent.items():
             first, last = self._acknowledged.get(where, (-1, -1))
             if first < 0 or last - first + 1 != count:
                 raise BrokerUnavailableError(
-                    f"{doing} as expected: {name_of(where)} has {count} of them at the offsets {first} to {last}"
+                    f"{doing} as expected: {name_of(where)} has {count} records at the offsets {first} to {last}"
                 )
             firsts[where] = first
         return firsts
@@ -236,7 +236,8 @@ class Transactions(Closing):
             self._is_open = False
             return FencedError(
                 f"{doing}: another process has begun the run {self._run}, or the transaction timed out "
-                "(transaction.timeout.ms); nothing of it was committed. Run again after the other process has ended"
+                "(transaction.timeout.ms); this transaction was not committed. Run again after the "
+                "other process has ended"
             )
         failure = fault(error, doing)
         if kind_of(error) is not BrokerError or error.code() in _LASTING:
