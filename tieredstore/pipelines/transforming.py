@@ -117,7 +117,7 @@ class Transforming:
         offsets: list[int] = changed.column("offset").to_pylist()
         rows = [places.get(offset, -1) for offset in offsets]
         if -1 in rows or any(one >= other for one, other in pairwise(rows)):
-            raise ConfigError(f"{_SETTING}, {self.name}, must return a part of its input's offsets, in their order")
+            raise ConfigError(f"{_SETTING}, {self.name}, must return only offsets of its input, in the same order")
         return Transformed(_with(records.take(pa.array(rows)), changed), records.num_rows - len(rows), {})
 
     def _row_by_row(self, records: pa.RecordBatch, function: Callable[..., Any]) -> Transformed:

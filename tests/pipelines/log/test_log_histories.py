@@ -118,7 +118,7 @@ def test_what_nobody_can_read_is_a_loss_that_names_a_way_on_which_a_pipeline_has
             if info.key.endswith(".rsm-manifest"):
                 topic.store.put(info.key, b"{")
     with pytest.raises(
-        DataLossError, match=r"secor\.kafka\.topic_blacklist, or begin another secor\.generation"
+        DataLossError, match=r"secor\.kafka\.topic_blacklist, or set another secor\.generation"
     ) as raised:
         run_once(topic, store, pipeline)
     assert "on_data_loss" not in str(raised.value)

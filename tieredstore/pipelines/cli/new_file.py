@@ -111,7 +111,7 @@ def _text(
         (
             (f"A column for each field, inferred from {sample}; other fields are kept in the column _rest.",)
             if columns
-            else (reason, f"For columns: columns=json and json.schema.{topic}=NAME TYPE, NAME TYPE."),
+            else (reason, f"To get columns, set columns=json and json.schema.{topic}=NAME TYPE, NAME TYPE."),
             columns,
         ),
         (

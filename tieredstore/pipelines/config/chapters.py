@@ -278,7 +278,7 @@ def find_table_fault(
     """Return the reason why a Hive or Iceberg table cannot list files of this output, or an empty text."""
     if (naming.hashed or naming.alternative_since) and (hive or own.hive_prefix):
         return (
-            "Hive tables need all directories of a topic below one: leave out secor.s3.prefix.md5hash and "
+            "Hive tables need all directories of a topic below one directory: leave out secor.s3.prefix.md5hash and "
             "secor.s3.alter.path.date, or hive.table.*"
         )
     if own.kind == "none":

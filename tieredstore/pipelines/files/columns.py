@@ -389,7 +389,7 @@ def check_columns(schema: pa.Schema) -> None:
         raise InvalidValueError(f"the frame's rows have a {fault}")
     for name in ("topic", "partition", "offset"):
         if schema.field(name).type != ENVELOPE.field(name).type:
-            raise InvalidValueError(f"the frame's rows have another type of the column {name}: leave it unchanged")
+            raise InvalidValueError(f"the frame's rows have another type in the column {name}: leave it unchanged")
 
 
 def of_rows(inner: Format, schema: pa.Schema) -> Format:

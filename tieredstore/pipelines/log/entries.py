@@ -179,7 +179,9 @@ class Entry:
         entry = read_state(COMMIT, cls, data, key)
         for window in entry.windows:
             if window.start > window.stop:
-                raise CommitLogCorruptError(f"{key} has a window from {window.start} to {window.stop}")
+                raise CommitLogCorruptError(
+                    f"{key} has a window that ends before its start: {window.start} to {window.stop}"
+                )
         return entry
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 PAST_A_LOSS: Final = (
-    "leave the topic out by secor.kafka.topic_blacklist, or begin another secor.generation after the loss by "
-    "startingOffsets,"
+    "leave the topic out by secor.kafka.topic_blacklist, or set another secor.generation with startingOffsets after "
+    "the loss,"
 )
 """Advice for errors about lost records. Only a change of the settings lets a pipeline continue after a loss."""
 _WORDS: Final = QueryWords(accept_loss=PAST_A_LOSS)

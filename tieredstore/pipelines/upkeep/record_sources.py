@@ -260,7 +260,7 @@ class KeptFiles(RecordSource):
         if later and self._pieces[window.partition][-1].stop <= window.stop:
             raise DataLossError(
                 f"files of {self._pipeline.own.name} have records of {window.topic}-{window.partition} beyond the end "
-                "of its newest file: later files are missing; read the offsets before them"
+                "of its newest file: later files are missing; choose offsets before these records"
             )
 
     def holes(self, window: Window) -> list[tuple[int, int]]:
@@ -306,8 +306,9 @@ class KeptFiles(RecordSource):
         return f"in no file of {self._pipeline.own.name}"
 
     def _stop(self, window: Window) -> int:
-        """Return the offset where an offset window should end: the end of the last piece (a range of offsets and its
-        files) that fits into it."""
+        """Return the offset where an offset window should end, so that its files have at most about ``window_bytes``. A
+        window has at least one piece (a range of offsets and its files).
+        """
         size = 0
         stop = window.start
         for piece in self._over(window):

@@ -186,7 +186,7 @@ def _check_listing(texts: OptionTexts, *, streaming: bool, by_listing: bool) -> 
         )
     if by_listing and (offsets := texts.names_given(_BY_OFFSETS)):
         raise ConfigError(
-            f"the option {offsets[0]} means offsets of the queue, but discover=listing does not use it: use times"
+            f"the option {offsets[0]} gives offsets of the queue, which discover=listing does not use: use times"
         )
 
 
