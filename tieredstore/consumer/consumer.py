@@ -100,7 +100,7 @@ class Consumer(confluent_kafka.Consumer):
         parts = self._expect_open()
         end = _end(timeout)
         parts.commits.commit_when_due()
-        # Call the client once, even if the bucket always has more records: it must take part in the group.
+        # Call the client once, even if the bucket always has more records: the client must take part in the group.
         self._take_live(parts, 0.0, max_rows or _MANY)
         while True:
             self._tick(parts)

@@ -295,8 +295,8 @@ class Core:
                 if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
             case EndsEarlier(end):
-                # From the end of the broker's log on, prefer the broker: the bucket still has later records, which it
-                # would return again after each loss.
+                # From the end of the broker's log on, prefer the broker. The bucket still has later records; the
+                # consumer would return these again, and then find the same loss again.
                 partition.left_at = end
                 ends = f"the broker's log of {partition} ends at offset {end}, but it was read up to offset {position}"
                 if self.policy.accepts(partition, ends):

@@ -77,15 +77,16 @@ class BrokerSpan:
 class Look:
     """A look-up of where one partition continues. The broker's thread adds its answers for the bucket's thread.
 
-    ``epoch`` is the leader epoch of the record before ``start``, and ``read_id`` the id of the topic from which it was
-    read; both are None if unknown. The broker's thread replaces a ``start`` of ``committed`` by the group's offset.
+    ``epoch`` is the leader epoch of the record before ``start``, and ``read_id`` the id of the topic from which that
+    record was read; both are None if unknown. The broker's thread replaces a ``start`` of ``committed`` by the group's
+    offset.
     """
 
     where: TopicPartition
     start: Start
     begun_at: float
     end: float
-    """The time at which the look-up should have an answer: its failure is then raised."""
+    """The time by which the look-up should have an answer: its requests time out then."""
     epoch: int | None = None
     read_id: Uuid | None = None
     reload: bool = False
@@ -307,7 +308,8 @@ class BrokerInquiry:
         asked = [look for look in looks if look.start == "committed"]
         commits: Mapping[TopicPartition, GroupCommit] = {}
         if asked and self._cluster is not None:
-            # The cluster uses a client of its own: the group member's client blocks while one of its callbacks runs.
+            # The cluster uses a separate client, because the group member's client blocks while one of its callbacks
+            # runs.
             commits = self._cluster.within(self._left_s).commits(self._group, [look.where for look in asked])
         for look in asked:
             commit = commits.get(look.where)
@@ -566,7 +568,8 @@ class BucketInquiry:
 
 
 def seconds_left(end: float, settings: ConsumerSettings, clock: Callable[[], float]) -> float:
-    """Return the time left for a request: at least a second, which a broker needs that has just come back."""
+    """Return the time left for a request: at least a second, because a broker that has just restarted needs that
+    long."""
     return max(min(_LEAST_S, settings.timeout_s), round(end - clock(), 1))
 
 

@@ -1,6 +1,6 @@
 """A user's queries for a log's first and end offset, and for the offset of a time. Each query ends within its timeout.
 
-Apart from the consumer, because these offsets combine the bucket's log with the broker's.
+This module is separate from ``consumer``, because these offsets combine the bucket's log with the broker's.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _RESETS: Final[dict[str, Reset]] = {
 
 
 class Mode(enum.Enum):
-    """The logs that a consumer reads, and the preferred one."""
+    """The logs that a consumer reads, and the preferred log."""
 
     KAFKA_ONLY = "kafka_only"
     KAFKA_PREFERRED = "kafka_preferred"
