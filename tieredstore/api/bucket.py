@@ -112,10 +112,10 @@ class Bucket(Closing):
 
         ``topics`` are names or globs; without any, all topics are returned. The call reads the manifest of each
         segment, and needs no key. ``start`` and ``stop`` restrict the sums to segments with records in this range. If
-        the bucket has a broker, the broker's offsets in this range are added, and topics that the broker tiers
-        (``remote.storage.enable``) but the bucket lacks. ``until`` is a time: ``missing_until`` then lists the offsets
-        before it that the bucket lacks, and ``why_missing`` the reasons. ``on_segment`` is called with each segment,
-        complete or not. Raises ResourceNotFoundError for a name that does not exist.
+        the bucket has a broker, the result includes the broker's offsets in this range, and topics that the broker
+        tiers (``remote.storage.enable``) but the bucket lacks. ``until`` is a time: ``missing_until`` then lists the
+        offsets before it that the bucket lacks, and ``why_missing`` the reasons. ``on_segment`` is called with each
+        segment, complete or not. Raises ResourceNotFoundError for a name that does not exist.
         """
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
 
@@ -329,7 +329,7 @@ class Bucket(Closing):
     def doctor(self, *, write: bool = False, release: str | None = None, on_check: OnCheck = None) -> Table[Check]:
         """Check settings, keys, store, clock, rules and caches; ``write`` puts and deletes a few small objects.
 
-        With ``release``, the call instead checks which objects that earlier release of tieredstore could not read.
+        With ``release``, the call instead checks which objects an earlier release of tieredstore could not read.
         ``on_check`` is called with each result.
         """
         from tieredstore.ops.doctor.checkup import checked  # noqa: PLC0415

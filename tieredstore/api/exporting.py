@@ -1,6 +1,6 @@
 """Export of a topic into a folder of files, incrementally.
 
-A separate module, imported by the bucket on first use, because it needs pyarrow.
+The bucket imports this module on first use, because it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def export_records(
     begin, end = places_of(*window)
     surplus = next((name for name in _OF_FILES if how.get(name)), None)
     if surplus is not None:
-        raise ConfigError(f"an export to a folder writes all records of its offsets: leave {surplus} out")
+        raise ConfigError(f"an export to a folder writes all records from start to stop: leave {surplus} out")
     plan = ReadPlan(types=types_of(how, "bytes")(topic), parallelism=how.get("parallel"))
     query, manager, records = query_of(bucket, topic, partitions, how), bucket.manager, 0
     with TopicReader(lambda: manager, query) as reader:

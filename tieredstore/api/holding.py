@@ -1,6 +1,6 @@
 """Places legal holds of a bucket, and plans their release.
 
-A separate module, imported by the bucket on first use: only ``place_hold`` and ``release_hold`` need it.
+The bucket imports this module on first use: only ``place_hold`` and ``release_hold`` need it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Copies segments to another bucket (``mirror``), and repairs damaged objects from the copy (``repair``).
 
-A separate module, imported by the bucket on first use, because copying needs the codecs.
+The bucket imports this module on first use, because copying needs the codecs.
 """
 
 from __future__ import annotations

@@ -115,9 +115,9 @@ def run(outcomes: Iterable[Outcome], on_outcome: OnOutcome = None) -> Totals:
 class Plan:
     """The plan of a tool. Iterating shows its items and changes nothing; :meth:`apply` carries it out.
 
-    Topic ids and ``bounds`` are fixed when the plan is made. Each call lists the items again, and each item is checked
-    again right before it is changed. ``as_of`` is the store's time when the plan was made: newer items are kept. It is
-    None if age does not matter, or the store reports no time.
+    Topic ids and ``bounds`` are fixed when the plan is made. Each use of the plan lists the items again, and each item
+    is checked again right before it is changed. ``as_of`` is the store's time when the plan was made: newer items are
+    kept. It is None if age does not matter, or the store reports no time.
 
     Example::
 

@@ -1,6 +1,6 @@
 """Options of reads and queries, and the functions that start reads and queries.
 
-A separate module, imported by the bucket on first use, because it needs pyarrow.
+The bucket imports this module on first use, because it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def read_records(
 
 @contextlib.contextmanager
 def _naming_readers(bucket: Bucket, topic: str) -> Generator[None]:
-    """If the block finds no topic of segments, but there is a topic of batches, say what reads that one."""
+    """If the block finds no topic of segments, but there is a topic of batches, name the commands that read batches."""
     try:
         yield
     except TopicNotFoundError as error:

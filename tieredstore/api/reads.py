@@ -110,7 +110,8 @@ class Read(Closing):
 
         rows = self.to_arrow()
         for place, column in enumerate(rows.schema):
-            # Pandas' categories have no order: `partition > 0` would be an error.
+            # Convert partitions to integers, because pandas' categories have no order: `partition > 0` would be an
+            # error.
             if pa.types.is_dictionary(column.type) and pa.types.is_integer(column.type.value_type):
                 rows = rows.set_column(place, column.name, rows.column(place).cast(column.type.value_type))
         return rows.to_pandas()

@@ -1,6 +1,6 @@
 """Deletions from a bucket: segments of topics, leftovers, and the rule that aborts unfinished uploads.
 
-A separate module, imported by the bucket on first use, because it needs the broker's client and segment checks.
+The bucket imports this module on first use, because it needs the broker's client and segment checks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def check_arguments(scopes: Scopes, stop: int | AtTime | None, segment: object) 
 def plan_removal(
     bucket: Bucket, scopes: Scopes, stop: int | AtTime | None, segment: int | Uuid | None, *, force: bool, parallel: int
 ) -> Plan:
-    """Return the plan to delete segments. A single segment (``segment``) is looked up at once."""
+    """Return the plan to delete segments. If ``segment`` names a single segment, it is looked up now, not when the plan
+    is applied."""
     opened = bucket.opened()
     if segment is None:
         chosen, only = scopes.of_one_life(opened.store, opened.prefix), None

@@ -220,8 +220,8 @@ class Segment:
 class Usage:
     """Stored bytes, segments and objects. Fields by which the sums are not grouped are None.
 
-    ``no_manifest`` counts segments without a manifest, ``damaged`` counts segments with a damaged manifest; of the
-    sums, both add only to ``stored_size``. ``ratio`` is log bytes per stored byte.
+    ``no_manifest`` counts segments without a manifest, ``damaged`` counts segments with a damaged manifest; such
+    segments add only to ``stored_size``, not to the other sums. ``ratio`` is log bytes per stored byte.
     """
 
     topic: str | None

@@ -1,6 +1,6 @@
 """Topics and their partitions, summed up from segments, with the broker's offsets.
 
-Separate from ``bucket``, because no other method asks a broker.
+This module is separate from ``bucket``, because no other method asks a broker.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _ask_broker(
 def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | None) -> BrokerLog:
     """Cut the broker's log at the end of the window's segments if the bucket has later segments.
 
-    The window's last segment then has the first record at or after the window's stop, but the broker's own log may
-    begin later.
+    If the window stops at a time, its last segment has the first record at or after that time. The broker's log may
+    begin later, so the broker alone would name a later end.
     """
     end = row.end_offset
     if end is None or last is None or last.objects.start_offset < end or not isinstance(window[1], AtTime):
@@ -126,7 +126,8 @@ def _compare(
     row = replace(row, broker=log)
     missing = row.missing_before(max(log.end_offset, row.end_offset or 0))
     up_to_ms = held.newest_before(missing[0][0], now_ms) if missing else now_ms
-    # The broker's answer for an earlier time is an offset of its own log, which may begin after the missing offsets.
+    # For the time ``until``, the broker names an offset of its own log, which may begin after the missing offsets. The
+    # bucket has all records before ``until``, so the missing offsets are later.
     if until is not None and log.until is not None and missing and (up_to_ms or -1) >= until.timestamp_ms:
         row = replace(row, broker=replace(log, until=min(log.until, missing[0][0])))
     row = replace(row, complete_up_to=time_of(up_to_ms))

@@ -1,4 +1,5 @@
-"""Sums over segments, and their cost per month. Separate from ``bucket``, because no other method needs prices."""
+"""Sums over segments, and their cost per month. This module is separate from ``bucket``, because no other method needs
+prices."""
 
 from __future__ import annotations
 

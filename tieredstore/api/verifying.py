@@ -1,6 +1,6 @@
 """Verification of a bucket: what was checked, and the findings.
 
-A separate module, imported by the bucket on first use, because it needs all the checks.
+The bucket imports this module on first use, because it needs all the checks.
 """
 
 from __future__ import annotations
