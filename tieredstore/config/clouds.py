@@ -1,6 +1,6 @@
 """Settings of cloud stores: ``storage.s3.*``, ``storage.gcs.*``, ``storage.azure.*``.
 
-Separate from ``storage``, so that a program whose store is a folder does not build these groups.
+This module is separate from ``storage``, so that a program whose store is a folder does not build these groups.
 """
 
 from __future__ import annotations

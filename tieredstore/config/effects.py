@@ -25,9 +25,7 @@ WITHOUT_EFFECT: Final = (
 """Names, or prefixes ending in ``*``, of properties that are accepted without effect."""
 
 REFUSED: Final = ("storage.aws.credentials.provider.class",)
-"""Refused properties. If this package ignored them, it would silently use other credentials, or other properties would
-have another meaning.
-"""
+"""Refused properties. If this package ignored the Java class, it would silently use other credentials."""
 
 
 def effect_of(name: str) -> Effect:

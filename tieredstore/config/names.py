@@ -81,7 +81,8 @@ _MAX_COMPARED: Final = MAX_SHOWN  # Show no suggestion for further names: findin
 
 
 def check_is_ours(reader: SettingsReader) -> None:
-    """Raise ConfigError if no property belongs to this package, for example because the file is a client's.
+    """Raise ConfigError if no property belongs to this package, for example because the file is a Kafka client's
+    properties file.
 
     For such a file, one sentence is more helpful than one error for each unknown name. ``metrics.*`` do not count as
     this package's, because a broker has such properties too.

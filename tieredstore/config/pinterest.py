@@ -127,7 +127,7 @@ TABLE: Final = (
     _honoured(
         f"{_MANAGER}gc.retention.seconds",
         "uploader.retention.ms",
-        "If this property is not set, nothing is deleted. Pinterest's uploader then deletes after 3 days.",
+        "If this property is not set, nothing is deleted. Pinterest's uploader would delete after 3 days.",
         _milliseconds,
     ),
     _honoured(
@@ -149,11 +149,11 @@ TABLE: Final = (
         _PROVIDER,
         "a Java class cannot tell tieredstore where segments are: also set the place yourself, as "
         "`storage.s3.bucket.name=BUCKET`, `key.prefix=PREFIX/` and `endpoint.cluster=CLUSTER`, with `endpoint.rules` "
-        "for topics at other places (or a Python class, `endpoint.provider.class=module.Class`); without that it is "
-        "refused",
+        "for topics at other places (or a Python class, `endpoint.provider.class=module.Class`); otherwise the "
+        "property is refused",
     ),
 )
-"""All properties, translated ones first."""
+"""All properties; translated properties come first."""
 
 
 def translate(properties: Properties, source: str) -> Properties:

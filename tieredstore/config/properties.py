@@ -54,7 +54,7 @@ def read_properties(path: Path | str) -> dict[str, str]:
 
 
 def join_lines(text: str) -> str:
-    """Join each logical line into one line, because the library takes quadratic time for continuation lines."""
+    """Join each logical line into one line, because the parser library takes quadratic time for continuation lines."""
     joined: list[str] = []
     parts: list[str] = []
     for line in _LINE_END.split(text):
@@ -65,7 +65,7 @@ def join_lines(text: str) -> str:
         elif parts:
             whole = "".join([*parts, natural]).lstrip(_BLANKS)
             # Escape the first character: a continuation line that begins with "#" or "!" is no comment, so the joined
-            # line must not become one.
+            # line must not become a comment.
             joined.append(f"\\{whole}" if whole[:1] in {"#", "!"} else whole)
             parts = []
         else:
@@ -161,7 +161,7 @@ class OwnProperties:
 
 
 def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
-    """Select this package's properties: those under the prefix, or all if none is under it.
+    """Select this package's properties: those under the prefix, or all properties if no name has the prefix.
 
     The prefix is ``rsm.config.`` or the value of ``remote.log.storage.manager.impl.prefix``. Raise ConfigError if that
     property is set, but no other property has the prefix.

@@ -101,8 +101,8 @@ class Settings(SettingsGroup):
         default=43200000,
         alias="upload.max.age.ms",
         description=(
-            "A copy of a segment fails if it takes longer. `gc` keeps unreferenced objects until they are twice "
-            "as old. Use the same value for all writers of a bucket. Not of the plugin."
+            "A copy of a segment fails if it takes longer than this. `gc` keeps unreferenced objects until they are "
+            "twice as old. Use the same value for all writers of a bucket. Not of the plugin."
         ),
     )
     transform_thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
@@ -159,7 +159,7 @@ class Settings(SettingsGroup):
     @property
     def requests_at_once(self) -> int:
         """The maximum number of parallel requests of a reader, including those for manifests and indexes. It is at
-        least the number for loading a catalog.
+        least the number of requests that load a catalog.
 
         It sizes a store's connection pool.
         """

@@ -124,7 +124,9 @@ class UploaderSettings(SettingsGroup):
     hold_min_free_percent: Annotated[int, integer(0, 99)] = Field(
         default=10,
         alias="uploader.hold.min.free.percent",
-        description="If less disk space than this is free, release held files that the broker has deleted.",
+        description=(
+            "If less disk space than this is free, drop held files that the broker has deleted, without uploading them."
+        ),
     )
     upload_timeout_ms: Annotated[int, long(1000)] = Field(
         default=300000,
