@@ -422,7 +422,11 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, topic: StoredTopic)
     [
         ("SELECT", ConfigError, "the query: Parser Error"),
         ("SELECT offset FROM orders", ConfigError, 'write "offset"'),
-        ("SELECT price FROM orders", ConfigError, 'column "price" not found.*a field of JSON is value->>.\\$.price.'),
+        (
+            "SELECT price FROM orders",
+            ConfigError,
+            'column "price" not found.*write a field of JSON values as value->>.\\$.price.',
+        ),
         ("SELECT value.price FROM orders", ConfigError, "'price'.* or value.price with value=Json"),
         ("SELECT * FROM order_s", ResourceNotFoundError, "no topic order_s; did you mean orders\\?$"),
         ("PIVOT order_s ON partition USING count(*)", ResourceNotFoundError, "no topic order_s; did you mean orders"),

@@ -163,7 +163,7 @@ def attach(
         of_batches = _batch_topics(manager, topics)
         named = topic_names(manager.store, manager.layout.prefix) if topics is None else topics
         names = tuple(dict.fromkeys((*named, *of_batches)))
-        check_distinct(names, "attach one of them (topics), each to a separate connection")
+        check_distinct(names, "name only one of them (topics); attach the other to a separate connection")
         _check_named("types", types or {}, names)
         _check_named("topic_ids", ids, names)
         _check_free(connection, names)

@@ -193,7 +193,9 @@ class QueryTables(Closing):
         if difflib.get_close_matches(name, TOPIC_COLUMNS, n=1, cutoff=0.75):
             return ""
         key = name if _PLAIN_NAME.fullmatch(name) else f'"{name}"'
-        return f"; a field of JSON is value->>'$.{key}', or value.{key} with {self._options.words.schema}"
+        return (
+            f"; write a field of JSON values as value->>'$.{key}', or as value.{key} with {self._options.words.schema}"
+        )
 
     def _absent(self, name: str) -> TieredStoreError:
         topics, quotes = self._topics(), self._quotes_missing()
@@ -298,7 +300,8 @@ class QueryTables(Closing):
         try:
             names = set(self._connection.get_table_names(sql))
         except _DUCK.BinderException:
-            # DuckDB accepts columns of unknown tables, but ``value.*`` only of a known table.
+            # DuckDB raises this error, for example, for ``value.*`` of a topic that is not a table yet, so find the
+            # names in the query's syntax tree.
             names = set(self._parse_names(sql))
         else:
             # DuckDB leaves out the names of its built-in views, so add the topics that have the name of a built-in

@@ -318,7 +318,7 @@ def test_what_is_not_there_or_wrong_is_one_sentence(bucket: Bucket) -> None:
     failing(query(bucket, "SELECT * FROM ordrs"), 3, "no topic ordrs", "orders")
     failing(query(bucket, "SELECT offset FROM orders"), 2, 'write "offset"')
     failing(query(bucket, "SELECT 1 FROM orders WHERE"), 2, "syntax error")
-    hint = "; a field of JSON is value->>'$.amount', or value.amount with --value json\n"
+    hint = "; write a field of JSON values as value->>'$.amount', or as value.amount with --value json\n"
     for sql in ("SELECT amount FROM orders", "SELECT value.amount FROM orders"):
         failing(query(bucket, sql), 2, hint)
 
