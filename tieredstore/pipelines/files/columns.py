@@ -377,8 +377,8 @@ def as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Raise InvalidValueError if a column of ENVELOPE is missing, a column is repeated or named ``kafka``, or topic,
-    partition or offset have another type.
+    """Raise InvalidValueError for a missing column of ENVELOPE, a repeated column, a column ``kafka``, or another type
+    of topic, partition or offset.
     """
     absent = next((name for name in ENVELOPE.names if name not in schema.names), None)
     if absent is not None:

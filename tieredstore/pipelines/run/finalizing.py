@@ -189,8 +189,8 @@ class Finalizer:
     def _fresh(self) -> tuple[CommitLog, Family]:
         """Read the log with a second object.
 
-        The driver's own CommitLog object must not read the new entries, because the driver notices that it is fenced
-        only when this object finds an unread entry.
+        Leave the new entries unread in the driver's own CommitLog object, because an unread entry shows the driver that
+        it is fenced.
         """
         log = self._log.of_generation(self._log.generation)
         log.read()

@@ -108,8 +108,8 @@ class Generation:
             ) from None
 
     def check_root(self) -> None:
-        """Raise ConfigError for a new output if its key prefix does not end with a slash, because topic names would be
-        joined to the prefix.
+        """Raise ConfigError for a new output if its key prefix does not end with a slash. Topic ``a`` under the prefix
+        ``b`` would otherwise become ``ba``.
 
         If the output already exists, this only logs a warning, even for a new generation (a version of the output) in
         it.

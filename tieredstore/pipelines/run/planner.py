@@ -65,8 +65,8 @@ class Planner:
         return self._logs.current()
 
     def snapshot_reaching(self, ends: Mapping[TopicPartition, int]) -> LogSnapshot:
-        """Return a snapshot of the logs that reaches the offsets ``ends``. An older snapshot may end before them,
-        because another process may have written these offsets since."""
+        """Return a snapshot of the logs that reaches the offsets ``ends``. A snapshot that was taken earlier may end
+        before them, because another process may have read and written these offsets since."""
         snapshot = self.snapshot()
         if any(where in snapshot.logs and snapshot.logs[where].end < end for where, end in ends.items()):
             self._logs.last = None
@@ -117,8 +117,8 @@ class Planner:
         return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
     def mark_firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
-        """Return marks (empty windows) for partitions that have records but no commits. Return none unless the settings
-        say that a pipeline starts with the first record."""
+        """Return marks (empty windows) for partitions that have records but no commits. Return none if ``starting`` is
+        ``chosen``."""
         if self.starting != "earliest":
             return []
         new = (log for where, log in snapshot.logs.items() if where not in positions)

@@ -172,9 +172,8 @@ def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The number of unwritten offsets of all partitions, and two times in seconds: since when this process has known
-    the oldest of these offsets, and how long until the first of them must be written because of its age (infinite if
-    there are none).
+    """The unwritten offsets of all partitions. ``oldest_s`` is the time for which this process has known the oldest of
+    them. ``due_in_s`` is the time until one of them must be written because of its age (infinite if there are none).
     """
 
     offsets: int

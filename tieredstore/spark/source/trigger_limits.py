@@ -142,8 +142,8 @@ class TriggerDelay:
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
         """Return True if ``waiting`` offsets are not enough yet. Otherwise restart the delay.
 
-        The delay is not restarted while no offsets are ``waiting``. So records that arrive after the delay are read
-        without another wait.
+        While no offsets are ``waiting``, the delay is not restarted, so records that arrive after its end are read at
+        once.
         """
         if not waiting:
             return False
