@@ -65,7 +65,7 @@ _COLUMNS: Final[Mapping[str, str | tuple[str, ...]]] = {
 """Columns that a table needs to give back records unchanged, each with the beginning of its type's name."""
 
 _WINDOW_BYTES: Final = 16 << 20
-"""Approximate size of the files, compressed, whose rows are in memory at once."""
+"""Approximate compressed size of the files whose rows are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 Json = dict[str, Any]
 
 _MOST_CHARACTERS: Final = 340 << 10
-"""Maximum characters of a plan, because it is passed to Spark's JVM as an option."""
+"""Maximum characters of a plan that is passed to Spark's JVM as an option."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ def _array_task(columns: tuple[str, ...], on_corrupt: OnCorrupt) -> Callable[[It
     def decode_batches(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return each_in_one_sentence(BatchArrays(RowShape(columns), on_corrupt, _place).convert(arrays))
 
-    # Set the annotations here, because Spark recognizes the kind of function by them.
+    # Set the annotations here, because Spark derives the kind of the function from them.
     decode_batches.__annotations__.update({"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]})
     return decode_batches
 
