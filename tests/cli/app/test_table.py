@@ -28,7 +28,7 @@ def test_the_wings_commands_come_by_entry_points() -> None:
 @pytest.mark.parametrize("entry", all_entries(), ids=lambda entry: entry.name)
 def test_a_summary_is_the_first_paragraph_of_the_help(entry: object) -> None:
     name, summary = getattr(entry, "name", ""), getattr(entry, "summary", "")
-    assert " ".join(program().commands[name].help.split("\n\n")[0].split()) == summary
+    assert " ".join((program().commands[name].help or "").split("\n\n")[0].split()) == summary
 
 
 def test_an_absent_wing_is_skipped() -> None:

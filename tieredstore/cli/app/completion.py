@@ -20,9 +20,11 @@ import signal
 import stat
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+import typer
 
 from tieredstore.redaction import redacted
 
@@ -50,39 +52,39 @@ _MAX_BYTES: Final = 1 << 20
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
-def complete_topic(ctx: Any, incomplete: str) -> list[str]:
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the topics with this prefix."""
     return _offer(ctx, incomplete)
 
 
-def complete_partition(ctx: Any, incomplete: str) -> list[str]:
+def complete_partition(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the topic's partitions; in a comma-separated list complete the last one."""
     listed, comma, last = incomplete.rpartition(",")
     topic = _topic(ctx)
     return [f"{listed}{comma}{name}" for name in _offer(ctx, last, topic)] if topic else []
 
 
-def complete_offset(ctx: Any, incomplete: str) -> list[str]:
+def complete_offset(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the base offsets of the partition's segments. If no partition is given, use the first one."""
     topic, partition = _topic(ctx), _text(ctx, "partition", "partitions") or "0"
     return _offer(ctx, incomplete, topic, int(partition)) if topic and partition.isdecimal() else []
 
 
-def _topic(ctx: Any) -> str | None:
+def _topic(ctx: typer.Context) -> str | None:
     """Return the last topic typed."""
     topics = _texts(ctx, "topic", "topics")
     # Use the last argument as the topic, because the parser does not split arguments after an option without a value.
     return next(reversed(topics or [str(each) for each in ctx.args]), None)
 
 
-def _text(ctx: Any, *names: str) -> str | None:
+def _text(ctx: typer.Context, *names: str) -> str | None:
     """Return the value of the first parameter in ``names`` that the user gave; None if it has several values."""
     given = _texts(ctx, *names)
     return given[0] if len(given) == 1 else None
 
 
-def _texts(ctx: Any, *names: str) -> list[str]:
-    for value in map(cast("Mapping[str, Any]", ctx.params).get, names):
+def _texts(ctx: typer.Context, *names: str) -> list[str]:
+    for value in map(ctx.params.get, names):
         if isinstance(value, list | tuple) and value:
             return [str(each) for each in cast("Iterable[object]", value)]
         if value is not None and not isinstance(value, list | tuple):
@@ -90,7 +92,7 @@ def _texts(ctx: Any, *names: str) -> list[str]:
     return []
 
 
-def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int | None = None) -> list[str]:
+def _offer(ctx: typer.Context, incomplete: str, topic: str | None = None, partition: int | None = None) -> list[str]:
     """Offer names from the bucket that the options name; nothing if there is no answer in time."""
     settings, store = _text(ctx, "settings") or os.environ.get("TIEREDSTORE_SETTINGS"), _text(ctx, "url", "store")
     if settings is None and store is None:

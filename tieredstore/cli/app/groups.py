@@ -16,7 +16,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import Annotated, ClassVar, get_args, get_type_hints
 
 from typer.models import OptionInfo
 
@@ -43,14 +43,13 @@ def expand(command: Callable[..., None]) -> Callable[..., None]:
         parameters += [own] if group is None else _parameters_of(group)
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
+    def run(**given: object) -> None:
         arguments = {
             name: group(**{each.name: given.pop(each.name) for each in fields(group)}) for name, group in groups.items()
         }
         command(**arguments, **given)
 
-    parser_view: Any = run
-    parser_view.__signature__ = inspect.Signature(parameters)
+    vars(run)["__signature__"] = inspect.Signature(parameters)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
@@ -59,8 +58,8 @@ def _parameters_of(group: type[Group]) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     for each in fields(group):
         kind, info, *_ = get_args(hints[each.name])
-        shown: Any = copy.copy(info)
-        if isinstance(info, OptionInfo):
+        shown = copy.copy(info)
+        if isinstance(shown, OptionInfo):
             shown.rich_help_panel = group.PANEL
         default = inspect.Parameter.empty if each.default is MISSING else each.default
         yield inspect.Parameter(

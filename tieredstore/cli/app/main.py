@@ -11,8 +11,8 @@ import functools
 import logging
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeAlias, cast
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,6 +25,13 @@ from tieredstore.cli.terminal.streams import StandardOutputFailedError
 from tieredstore.errors import ConfigError, TieredStoreError, quoted
 from tieredstore.installation import Extra
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+    from typer._click.core import Command as ParserCommand
+    from typer._click.core import Context, Parameter
+    from typer._click.exceptions import BadOptionUsage, BadParameter, MissingParameter, NoSuchOption, UsageError
+    from typer._click.formatting import HelpFormatter
+
 Verbose: TypeAlias = Annotated[bool, typer.Option("-v", "--verbose", help="Verbose output on stderr.")]
 
 _RANGE: Final = re.compile(r"(\d+)<=x<=(\d+)")
@@ -36,16 +43,16 @@ _NOISE: Final = re.compile(r"(?:; )?(?:x>=0|required)(?=[\];])")
 class Command(TyperCommand):
     """A command with help for users."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Report errors in ``args`` as wrong usage of this command."""
         with _of_context(ctx):
             return super().parse_args(ctx, args)
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+    def collect_usage_pieces(self, ctx: Context) -> list[str]:
         """Return arguments as TOPIC, not {TOPIC}."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the help on arguments and options, with the names of arguments, and without values for switches."""
         _write_parameters(self, ctx, formatter)
 
@@ -53,24 +60,24 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """A group of commands. Its help lists each command with the whole first paragraph of the command's help."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Report errors in ``args`` as wrong usage of this group."""
         with _of_context(ctx):
             return super().parse_args(ctx, args)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, ParserCommand | None, list[str]]:
         """Return the named command; raise ConfigError, which suggests a similar one, if there is none."""
         command = self.commands.get(args[0])
         if command is None and not ctx.resilient_parsing:
-            raise no_such_command(ctx, args[0])
+            raise no_such_command(ctx, args[0], self.commands)
         return (args[0] if command else None), command, args[1:]
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the options that all commands have, then the list of commands."""
         _write_parameters(self, ctx, formatter)
         self.format_commands(ctx, formatter)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write each command and its summary; a long sentence continues on the next line."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(name, _first_sentence(command.help)) for name, command in commands if command and not command.hidden]
@@ -83,22 +90,22 @@ class AllCommands(Group):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = cast("dict[str, Any]", _Commands())
+        self.commands = cast("MutableMapping[str, ParserCommand]", _Commands())
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  the parser's signature
+    def list_commands(self, ctx: Context) -> list[str]:  # noqa: ARG002  the parser's signature
         """Return the names of all commands."""
         return list(self.commands)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  the parser's signature
+    def get_command(self, ctx: Context, cmd_name: str) -> ParserCommand | None:  # noqa: ARG002  the parser's signature
         """Return a command's name and summary, in the form that lists of commands need."""
         entry = entry_of(cmd_name)
-        return entry and TyperCommand(cmd_name, help=entry.summary)
+        return None if entry is None else TyperCommand(cmd_name, help=entry.summary)
 
 
-class _Commands(Mapping[str, Any]):
+class _Commands(Mapping[str, "ParserCommand"]):
     """The parser's commands by name."""
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> ParserCommand:
         entry = entry_of(name)
         if entry is None:
             raise KeyError(name)
@@ -112,7 +119,7 @@ class _Commands(Mapping[str, Any]):
 
 
 @functools.cache
-def load_command(entry: Entry) -> Any:
+def load_command(entry: Entry) -> ParserCommand:
     """Import a command. Give it and its subcommands the help of this module and the option ``-v``."""
     loaded = entry.load()
     if not isinstance(loaded, typer.Typer):
@@ -123,14 +130,14 @@ def load_command(entry: Entry) -> Any:
     for each in loaded.registered_commands:
         each.cls = Command
         each.callback = each.callback and expand(each.callback)
-    command: Any = typer.main.get_command(loaded)
+    command = typer.main.get_command(loaded)
     for below in command.commands.values() if isinstance(command, Group) else (command,):
         below.params.append(_verbose_option())
     return command
 
 
 @functools.cache
-def _verbose_option() -> Any:
+def _verbose_option() -> Parameter:
     def declare(verbose: Verbose = False) -> None: ...
 
     app = typer.Typer(add_completion=False)
@@ -147,13 +154,12 @@ def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
 
 
 @contextlib.contextmanager
-def _of_context(context: Any) -> Generator[None]:
+def _of_context(context: Context) -> Generator[None]:
     """Add the command to usage errors that the block raises, because the parser does not always name the command."""
     try:
         yield
     except UsageProblem as problem:
-        untyped: Any = problem
-        untyped.ctx = untyped.ctx or context
+        problem.ctx = problem.ctx or context
         raise
 
 
@@ -161,7 +167,7 @@ def _first_sentence(words: str | None) -> str:
     return " ".join((words or "").split("\n\n")[0].split())
 
 
-def _write_parameters(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+def _write_parameters(command: TyperCommand | TyperGroup, ctx: Context, formatter: HelpFormatter) -> None:
     panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
@@ -259,9 +265,11 @@ def options(
 
 
 @functools.cache
-def program() -> Any:
+def program() -> TyperGroup:
     """Make the parser once: tests run many commands in one process, and the parser takes most of a command's time."""
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperGroup)
+    return command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -292,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__base__)
+UsageProblem: Final = cast("type[UsageError]", typer.BadParameter.__base__)
 """The common base of the parser's errors, of which typer exports only some subclasses."""
 
 _MEANT: Final[Mapping[str, str]] = {
@@ -314,7 +322,7 @@ _MOVED: Final[Mapping[str, str]] = {
 """Subcommands of other tools, and the command that does the same here."""
 
 
-def tell_usage(problem: Any) -> int:
+def tell_usage(problem: UsageError) -> int:
     """Report an error of the parser on stderr, in our words; return the exit code."""
     if type(problem).__name__ == "NoArgsIsHelpError":
         problem.show()  # this shows the help itself
@@ -323,11 +331,10 @@ def tell_usage(problem: Any) -> int:
     return ConfigError.exit_code
 
 
-def no_such_command(context: Any, name: str) -> ConfigError:
+def no_such_command(context: Context, name: str, there: Collection[str]) -> ConfigError:
     """Return an error that names a command with a similar name or meaning, if there is one."""
     from tieredstore.config.nearest import did_you_mean
 
-    there: Mapping[str, Any] = context.command.commands
     path = context.command_path
     called = f"{path} {name}".partition(" ")[2]
     meant = _MEANT.get(name, "")
@@ -340,26 +347,27 @@ def no_such_command(context: Any, name: str) -> ConfigError:
     return ConfigError(f"there is no command {quoted(called)}{hint}")
 
 
-def _no_such_option(problem: Any) -> str:
-    near: Sequence[str] = problem.possibilities or ()
+def _no_such_option(problem: NoSuchOption) -> str:
+    near = problem.possibilities or ()
     way_out = f"did you mean {' or '.join(near)}?" if near else f"{_path(problem)} --help lists its options"
     return f"{_command(problem)} has no option {quoted(problem.option_name)[1:-1]}; {way_out}"
 
 
-def _missing(problem: Any) -> str:
-    return f"{_command(problem)} needs {_name(problem.param)}: {_usage_line(problem.ctx)}"
+def _missing(problem: MissingParameter) -> str:
+    return f"{_command(problem)} needs {_name(problem.param)}: {_usage_line(_context(problem))}"
 
 
-def _bad_value(problem: Any) -> str:
-    cause: Any = problem.__cause__
-    subject = "a value" if problem.param is None else _name(problem.param)
-    if not hasattr(cause, "errors"):
+def _bad_value(problem: BadParameter) -> str:
+    from pydantic import ValidationError
+
+    cause, subject = problem.__cause__, _name(problem.param)
+    if not isinstance(cause, ValidationError):
         return f"{subject}: {_uncapitalized(problem.message)}"
-    error: Mapping[str, Any] = cause.errors()[0]
+    error = cause.errors()[0]
     return f"{subject} is {quoted(error['input'])}: {_wanted(error)}; {_path(problem)} --help explains it"
 
 
-def _wanted(error: Mapping[str, Any]) -> str:
+def _wanted(error: ErrorDetails) -> str:
     """Return what pydantic requires of a refused value."""
     kind, limits = str(error["type"]), error.get("ctx", {})
     if kind.startswith(("int", "float")):
@@ -372,18 +380,18 @@ def _wanted(error: Mapping[str, Any]) -> str:
     return _uncapitalized(str(error["msg"]).removeprefix("Value error, "))
 
 
-def _bad_option(problem: Any) -> str:
-    option: str = problem.option_name
+def _bad_option(problem: BadOptionUsage) -> str:
+    option = problem.option_name
     if "does not take" in problem.message:
         return f"{option} takes no value; {_path(problem)} --help explains it"
-    metavar = next((each.metavar for each in problem.ctx.command.params if option in each.opts), None)
+    metavar = next((each.metavar for each in _context(problem).command.params if option in each.opts), None)
     shown = f": {option} {metavar}" if metavar else ""
     return f"{option} needs a value{shown}; {_path(problem)} --help explains it"
 
 
-def _other(problem: Any) -> str:
+def _other(problem: UsageError) -> str:
     if surplus := re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", problem.message, re.DOTALL):
-        return f"unexpected argument {quoted(surplus[1])} for {_command(problem)}: {_usage_line(problem.ctx)}"
+        return f"unexpected argument {quoted(surplus[1])} for {_command(problem)}: {_usage_line(_context(problem))}"
     return _uncapitalized(problem.message)
 
 
@@ -395,19 +403,24 @@ _SENTENCES: Final[Mapping[str, Callable[[Any], str]]] = {
 }
 
 
-def _path(problem: Any) -> str:
+def _context(problem: UsageError) -> Context:
+    assert problem.ctx is not None  # _of_context has added it
+    return problem.ctx
+
+
+def _path(problem: UsageError) -> str:
     """Return the whole call, such as ``tieredstore keys list``."""
-    return str(problem.ctx.command_path)
+    return _context(problem).command_path
 
 
-def _command(problem: Any) -> str:
+def _command(problem: UsageError) -> str:
     """Return the command without the program, such as ``keys list``."""
     return _path(problem).partition(" ")[2] or "tieredstore"
 
 
-def _usage_line(context: Any) -> str:
+def _usage_line(context: Context) -> str:
     """Return the call with its required options, such as ``tieredstore fetch TOPIC PARTITION BASE_OFFSET``."""
-    pieces: list[str] = context.command.collect_usage_pieces(context)
+    pieces = context.command.collect_usage_pieces(context)
     options = [
         f"{_name(parameter)} {parameter.metavar}"
         for parameter in context.command.params
@@ -416,8 +429,10 @@ def _usage_line(context: Any) -> str:
     return " ".join([context.command_path, *(piece for piece in pieces if piece != "[OPTIONS]"), *options])
 
 
-def _name(parameter: Any) -> str:
+def _name(parameter: Parameter | None) -> str:
     """Return a parameter's name, such as ``TOPIC`` or ``--partition``."""
+    if parameter is None:
+        return "a value"
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name).strip("[]{}.")
     return max(map(str, parameter.opts), key=len)
