@@ -11,13 +11,24 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, cast
+from types import ModuleType
+from typing import Final, TypeAlias, cast
 
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, SchemaNotFoundError, TieredStoreError, excerpt
 from tieredstore.installation import Extra
-from tieredstore.values.avro_bounds import MOST_TYPES, Named, check_data, check_nesting, check_schema, is_bounded
+from tieredstore.values.avro_bounds import (
+    MOST_TYPES,
+    AvroObject,
+    AvroType,
+    Named,
+    check_data,
+    check_nesting,
+    check_schema,
+    is_bounded,
+    named_types,
+)
 from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, Place, by_parts, check_choice
 
 
@@ -32,7 +43,7 @@ class ReferringSchema:
     references: tuple[str, ...]
 
 
-AvroSchema: TypeAlias = "Mapping[str, Any] | Sequence[Any] | str | ReferringSchema"
+AvroSchema: TypeAlias = "Mapping[str, object] | Sequence[object] | str | ReferringSchema"
 """A schema, as JSON text or as the object that the JSON text means: https://avro.apache.org/docs/1.12.0/specification/.
 """
 
@@ -73,7 +84,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], pa.DataType]] = {
 class _Parsed:
     """A schema that fastavro has parsed, and a flag: True if its data need no check before they are decoded."""
 
-    schema: Any
+    schema: AvroType
     named: Named
     is_bounded: bool
 
@@ -98,11 +109,11 @@ class AvroData:
             raise ConfigError("Avro data need a schema, or a registry with their schemas")
 
     @property
-    def parsed(self) -> Any:
+    def parsed(self) -> AvroType | None:
         """The schema as parsed by fastavro; None if only a registry is given."""
         return None if self._own is None else self._own.schema
 
-    def datum(self, message: bytes) -> Any:
+    def datum(self, message: bytes) -> object:
         """Decode a message. Raise ValueError if it is not Avro or its schema cannot be read. Errors of the registry
         pass through.
         """
@@ -220,7 +231,7 @@ def schema_id(message: bytes) -> int:
     return int.from_bytes(message[1:_FRAME], "big")
 
 
-def parsed_schema(schema: AvroSchema) -> Any:
+def parsed_schema(schema: AvroSchema) -> AvroType:
     """Parse a schema, an object or its JSON text, with fastavro; raise ConfigError if it is invalid."""
     return _parse(schema).schema
 
@@ -232,10 +243,10 @@ def check_bounded(schema: AvroSchema) -> None:
 
 
 def _parse(schema: AvroSchema) -> _Parsed:
-    named: dict[str, Any] = {}
+    named: dict[str, AvroObject] = {}
     texts = (*schema.references, schema.text) if isinstance(schema, ReferringSchema) else (schema,)
     try:
-        parsed = [_fastavro().parse_schema(_plain(_json_of(text)), named) for text in texts][-1]
+        parsed: AvroType = [_fastavro().parse_schema(_plain(_json_of(text)), named) for text in texts][-1]
         check_schema(parsed, named)
     except ConfigError:
         raise
@@ -244,7 +255,7 @@ def _parse(schema: AvroSchema) -> _Parsed:
     return _Parsed(parsed, named, is_bounded(parsed, named))
 
 
-def _json_of(schema: Any) -> Any:
+def _json_of(schema: AvroSchema) -> object:
     if isinstance(schema, str) and schema not in _PRIMITIVE:
         try:
             schema = json.loads(schema, object_hook=_without_marks)
@@ -254,23 +265,23 @@ def _json_of(schema: Any) -> Any:
     return schema
 
 
-def _without_marks(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_marks(schema: dict[str, object]) -> dict[str, object]:
     """Return an object without fastavro's own fields, which mark it as parsed and checked."""
     return {name: value for name, value in schema.items() if not name.startswith("__")}
 
 
-def _plain(schema: Any) -> Any:
+def _plain(schema: object) -> object:
     """Replace logical types that have no column type, such as uuid, by their base types."""
     match schema:
         case list():
-            return [_plain(branch) for branch in cast("Sequence[Any]", schema)]
+            return [_plain(branch) for branch in cast("Sequence[object]", schema)]
         case dict():
-            return _plain_object(cast("dict[str, Any]", schema))
+            return _plain_object(cast("dict[str, object]", schema))
         case _:
             return schema
 
 
-def _plain_object(schema: dict[str, Any]) -> dict[str, Any]:
+def _plain_object(schema: dict[str, object]) -> dict[str, object]:
     kind, logical = schema.get("type"), schema.get("logicalType")
     is_known = logical == "decimal" or (isinstance(kind, str) and (kind, logical) in _LOGICAL)
     return {
@@ -280,45 +291,43 @@ def _plain_object(schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def arrow_type_of(schema: Any) -> pa.DataType:
+def arrow_type_of(schema: object) -> pa.DataType:
     """Return the Arrow type of a schema. Records become structs, enums become text, and a union of null and one type
     becomes that type.
 
     Raise ConfigError for a union of several types and for a recursive type, because Arrow has no such columns. Raise
     ConfigError also for a schema of too many types; a type counts each time it is used.
     """
-    # A schema parsed by fastavro has a separate field with the named types that it refers to.
-    known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+    known = cast("AvroType", schema)
     try:
-        kind: pa.DataType = _TypeOf(dict(known.get("__named_schemas", {}))).of(schema, 0)
+        return _TypeOf(dict(named_types(known))).of(known, 0)
     except ConfigError:
         raise
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
         # Some types have no Arrow type, for example a decimal of 1,000 digits or a fixed type of 2^40 bytes.
         raise ConfigError(f"the Avro schema has a type that Arrow columns do not support: {excerpt(error)}") from None
-    return kind
 
 
 class _TypeOf:
-    def __init__(self, named: dict[str, Any]) -> None:
+    def __init__(self, named: dict[str, AvroObject]) -> None:
         self._named = named
         self._types = 0
 
-    def of(self, schema: Any, depth: int) -> Any:
+    def of(self, schema: AvroType, depth: int) -> pa.DataType:
         self._types += 1
         if self._types > MOST_TYPES:
             raise ConfigError(f"the Avro schema has more than {MOST_TYPES} types (a type counts each time it is used)")
         if depth > _MAX_DEPTH:
             raise ConfigError("the Avro schema has a type within itself, which Arrow columns do not support")
         if isinstance(schema, list):
-            return self._of_union(cast("Sequence[Any]", schema), depth)
+            return self._of_union(schema, depth)
         if isinstance(schema, str):
             return _PRIMITIVE[schema] if schema in _PRIMITIVE else self.of(self._named[schema], depth + 1)
         if "name" in schema:
             self._named[schema["name"]] = schema
         return self._of_object(schema["type"], schema, depth)
 
-    def _of_object(self, kind: Any, schema: dict[str, Any], depth: int) -> Any:
+    def _of_object(self, kind: str, schema: AvroObject, depth: int) -> pa.DataType:
         match kind:
             case "record" | "error":
                 fields = [pa.field(one["name"], self.of(one["type"], depth + 1)) for one in schema["fields"]]
@@ -333,18 +342,16 @@ class _TypeOf:
                 return pa.decimal128(schema["precision"], schema.get("scale", 0))
             case "fixed":
                 return pa.binary(schema["size"])
-            case str() if (kind, schema.get("logicalType")) in _LOGICAL:
-                return _LOGICAL[kind, schema["logicalType"]]
             case _:
-                return self.of(kind, depth + 1)
+                return _LOGICAL.get((kind, schema.get("logicalType", ""))) or self.of(kind, depth + 1)
 
-    def _of_union(self, branches: Sequence[Any], depth: int) -> Any:
+    def _of_union(self, branches: Sequence[AvroType], depth: int) -> pa.DataType:
         others = [branch for branch in branches if branch != "null"]
         if len(others) > 1:
             raise ConfigError("the Avro schema has a union of several types, which Arrow columns do not support")
         return self.of(others[0], depth + 1) if others else pa.null()
 
 
-def _fastavro() -> Any:
+def _fastavro() -> ModuleType:
     with Extra("reading Avro", "avro"):
         return importlib.import_module("fastavro")

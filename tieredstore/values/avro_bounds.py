@@ -1,7 +1,4 @@
-"""Limits for Avro schemas and their data, checked before fastavro reads them.
-
-Separate from `avro`, its only importer: these checks use neither Arrow nor fastavro, and a single module would be too
-long.
+"""The types of parsed Avro schemas, and limits for schemas and their data, checked before fastavro reads them.
 
 fastavro's C decoder recurses for each level of the data, and makes an object of each value without counting the values.
 Data of a recursive schema, or of types that take no bytes, can crash the process.
@@ -10,12 +7,39 @@ https://avro.apache.org/docs/1.12.0/specification/#data-serialization-and-deseri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NotRequired, TypeAlias, TypedDict, cast
 
 from tieredstore.errors import ConfigError, quoted
 
-Named: TypeAlias = "Mapping[str, Any]"
+
+class AvroField(TypedDict):
+    """A field of a record."""
+
+    name: str
+    type: AvroType
+    default: NotRequired[object]
+
+
+class AvroObject(TypedDict):
+    """A type that is not just a name. Which fields it has depends on ``type``: only a record has ``fields``."""
+
+    type: str
+    name: NotRequired[str]
+    fields: Sequence[AvroField]
+    items: AvroType
+    values: AvroType
+    symbols: Sequence[str]
+    size: int
+    precision: int
+    scale: NotRequired[int]
+    logicalType: NotRequired[str]
+
+
+AvroType: TypeAlias = "str | list[AvroType] | AvroObject"
+"""A type as parsed by fastavro: its name, a union, or an object."""
+
+Named: TypeAlias = Mapping[str, AvroObject]
 """Records, enums and fixed types by their full names, as parsed by fastavro."""
 
 MOST_TYPES: Final = 10_000
@@ -37,9 +61,16 @@ _RESERVED: Final = frozenset(
 )
 
 
+def named_types(schema: AvroType) -> Named:
+    """Return the named types that fastavro has attached to a schema, or to the branches of a union."""
+    if isinstance(schema, list):
+        return {name: one for branch in schema for name, one in named_types(branch).items()}
+    return cast("Named", schema.get("__named_schemas", {})) if isinstance(schema, dict) else {}
+
+
 def check_nesting(schema: object) -> None:
     """Raise ConfigError for JSON that is nested too deeply for fastavro's recursive parser."""
-    level: list[Any] = [schema]
+    level = [schema]
     for _ in range(_MAX_JSON_DEPTH):
         level = [inner for one in level for inner in _json_values(one)]
         if not level:
@@ -47,7 +78,7 @@ def check_nesting(schema: object) -> None:
     raise ConfigError(f"the Avro schema is nested more than {_MAX_JSON_DEPTH} levels deep")
 
 
-def check_schema(schema: Any, named: Named) -> None:
+def check_schema(schema: AvroType, named: Named) -> None:
     """Raise ConfigError for a parsed schema that is invalid or allows unbounded data, although fastavro accepts it."""
     for name in named:
         if name in _RESERVED:
@@ -55,17 +86,18 @@ def check_schema(schema: Any, named: Named) -> None:
     for number, one in enumerate(_types(schema, named)):
         if number >= MOST_TYPES:
             raise ConfigError(f"the Avro schema has more than {MOST_TYPES} types")
-        kind = _kind(one)
-        if kind == "fixed" and not (type(one["size"]) is int and one["size"] >= 0):
-            raise ConfigError(f"the Avro schema has a fixed type of the size {quoted(one['size'])}")
-        if kind is None and any(_kind(branch) is None for branch in one):
+        if isinstance(one, list) and any(isinstance(branch, list) for branch in one):
             raise ConfigError("the Avro schema has a union within a union, which Avro does not allow")
-        if kind == "array" and _takes_no_bytes(one["items"], named):
+        if not isinstance(one, dict):
+            continue
+        if one["type"] == "fixed" and not (type(one["size"]) is int and one["size"] >= 0):
+            raise ConfigError(f"the Avro schema has a fixed type of the size {quoted(one['size'])}")
+        if one["type"] == "array" and _takes_no_bytes(one["items"], named):
             # If items take no bytes, a message of ten bytes could declare 10^15 items.
             raise ConfigError("the Avro schema has an array of items that take no bytes, so their number has no limit")
 
 
-def is_bounded(schema: Any, named: Named) -> bool:
+def is_bounded(schema: AvroType, named: Named) -> bool:
     """Return True if data of the schema can neither nest too deeply nor have many more values than bytes.
 
     If False, call :func:`check_data` on each message.
@@ -77,35 +109,36 @@ def is_bounded(schema: Any, named: Named) -> bool:
     return excess <= _FREE_VALUES
 
 
-def check_data(schema: Any, named: Named, data: bytes, at: int) -> None:
+def check_data(schema: AvroType, named: Named, data: bytes, at: int) -> None:
     """Check the data from ``at`` on. Raise ValueError if they are nested too deeply, have too many values, or do not
     match the schema.
     """
     _Walk(named, data, at).value(schema, 0)
 
 
-def _json_values(content: object) -> Iterable[Any]:
+def _json_values(content: object) -> Iterable[object]:
     if isinstance(content, dict):
-        return cast("dict[str, Any]", content).values()
-    inner: Any = content
-    return inner if isinstance(content, list) else ()
+        return cast("dict[str, object]", content).values()
+    return cast("list[object]", content) if isinstance(content, list) else ()
 
 
-def _kind(schema: Any) -> Any:
+def _kind(schema: AvroType) -> str | None:
     """Return the name of a type, built-in or defined; None for a union."""
     return schema if isinstance(schema, str) else None if isinstance(schema, list) else schema["type"]
 
 
-def _definition(schema: Any, named: Named) -> Any:
+def _definition(schema: AvroType, named: Named) -> AvroType:
     """Resolve a name; return any other schema unchanged."""
     return named.get(schema, schema) if isinstance(schema, str) else schema
 
 
-def _inner(schema: Any) -> Iterator[Any]:
+def _inner(schema: AvroType) -> Iterator[AvroType]:
     """Yield the types directly inside a type."""
-    match _kind(schema):
-        case None:
-            yield from schema
+    if isinstance(schema, list):
+        yield from schema
+    if not isinstance(schema, dict):
+        return
+    match schema["type"]:
         case "record" | "error":
             yield from (field["type"] for field in schema["fields"])
         case "array":
@@ -116,9 +149,9 @@ def _inner(schema: Any) -> Iterator[Any]:
             return
 
 
-def _types(schema: Any, named: Named) -> Iterator[Any]:
+def _types(schema: AvroType, named: Named) -> Iterator[AvroType]:
     """Yield all types in a schema, and in the schemas that it refers to."""
-    waiting: list[Any] = [schema, *named.values()]
+    waiting: list[AvroType] = [schema, *named.values()]
     seen: set[int] = set()
     while waiting:
         one = waiting.pop()
@@ -128,8 +161,8 @@ def _types(schema: Any, named: Named) -> Iterator[Any]:
             waiting += _inner(one)
 
 
-def _takes_no_bytes(schema: Any, named: Named) -> bool:
-    waiting: list[Any] = [schema]
+def _takes_no_bytes(schema: AvroType, named: Named) -> bool:
+    waiting: list[AvroType] = [schema]
     seen: set[int] = set()
     while waiting:
         one = _definition(waiting.pop(), named)
@@ -139,7 +172,7 @@ def _takes_no_bytes(schema: Any, named: Named) -> bool:
         kind = _kind(one)
         if kind in {"record", "error"}:
             waiting += _inner(one)
-        elif kind != "null" and not (kind == "fixed" and one["size"] == 0):
+        elif kind != "null" and not (isinstance(one, dict) and kind == "fixed" and one["size"] == 0):
             return False
     return True
 
@@ -157,11 +190,11 @@ class _Shapes:
         """Results by ``id()`` of the type, because names may repeat. None means that the type is still being
         measured."""
 
-    def of(self, schema: Any, above: int) -> tuple[int, int]:
+    def of(self, schema: AvroType, above: int) -> tuple[int, int]:
         schema = _definition(schema, self._named)
         if not isinstance(schema, dict):
             return self._of_type(schema, above)
-        key = id(cast("object", schema))
+        key = id(schema)
         if key not in self._known:
             self._known[key] = None
             self._known[key] = self._of_type(schema, above)
@@ -171,16 +204,17 @@ class _Shapes:
             raise _UnboundedError
         return shape
 
-    def _of_type(self, schema: Any, above: int) -> tuple[int, int]:
+    def _of_type(self, schema: AvroType, above: int) -> tuple[int, int]:
         if above > _MAX_DEPTH:
             raise _UnboundedError
-        kind = _kind(schema)
-        match kind:
-            case None:
-                shapes = [self.of(branch, above) for branch in schema]
-                return max((depth for depth, _ in shapes), default=0), 1 - _VALUES_OF_BYTE + max(
-                    (excess for _, excess in shapes), default=0
-                )
+        if isinstance(schema, str):
+            return 0, 1 - _VALUES_OF_BYTE * _BUILT_IN.get(schema, 1)
+        if isinstance(schema, list):
+            shapes = [self.of(branch, above) for branch in schema]
+            return max((depth for depth, _ in shapes), default=0), 1 - _VALUES_OF_BYTE + max(
+                (excess for _, excess in shapes), default=0
+            )
+        match kind := schema["type"]:
             case "record" | "error":
                 shapes = [self.of(inner, above + 1) for inner in _inner(schema)]
                 return 1 + max((depth for depth, _ in shapes), default=0), 1 + sum(excess for _, excess in shapes)
@@ -203,32 +237,36 @@ class _Walk:
         self._named, self._data, self._at = named, data, at
         self._values = _FREE_VALUES + _VALUES_OF_BYTE * len(data)
 
-    def value(self, schema: Any, depth: int) -> None:
+    def value(self, schema: AvroType, depth: int) -> None:
         """Check one value that is nested in ``depth`` records, arrays and maps."""
         schema = _definition(schema, self._named)
         self._values -= 1
         if self._values < 0:
             raise ValueError("it has far more values than bytes")
-        kind = _kind(schema)
+        if isinstance(schema, str):
+            self._built_in(schema)
+            return
+        if isinstance(schema, list):
+            self.value(schema[self._index(len(schema))], depth)
+            return
+        kind = schema["type"]
         if kind in {"record", "error", "array", "map"} and depth >= _MAX_DEPTH:
             raise ValueError(f"its values are nested more than {_MAX_DEPTH} levels deep")
         match kind:
-            case None:
-                self.value(schema[self._index(len(schema))], depth)
             case "record" | "error":
                 for inner in _inner(schema):
                     self.value(inner, depth + 1)
             case "array" | "map":
                 self._items(schema, depth + 1)
-            case _:
-                self._single(kind, schema)
-
-    def _single(self, kind: Any, schema: Any) -> None:
-        match kind:
             case "enum":
                 self._index(len(schema["symbols"]))
             case "fixed":
                 self._skip(schema["size"])
+            case _:
+                self._built_in(kind)
+
+    def _built_in(self, kind: str) -> None:
+        match kind:
             case "int" | "long":
                 self._number()
             case "string" | "bytes":
@@ -236,7 +274,7 @@ class _Walk:
             case _:
                 self._skip(_BUILT_IN[kind])
 
-    def _items(self, schema: Any, depth: int) -> None:
+    def _items(self, schema: AvroObject, depth: int) -> None:
         (inner,) = _inner(schema)
         while count := self._number():
             end = None if count > 0 else self._number() + self._at

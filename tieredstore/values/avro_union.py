@@ -6,39 +6,36 @@ https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
+
+from tieredstore.values.avro_bounds import AvroField, AvroObject, AvroType, Named, named_types
 
 _NUMBERS: Final = ("int", "long", "float", "double")
 """Avro promotes each of these types to the types after it."""
 
 _TEXTS: Final = frozenset({"string", "bytes"})
-_NOT_OF_TYPES: Final = frozenset({"__named_schemas", "__fastavro_parsed__"})
 
 
 class CannotUniteError(ValueError):
     """The reason why two schemas have no union."""
 
 
-def unite_schemas(first: Any, second: Any) -> Any:
+def unite_schemas(first: AvroType, second: AvroType) -> AvroType:
     """Return a schema that can read the data of both schemas, which fastavro must have parsed. Raise CannotUniteError
     if there is no such schema.
 
     A record gets the fields of both schemas. If only one schema has a field, the field keeps its default or gets the
     default null. An enum gets the symbols of both.
     """
-    return _Union(_named(first), _named(second)).of(first, second)
-
-
-def _named(schema: Any) -> Mapping[str, Any]:
-    return cast("dict[str, Any]", schema).get("__named_schemas", {}) if isinstance(schema, dict) else {}
+    return _Union(named_types(first), named_types(second)).of(first, second)
 
 
 class _Union:
-    def __init__(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    def __init__(self, first: Named, second: Named) -> None:
         self._first, self._second = first, second
         self._defined: set[str] = set()
 
-    def of(self, first: Any, second: Any) -> Any:
+    def of(self, first: AvroType | None, second: AvroType | None) -> AvroType:
         """Unite the types of a field in two schemas. A type is None if its schema lacks the field."""
         if isinstance(first, list) or isinstance(second, list):
             return self._of_unions(_branches(first), _branches(second))
@@ -47,11 +44,11 @@ class _Union:
             return self._of_named(name, first, second)
         return self._of_others(first, second)
 
-    def _name_of(self, schema: Any, named: Mapping[str, Any]) -> str | None:
-        name = cast("dict[str, Any]", schema).get("name") if isinstance(schema, dict) else schema
+    def _name_of(self, schema: AvroType | None, named: Named) -> str | None:
+        name = schema.get("name") if isinstance(schema, dict) else schema
         return name if isinstance(name, str) and name in named else None
 
-    def _of_named(self, name: str, first: Any, second: Any) -> Any:
+    def _of_named(self, name: str, first: AvroType | None, second: AvroType | None) -> AvroType:
         """Unite records, enums and fixed types of the same name. One of the two may be None."""
         for schema, named in ((first, self._first), (second, self._second)):
             if schema is not None and self._name_of(schema, named) != name:
@@ -61,7 +58,7 @@ class _Union:
         self._defined.add(name)
         one, other = self._first.get(name), self._second.get(name)
         if one is None or other is None:
-            return self._defining(one or other, one, other)
+            return self._defining(one, other)
         if one["type"] != other["type"]:
             raise CannotUniteError(f"{name} has different types in them")
         match one["type"]:
@@ -73,49 +70,56 @@ class _Union:
                     raise CannotUniteError(f"{name} has different sizes in them")
                 return _plain(one)
             case _:
-                return self._defining(one, one, other)
+                return self._defining(one, other)
 
-    def _defining(self, schema: Any, one: Any, other: Any) -> Any:
+    def _defining(self, one: AvroObject | None, other: AvroObject | None) -> AvroObject:
+        schema = one or other
+        assert schema is not None
         if schema["type"] not in {"record", "error"}:
             return _plain(schema)
         is_alone = one is None or other is None
         return {**_plain(schema), "fields": self._fields(_fields(one), _fields(other), is_alone=is_alone)}
 
-    def _fields(self, first: Mapping[str, Any], second: Mapping[str, Any], *, is_alone: bool) -> list[Any]:
-        fields: list[Any] = []
+    def _fields(
+        self, first: Mapping[str, AvroField], second: Mapping[str, AvroField], *, is_alone: bool
+    ) -> list[AvroField]:
+        fields: list[AvroField] = []
         for name in dict.fromkeys([*first, *second]):
             one, other = first.get(name), second.get(name)
-            field = _plain(one or other)
+            field = (one or second[name]).copy()
             field["type"] = self.of(one and one["type"], other and other["type"])
             if (one is None or other is None) and not is_alone and "default" not in field:
                 # Data that were written with the other schema lack this field, so it must accept null.
                 branches = [branch for branch in _branches(field["type"]) if branch != "null"]
-                field |= {"type": ["null", *branches], "default": None}
+                field["type"], field["default"] = ["null", *branches], None
             elif "default" in field and "null" in _branches(field["type"]) and field["default"] is not None:
                 # Put null last: a default value must belong to the first type of a union.
                 field["type"] = [*(branch for branch in _branches(field["type"]) if branch != "null"), "null"]
             fields.append(field)
         return fields
 
-    def _of_unions(self, first: Sequence[Any], second: Sequence[Any]) -> Any:
+    def _of_unions(self, first: Sequence[AvroType], second: Sequence[AvroType]) -> AvroType:
         """Unite two unions of null and one other type. Arrow has no columns for larger unions."""
         ones = [branch for branch in first if branch != "null"]
         others = [branch for branch in second if branch != "null"]
         if len(ones) > 1 or len(others) > 1:
             raise CannotUniteError("a union of several types cannot become a column")
-        one, other = (ones or [None])[0], (others or [None])[0]
+        one, other = next(iter(ones), None), next(iter(others), None)
         return "null" if one is None and other is None else ["null", self.of(one, other)]
 
-    def _of_others(self, first: Any, second: Any) -> Any:
+    def _of_others(self, first: str | AvroObject | None, second: str | AvroObject | None) -> AvroType:
         if first is None or second is None:
-            return self._of_one(second if first is None else first, is_first=second is None)
+            alone = first or second
+            assert alone is not None
+            return self._of_one(alone, is_first=second is None)
         if first == "null" or second == "null":
             return self._of_unions(_branches(first), _branches(second))
         one, other = _kind(first), _kind(second)
-        if one == other == "array":
-            return {**_plain(first), "items": self.of(first["items"], second["items"])}
-        if one == other == "map":
-            return {**_plain(first), "values": self.of(first["values"], second["values"])}
+        if isinstance(first, dict) and isinstance(second, dict):
+            if one == other == "array":
+                return {**_plain(first), "items": self.of(first["items"], second["items"])}
+            if one == other == "map":
+                return {**_plain(first), "values": self.of(first["values"], second["values"])}
         if _logical(first) != _logical(second):
             raise CannotUniteError(f"a {one} and a {other} of different logical types")
         if one == other:
@@ -126,38 +130,39 @@ class _Union:
             return "bytes"
         raise CannotUniteError(f"a {one} and a {other}")
 
-    def _of_one(self, schema: Any, *, is_first: bool) -> Any:
+    def _of_one(self, schema: str | AvroObject, *, is_first: bool) -> AvroType:
         """Return a type that only one schema has, and the types inside it."""
-        held = {"array": "items", "map": "values"}.get(_kind(schema))
-        if held is None:
-            return schema
-        inner = schema[held]
-        return {**_plain(schema), held: self.of(inner if is_first else None, None if is_first else inner)}
+
+        def inside(inner: AvroType) -> AvroType:
+            return self.of(inner, None) if is_first else self.of(None, inner)
+
+        if isinstance(schema, dict) and schema["type"] == "array":
+            return {**_plain(schema), "items": inside(schema["items"])}
+        if isinstance(schema, dict) and schema["type"] == "map":
+            return {**_plain(schema), "values": inside(schema["values"])}
+        return schema
 
 
-def _branches(schema: Any) -> Sequence[Any]:
+def _branches(schema: AvroType | None) -> list[AvroType]:
     if schema is None:
         return []
-    known: Any = schema
-    return known if isinstance(schema, list) else [known]
+    return schema if isinstance(schema, list) else [schema]
 
 
-def _kind(schema: Any) -> Any:
-    known: Any = schema
-    return known["type"] if isinstance(schema, dict) else known
+def _kind(schema: str | AvroObject) -> str:
+    return schema["type"] if isinstance(schema, dict) else schema
 
 
-def _logical(schema: Any) -> Any:
-    if not isinstance(schema, dict):
+def _logical(schema: str | AvroObject) -> tuple[object, ...] | None:
+    if not isinstance(schema, dict) or "logicalType" not in schema:
         return None
-    known = cast("dict[str, Any]", schema)
-    logical = known.get("logicalType")
-    return (logical, known.get("precision"), known.get("scale")) if logical else None
+    return schema["logicalType"], schema.get("precision"), schema.get("scale")
 
 
-def _plain(schema: Any) -> dict[str, Any]:
-    return {name: part for name, part in schema.items() if name not in _NOT_OF_TYPES}
+def _plain(schema: AvroObject) -> AvroObject:
+    """Return an object without fastavro's own fields, which mark it as parsed."""
+    return cast("AvroObject", {name: part for name, part in schema.items() if not name.startswith("__")})
 
 
-def _fields(schema: Any) -> Mapping[str, Any]:
+def _fields(schema: AvroObject | None) -> Mapping[str, AvroField]:
     return {} if schema is None else {field["name"]: field for field in schema["fields"]}

@@ -168,6 +168,17 @@ def test_two_versions_of_a_schema_that_alternate_are_one_file(is_reversed: bool)
     assert [rows[-1][name] for name in rows[-1] if name != "kafka"] == [None] * 6
 
 
+@pytest.mark.parametrize("nullable", [(True, True), (True, False), (False, True)])
+def test_versions_of_a_record_that_may_be_null_keep_the_fields_of_both(nullable: tuple[bool, bool]) -> None:
+    first, second = (["null", one] if is_nullable else one for one, is_nullable in zip((V1, V2), nullable, strict=True))
+    messages = [
+        framed(1, written(first, {"id": 0, "old": "o", "kind": "A", "who": {"name": "w"}})),
+        framed(2, written(second, {"id": 1, "kind": "B", "who": None, "score": 0.5, "more": {}})),
+    ]
+    rows = rows_of(Columns(Parquet(), OfRegistry({1: first, 2: second}.__getitem__)), messages)
+    assert [(row["old"], row["score"]) for row in rows] == [("o", None), (None, 0.5)]
+
+
 class ByKey(MessageParser):
     def parts(self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int) -> list[tuple[str, str]]:
         return [("k=", (key or b"").decode())]

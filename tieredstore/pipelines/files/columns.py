@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from tieredstore.errors import ConfigError, InvalidValueError, SchemaNotFoundError, quoted
 from tieredstore.pipelines.filing.schemas import Schemas
 from tieredstore.pipelines.writers import DECODED, ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
-from tieredstore.values.avro import Avro, AvroSchema, SchemaLookup, arrow_type_of, is_framed, parsed_schema, schema_id
+from tieredstore.values.avro import Avro, SchemaLookup, arrow_type_of, is_framed, parsed_schema, schema_id
+from tieredstore.values.avro_bounds import AvroType
 from tieredstore.values.avro_union import CannotUniteError, unite_schemas
 from tieredstore.values.base import ValueType
 from tieredstore.values.json_text import Json
@@ -223,7 +224,7 @@ class _Seen:
         self._lookup, self._topic, self._taken = lookup, topic, taken
         self._reasons: dict[int, str | None] = {}
         self._readers: dict[int, Avro] = {}
-        self._united: Any = None
+        self._united: AvroType | None = None
 
     def reader(self, number: int) -> Avro:
         """Return the decoder of the schema ``number``."""
@@ -298,13 +299,12 @@ class _UnitedFile(FileWriter):
             writer.write(batch.append_column(DECODED, column))
         writer.close()
 
-    def _schema(self, numbers: Sequence[int]) -> AvroSchema:
+    def _schema(self, numbers: Sequence[int]) -> AvroType:
         parsed = [parsed_schema(self._lookup(number)) for number in numbers]
         whole = parsed[0]
         for other in parsed[1:]:
             whole = parsed_schema(unite_schemas(whole, other))
-        schema: AvroSchema = whole
-        return schema
+        return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ def frame_function(name: str) -> Callable[[Any], Any]:
     """Return the function that ``frame=module:function`` names; raise ConfigError if it does not exist."""
     module, _, attribute = name.partition(":")
     try:
-        function: Any = getattr(importlib.import_module(module), attribute)
+        function: object = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"frame is {name!r:.120}, which cannot be imported as module:function: {error}") from error
     if not callable(function) or isinstance(function, type):
