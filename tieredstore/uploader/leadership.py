@@ -10,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.config.named_class import named_class
 from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError
@@ -20,6 +20,8 @@ from tieredstore.process.forks import ForkSafeLock
 from tieredstore.uploader.broker import AUTO, STATIC, ZOOKEEPER, BrokerEnvironment
 
 if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
     from tieredstore.live.broker_state import BrokerState
 
 UNKNOWN_S = 30.0
@@ -167,7 +169,7 @@ class ZooKeeperLeadership(Leadership):
         self._leaders: dict[TopicPartition, int] = {}
         self._stale: set[TopicPartition] = set()
         self._read_all_s = time.monotonic()
-        self._client: Any = None
+        self._client: KazooClient | None = None
         self._is_live = threading.Event()
         with Extra("uploader.leadership=zookeeper", "uploader"):
             self._kazoo = importlib.import_module("kazoo.client")
@@ -225,13 +227,13 @@ class ZooKeeperLeadership(Leadership):
                 client.stop()
                 client.close()
 
-    def _connect(self) -> Any:
+    def _connect(self) -> KazooClient:
         """Return the client. The first call connects it; later it reconnects by itself."""
         if self._client is None:
             tls = self.environment.zookeeper_tls
             options = {} if tls is None else tls.options()
             try:
-                self._client = self._kazoo.KazooClient(
+                client: KazooClient = self._kazoo.KazooClient(
                     self.environment.zookeeper,
                     timeout=_SESSION_S,
                     # Retry forever, at most a second apart.
@@ -240,8 +242,9 @@ class ZooKeeperLeadership(Leadership):
                 )
             except ValueError as error:
                 raise ConfigError(f"uploader.zookeeper.connect is not a list of hosts: {error}") from error
-            self._client.add_listener(self._connection_changed)
-            self._client.start_async()
+            client.add_listener(self._connection_changed)
+            client.start_async()
+            self._client = client
         # Wait for the ZooKeeper connection, because a single run (``--once``) asks only once.
         if not self._is_live.wait(_ANSWER_S):
             raise BrokerUnavailableError(f"ZooKeeper at {self.environment.zookeeper} is not connected")
@@ -260,7 +263,7 @@ class ZooKeeperLeadership(Leadership):
             self._stale |= self._leaders.keys()
             self._read_all_s = time.monotonic()
 
-    def _read(self, client: Any, partitions: Iterable[TopicPartition]) -> None:
+    def _read(self, client: KazooClient, partitions: Iterable[TopicPartition]) -> None:
         """Read the partitions' states: send all requests first, then wait for the answers."""
         asked = [(where, client.get_async(_state_path(where), watch=self._watcher(where))) for where in partitions]
         end = time.monotonic() + _ANSWER_S
@@ -281,7 +284,7 @@ class ZooKeeperLeadership(Leadership):
                 ) from error
             self._note(where, _leader_of(raw, where), is_stale=False)
 
-    def _watcher(self, where: TopicPartition) -> Any:
+    def _watcher(self, where: TopicPartition) -> Callable[[object], None]:
         def note_change(_: object) -> None:
             self._note(where, None, is_stale=True)
 

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -212,7 +212,7 @@ def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, 
     }
 
 
-def lag_by_partition(uploader: Uploader, now_s: float) -> Mapping[str, Any]:
+def lag_by_partition(uploader: Uploader, now_s: float) -> Mapping[str, object]:
     """Return the answer of ``/lag``, for JSON: the led partitions in order, each with its lag.
 
     Until a partition's watermark is read, its ``lag_segments``, ``lag_bytes`` and ``oldest_segment_age_seconds`` are
@@ -225,7 +225,7 @@ def lag_by_partition(uploader: Uploader, now_s: float) -> Mapping[str, Any]:
     }
 
 
-def _lag_row(partition: Partition, now_s: float) -> Mapping[str, Any]:
+def _lag_row(partition: Partition, now_s: float) -> Mapping[str, object]:
     where, turn, lag = partition.where, partition.turn, partition.lag()
     reason = turn.error or turn.waits_for
     values = _lag_of([lag], now_s)

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.api.outcomes import Outcome
 from tieredstore.api.tables import Table
@@ -428,7 +428,7 @@ class Uploader(Closing):
         """Return the lag by topic for the metrics, of topics that uploader.metrics.topics selects."""
         return lag_by_topic(self, self._monotonic())
 
-    def lag(self) -> Mapping[str, Any]:
+    def lag(self) -> Mapping[str, object]:
         """Return the lag by partition, as ``/lag`` shows it."""
         return lag_by_partition(self, self._monotonic())
 

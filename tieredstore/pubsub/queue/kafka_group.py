@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from concurrent.futures import Future
+from typing import Final
 
 from confluent_kafka import (
     OFFSET_END,
@@ -20,6 +21,7 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
+from confluent_kafka.admin import ConsumerGroupDescription
 
 from tieredstore.errors import BrokerUnavailableError, FencedError
 from tieredstore.live.clients import LiveAdmin, LiveConsumer
@@ -178,7 +180,7 @@ def group_states(
     properties: Mapping[str, str], name: str, cluster: LiveCluster, partitions: int, timeout_s: float
 ) -> dict[str, list[GroupPartition]]:
     """Return each group's state in topic ``name``, with the owners of its partitions."""
-    client: Any = LiveAdmin(TopicAdmin.configuration(properties))
+    client = LiveAdmin(TopicAdmin.configuration(properties))
     wheres = [(name, partition) for partition in range(partitions)]
     try:
         listed = client.list_consumer_groups(
@@ -187,7 +189,7 @@ def group_states(
             request_timeout=timeout_s,
         ).result(timeout_s)  # fmt: skip
         groups = sorted(group.group_id for group in listed.valid)
-        described: dict[str, Any] = {}
+        described: dict[str, Future[ConsumerGroupDescription]] = {}
         if groups:
             described = client.describe_consumer_groups(groups, request_timeout=timeout_s)
         owners = {group: _owners(future.result(timeout_s), name) for group, future in described.items()}
@@ -204,7 +206,7 @@ def group_states(
     return states
 
 
-def _owners(description: Any, name: str) -> dict[int, str]:
+def _owners(description: ConsumerGroupDescription, name: str) -> dict[int, str]:
     return {
         place.partition: member.member_id
         for member in description.members

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -16,6 +17,7 @@ from tieredstore.live.properties import client_configuration
 from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
 
+T = TypeVar("T")
 _OF_CONSUMERS: Final = ("group.id", "check.crcs", "fetch.", "queued.", "isolation.level", "allow.auto.create.topics")
 
 
@@ -56,7 +58,12 @@ class TopicAdmin(Closing):
         doing = f"cannot delete records of {self._name}-{partition} before {offset}"
         self._has_done(doing, None, lambda client: client.delete_records([place]))
 
-    def _has_done(self, doing: str, but_for: int | None, ask: Callable[[Any], dict[Any, Any]]) -> bool:
+    def _has_done(
+        self,
+        doing: str,
+        but_for: int | None,
+        ask: Callable[[LiveAdmin], dict[str, Future[T]] | dict[TopicPartition, Future[T]]],
+    ) -> bool:
         """Send a request. Return True on success, and False if the broker answers with the error code ``but_for``;
         raise other errors."""
         client = self._clients.get()
