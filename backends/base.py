@@ -85,7 +85,7 @@ class BucketLifecycle(ABC):
     """The lifecycle rules of a bucket. Its methods raise the errors of a store."""
 
     has_condition: ClassVar[bool]
-    """True if the service refuses a change after a concurrent change of the rules."""
+    """True if the service refuses to change rules that another client has changed since they were read."""
 
     note: ClassVar[str] = ""
     """A sentence about the unfinished uploads that no lifecycle rule of this service can abort; empty if rules can
@@ -107,9 +107,10 @@ class BucketLifecycle(ABC):
 
 
 class BucketVersions(ABC):
-    """The versions that a bucket keeps of its objects, deleted ones too. Its methods raise the errors of a store.
+    """The versions that a bucket keeps of its objects, including deleted objects. Its methods raise the errors of a
+    store.
 
-    Keys are those in the bucket, even if a wrapper shows its objects under other keys.
+    Keys are the bucket's own keys, even if a wrapper of the store translates keys.
     """
 
     @abstractmethod
@@ -124,7 +125,7 @@ class BucketVersions(ABC):
         """Remove a delete marker. The newest version below it becomes visible again, unless another marker or a newer
         object hides it. If the marker is absent, do nothing.
 
-        Raise StoreError if the marker's id could later be the id of an object.
+        Raise StoreError if the marker's id could later be the id of an object, which the request would then remove.
         """
 
     @abstractmethod
@@ -148,7 +149,7 @@ class ObjectStore(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """URL of the bucket or folder, without credentials; equal for two stores with the same objects."""
+        """URL of the bucket or folder, without credentials; equal for two stores of one bucket or folder."""
 
     @property
     def conditional_writes(self) -> bool:
@@ -176,8 +177,7 @@ class ObjectStore(ABC):
 
         Any process may repeat the call with the same body, in sequence or in parallel. After one call has written the
         object, all other calls succeed and change nothing. Raise ``PreconditionFailedError`` if another write made the
-        object under the key. This default implementation stores no marks: it takes any object with the same content for
-        its own.
+        object under the key. This default implementation stores no marks: it accepts any object with the same content.
         """
         try:
             self.put(key, body, if_absent=True)

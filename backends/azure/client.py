@@ -64,8 +64,8 @@ def sdk_credential(
 _logger: Final = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = 1 << 50
-"""A size that no blob reaches, given to the SDK as the limit of a single download. For a larger blob the SDK would send
-several requests, one after the other.
+"""Limit of a single download, given to the SDK, which splits a larger blob into several requests, one after the other.
+No blob reaches this size.
 """
 
 
@@ -98,7 +98,7 @@ def open_client(options: AzureOptions) -> AzureClient:
     connections = options.concurrency + options.upload_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     transport = _transport(StoreAdapter(limits), options)
-    # Use a separate session for token requests. This session passes the library's errors on: such an error tells the
+    # Use a separate session for token requests. This session raises the errors of ``requests`` unchanged: they tell the
     # SDK to try its next source of credentials.
     login = _transport(BoundedAdapter(limits), options)
     with translate_errors(f"opening the container {options.container}"):
@@ -111,8 +111,8 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     session = configure(requests.Session(), adapter, options.proxy)
     if isinstance(adapter, StoreAdapter):
         session.hooks["response"].append(_close_unless_understood)
-    # Set the verification in the transport too: the SDK passes ``connection_verify`` with every request, and that
-    # argument overrides the session's own setting.
+    # Set the verification of certificates in the transport too: the SDK passes ``connection_verify`` with every
+    # request, and that argument overrides the session's own setting.
     verify = certificates() if options.proxy else True
     transport: Transport = RequestsTransport(session=session, connection_verify=verify)
     return transport

@@ -108,7 +108,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return None
 
     def lifecycle(self) -> str:
-        """Return a sentence that the API for blobs cannot read lifecycle rules."""
+        """Return a sentence that refers to the storage account, because the API for blobs cannot read lifecycle
+        rules."""
         return (
             f"lifecycle rules of {self.identity} belong to its storage account: read and change them with `az storage "
             "account management-policy`; the service drops blocks without a blob after a week"
@@ -145,7 +146,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
             failures[:] = deletion_failures(client, keys, self.name_object)
             passing = next((failure for failure in failures if failure.retryable), None)
             if passing is not None:
-                # Let the caller retry the whole batch: it may delete a deleted key again without harm.
+                # Let the caller retry the whole batch: deleting an absent key again does no harm.
                 raise passing
 
         try:
@@ -237,9 +238,7 @@ def _check_numbers(count: int, response: PipelineResponse[HttpRequest, HttpRespo
         return
     numbers = [int(number) for number in _NUMBER.findall(answer.body())]
     if numbers and numbers != list(range(count)):
-        raise MalformedAnswerError(
-            f"the store answered to {count} deletions of a batch with answers to the numbers {numbers!r:.200}"
-        )
+        raise MalformedAnswerError(f"the store's answer to a batch of {count} deletions has the parts {numbers!r:.200}")
 
 
 def kept_sentences(client: AzureClient) -> list[str]:

@@ -27,8 +27,9 @@ _BROKEN_OFF: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<(?:\?xml[^>]*(?:>\s*(?:<
 def understood(what: str) -> Generator[None]:
     """Raise MalformedAnswerError if the block fails because an answer breaks its protocol.
 
-    The errors caught here, such as KeyError, are no deliberate reports: an SDK, or code that reads its answer, ran into
-    an unexpected value. Do not run bodies of objects, or functions of callers, inside the block.
+    The block converts errors such as KeyError, with which an SDK, or code that reads its answer, fails on an unexpected
+    value. Do not run bodies of objects, or functions of callers, inside the block: their errors say nothing about the
+    answer.
     """
     try:
         yield
@@ -46,8 +47,8 @@ def show_body(body: bytes) -> str:
 
 
 def breaks_off(body: bytes) -> bool:
-    """Return True if an XML document ends before its root element begins. The connection broke, and the answer had no
-    length to show that.
+    """Return True if an XML document ends before its root element begins. This happens if the connection breaks during
+    an answer without a Content-Length.
 
     The SDK's parser then fails, and a retry may succeed. Any other invalid document is permanent: it was never a valid
     answer.

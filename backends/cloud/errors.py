@@ -38,7 +38,7 @@ class MaybeNoBucketError(ObjectNotFoundError):
 class MalformedAnswerError(StoreError):
     """An answer that breaks the service's protocol, and so proves nothing about the operation.
 
-    After a write, the store then examines the object itself. Every other operation fails with this error.
+    After such an answer to a write, the store examines the object. Every other operation fails with this error.
     """
 
 

@@ -56,7 +56,7 @@ class PartCutter(Iterator[Part]):
     """Iterator over the parts of a body. An empty body gives one empty part.
 
     The iterator reads one source buffer ahead to know which part is the last. A copied part reuses the memory of a part
-    that was given back, if possible, so beyond the parts in use at most one buffer exists. Only ``give_back`` is
+    that was given back, if possible, so at most one buffer exists besides the parts in use. Only ``give_back`` is
     thread-safe.
     """
 
@@ -171,7 +171,7 @@ class Pages:
         """
         if size < _LARGE or sys.platform != "linux":
             return cls(memoryview(bytearray(size)))
-        # Round up to whole huge pages: the system would back a partial one with small pages.
+        # Round up to whole huge pages: the system would back a partial huge page with small pages.
         whole = -(-size // _HUGE_PAGE) * _HUGE_PAGE
         mapped = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError):  # ignore a kernel without huge pages

@@ -332,7 +332,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return None if date is None else round(date.timestamp() * 1000)
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Ask the bucket by one or two requests. A refusal gives a sentence too: the caller may lack the permission."""
+        """Ask the bucket with one or two requests. If the service refuses, for example without permission, return a
+        sentence that says so."""
         try:
             return self.call("look", self.identity, self._ask_what_stays)
         except StoreUnavailableError:
@@ -341,7 +342,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             return [f"the bucket could not be asked if it keeps deleted objects: {error}"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """Ask the bucket with one request. Return None also if it refuses: a reader may lack the permission."""
+        """Ask the bucket with one request. Return None also if the service refuses, because a reader may lack the
+        permission."""
         try:
             return self.call("look", self.identity, lambda client: self._rules(client, prefix))
         except StoreUnavailableError:
@@ -395,7 +397,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self._retries.call(operation, once, deadline=deadline)
 
     def _have_client(self, operation: str) -> None:
-        """Open this process's client if none is open. Its deadline may be later than the deadline of a short call.
+        """Open this process's client if none is open. The deadline for this may be later than that of a short call.
 
         Importing an SDK takes time, and opening its client may request a token.
         """

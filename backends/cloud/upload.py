@@ -77,8 +77,7 @@ class Stored:
     """The object under a key, as far as the store describes it.
 
     ``mark`` identifies the write that made the object; ``mark`` is None on a server that drops metadata. ``digest`` is
-    the cloud's own digest of the content. ``is_earlier`` is True if an attempt of ours before the last one made the
-    object.
+    the cloud's own digest of the content. ``is_earlier`` is True if an earlier request of this write made the object.
     """
 
     etag: str

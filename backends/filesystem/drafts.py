@@ -1,6 +1,6 @@
 """Drafts: files being written or waiting to be published, invisible until complete and durable.
 
-Kept apart from the store, its only user: a draft works with files and locks, and knows nothing of keys.
+Kept apart from the store, its only user: this module handles files and locks, the store handles keys.
 """
 
 from __future__ import annotations

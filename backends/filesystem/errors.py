@@ -43,8 +43,8 @@ _ALWAYS: Final[dict[int, type[TieredStoreError]]] = {
     **dict.fromkeys((errno.EILSEQ, errno.ELOOP, errno.ENAMETOOLONG), InvalidKeyError),
 }
 _ON_READS: Final = _ALWAYS | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), ObjectNotFoundError)
-# On a write, a missing folder means that another program has just removed it, so a retry can succeed. A file with the
-# name of a folder means an invalid key.
+# On a write, a missing folder means that another program has just removed it, so a retry can succeed. A file in the
+# place of a folder means that the key is invalid.
 _ON_WRITES: Final = _ALWAYS | {
     errno.ENOENT: StoreUnavailableError,
     errno.EEXIST: PreconditionFailedError,
@@ -67,7 +67,7 @@ class OsErrors:
     """A context manager that turns an OSError of its block into a StoreError about ``key``.
 
     For an absent path, reads and writes raise different errors. Do not run code of callers, such as the body of a
-    ``put``, inside the block: an OSError of that code is not an error of the store.
+    ``put``, inside the block: an OSError that they raise is not an error of the store.
     """
 
     __slots__ = ("_key", "_root", "_writing")

@@ -175,7 +175,7 @@ def _open_root(root: str) -> int:
     try:
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        # A missing root is a different error: the whole store is unreachable, while an object that seems absent may
+        # Report a missing root as a separate error: the whole store is unreachable, so an object that seems absent may
         # exist.
         raise StoreError(f"the store's root folder {root} is gone; create or mount it") from error
 

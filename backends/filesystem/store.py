@@ -89,7 +89,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     @property
     def conditional_writes(self) -> bool:
-        """False on NFS: two mounts may not share their locks, and if the client repeats a link request, the second may
+        """False on NFS: two mounts may have separate locks, and if the client repeats a link request, the second may
         fail although the first one succeeded.
         """
         return not is_on_nfs(self._root)
@@ -307,7 +307,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         )
 
     def caller(self) -> str:
-        """Return the number of this process's user; a file server may use another name."""
+        """Return user id and group id of this process; a file server may map them to others."""
         return f"user {os.geteuid()}, group {os.getegid()}"
 
     def _writing(self, key: str) -> OsErrors:

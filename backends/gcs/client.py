@@ -292,7 +292,7 @@ class GcsClient:
             return response.headers.get("Date")
 
     def bucket_properties(self, fields: str) -> Mapping[str, object]:
-        """Return the requested properties of the bucket; absent ones are missing from the result."""
+        """Return those of the requested properties that the bucket has."""
         with self.session.get(f"{self._bucket_url}?fields={quote(fields, safe='')}") as response:
             raise_for(response)
             properties: object = response.json()
@@ -328,7 +328,7 @@ def open_client(options: GcsOptions) -> GcsClient:
     """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     connections = options.concurrency + options.delete_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
-    # Use a separate session for token requests. This session passes the library's errors on: such an error tells the
+    # Use a separate session for token requests. This session raises the errors of ``requests`` unchanged: they tell the
     # SDK to try its next source of credentials.
     login = configure(requests.Session(), BoundedAdapter(limits), options.proxy)
     request = Request(login)

@@ -14,7 +14,8 @@ _LENGTH: Final = re.compile(r"\d{1,19}")
 
 
 def range_header(start: int, stop: int | None) -> dict[str, str]:
-    """Return the Range header for ``start:stop``; none for a whole object, because an empty one has no range."""
+    """Return the Range header for ``start:stop``; no header for a whole object, because an empty object has no valid
+    range."""
     if start == 0 and stop is None:
         return {}
     return {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
@@ -55,7 +56,8 @@ def is_whole(headers: Mapping[str, str]) -> bool:
 
 
 def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int, int]:
-    """Return start and stop of the answer's bytes, and the object's size; all of the object without Content-Range."""
+    """Return start and stop of the answer's bytes, and the object's size; an answer without Content-Range has the whole
+    object."""
     content_range = _header(headers, "Content-Range")
     length = _header(headers, "Content-Length") or ""
     if _LENGTH.fullmatch(length) is None:

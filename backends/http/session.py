@@ -198,7 +198,7 @@ def certificates() -> str | bool:
 
 
 def _read_if_refused(response: requests.Response, **_: object) -> None:
-    """Read the body of an error or redirection: the SDKs do not read it, and without that its connection could not be
+    """Read the body of an error or redirection: the SDKs do not read it, and a connection with an unread body cannot be
     reused.
     """
     if response.status_code == requests.codes.unauthorized or response.is_redirect:

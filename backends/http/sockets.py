@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 
 
 class _BoundedSocket:
-    """Mark of the classes of sockets whose waits end by the deadline."""
+    """Base class that marks the sockets whose waits end by the deadline."""
 
     __slots__ = ()
 
@@ -160,7 +160,7 @@ class BoundedConnection(_Connection):
         return sock
 
     def _connect_tls_proxy(self, hostname: str, sock: socket.socket) -> ssl.SSLSocket:
-        # urllib3's annotation does not resolve, because it imports ssl only where there is one.
+        # urllib3's annotation does not resolve, because urllib3 imports ssl only if Python has that module.
         parent: Any = super()
         tls: ssl.SSLSocket = parent._connect_tls_proxy(hostname, sock)
         return bound_socket(tls)
@@ -174,8 +174,8 @@ class BoundedConnection(_Connection):
 class BoundedAnswers(_Pool):
     """Mix-in for urllib3's pools that cuts off an answer longer than any valid one.
 
-    The SDKs read the answers that they parse by ``stream``; a listing of a hundred megabytes would cost minutes and
-    gigabytes. The bytes of objects do not go through ``stream``.
+    The SDKs call ``stream`` to read the answers that they parse; a listing of a hundred megabytes would cost minutes
+    and gigabytes. Bytes of objects are read without ``stream``.
     """
 
     def urlopen(self, *args: Any, **options: Any) -> Any:

@@ -37,7 +37,7 @@ class NotSupportedError(StoreError):
     """The server does not support the request: a bulk delete, or a condition."""
 
 
-# Look up S3's error code before the status: several codes share a status, and an entry of a bulk delete has none.
+# Look up S3's error code before the status: several codes share a status, and an entry of a bulk delete has no status.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFoundError,
     "NoSuchBucket": StoreError,

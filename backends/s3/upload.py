@@ -38,7 +38,8 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
 _Sent: TypeAlias = tuple[str, str]
-"""A sent part's etag, and its checksum: empty if none was sent. ``Prepared.parts`` has them as text."""
+"""Etag and checksum of a sent part; the checksum is empty if the request had none. ``Prepared.parts`` has them as
+text."""
 
 
 class _Target(TypedDict):

@@ -141,8 +141,8 @@ class LimitedStore(DelegatingStore):
             # Pass the buffer on as it is: stores send a buffer without a copy.
             bucket.take(memoryview(body).nbytes)
             return send(body)
-        # Open the body here: if a store refuses before reading, the generator below never starts and could not close
-        # it.
+        # Open the body here: if a store refuses before reading, the generator below never starts, so it could not close
+        # the body.
         with open_body(body) as parts:
             return send(limit_rate(parts, bucket))
 
