@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _RACY_NS: Final = 2_000_000_000
-"""If a folder changed less than this before its listing, a later change may have the same modification time."""
+"""If a folder changed less than two seconds before its listing, a later change may get the same modification time, so
+list the folder again."""
 
 _MOST_LISTINGS: Final = 3
 """List a folder at most this often again while its leader epoch checkpoint keeps changing."""
@@ -45,7 +46,7 @@ _MOST_LISTINGS: Final = 3
 
 @dataclass(slots=True)
 class _Folder:
-    """A folder's partition, and its modification time at the last check.
+    """A folder's partition, and the folder's modification time at the last check.
 
     While ``is_settled`` is true, the uploader lists the folder again only if its modification time changes.
     """
@@ -58,7 +59,8 @@ class _Folder:
 
 @dataclass(slots=True)
 class _LogDir:
-    """The names in a log directory's last listing. ``identity`` is its first device and inode number.
+    """The names in a log directory's last listing. ``identity`` is the directory's device and inode number at the first
+    listing.
 
     ``has_failed`` is true while the directory cannot be listed.
     """

@@ -60,7 +60,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "recorded_holes": "Holes recorded in the upload watermarks of led partitions.",
     "held_files": "Files held open.",
     "held_deleted_bytes": "Bytes on disk of logs that the broker deleted and the uploader keeps.",
-    "refused_topics": "Topics that are not shipped because they are compacted or tiered by the broker.",
+    "refused_topics": "Topics that are not shipped because they are compacted, or because the broker tiers them.",
 }
 
 

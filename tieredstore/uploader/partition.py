@@ -72,7 +72,7 @@ class Progress:
     saved       else                    ship: ahead; distrust: unknown; a later leader moved it: unknown
     ==========  ======================  =========================================================================
 
-    The first row whose condition holds is the state. ``attempt`` is a write of unknown outcome: the object before it
+    The state is the first row whose condition holds. ``attempt`` is a write of unknown outcome: the object before it
     (with everything uploaded since), and the object to write. ``must_reload`` is set if others may have moved the
     object; the next step then calls :meth:`distrust`.
     """
@@ -121,7 +121,7 @@ class Progress:
         self.forget()
 
     def distrust(self) -> None:
-        """Forget the watermark object: another uploader may have changed it, or the store was exchanged.
+        """Forget the watermark object: another uploader may have changed it, or the settings now name another store.
 
         The next step reads the object and looks for uploaded segments.
         """

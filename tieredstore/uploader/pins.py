@@ -42,8 +42,8 @@ _Entry: TypeAlias = tuple[Partition, Segment]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Totals of the present pins (open files and hard links). ``unlinked_bytes`` counts logs that the broker deleted
-    and only pins keep.
+    """Totals of the present pins (open files and hard links). ``unlinked_bytes`` is the size of the logs that the
+    broker deleted and only pins keep.
     """
 
     files: int

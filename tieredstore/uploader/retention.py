@@ -43,7 +43,8 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRetention:
-    """The retention limits of a stored partition, -1 for none. With ``dry_run``, expired segments are only counted.
+    """The retention limits of a stored partition; -1 means no limit. With ``dry_run``, expired segments are only
+    counted.
 
     As in Kafka, retention deletes whole segments from the oldest on and leaves no gap. Segments under legal hold stay.
     """
@@ -130,7 +131,8 @@ class RemoteRetention:
 
 
 def first_within(listed: Iterable[SegmentObjects], size: int) -> int | None:
-    """Return the start offset of the newest segments that have ``size`` bytes in total; None if all have less.
+    """Return the start offset of the newest segments that have ``size`` bytes in total; None if all segments together
+    have less.
 
     Only the stored bytes of logs count towards ``size``. All segments with the returned start offset are included.
     """

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _DELETED_S: Final = 60.0
-"""A topic unknown to the broker for this long is deleted: a broker that has just started knows no topic."""
+"""A topic counts as deleted if the broker does not know it for this long, because a broker that has just started knows
+no topics."""
 
 _NO_ID: Final = Uuid(bytes(16))
 

@@ -2,7 +2,7 @@
 
 A step reads the partition's progress and closes a gap before the next segment. It records gone and lost segments as
 holes. It waits for segments that are not replicated yet or belong to an open transaction. The watermark object may lag,
-but never covers an offset that has neither a stored manifest nor a recorded hole.
+but each offset that it covers is in a segment with a stored manifest, or in a recorded hole.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class Shipper:
     def step(self, target: Target, partition: Partition, standing: Standing) -> Step:
         """Upload the next segment, if one is ready. The caller has marked the partition busy.
 
-        Errors of the store are raised. A segment that cannot be uploaded because of its own error is recorded as a
-        hole.
+        Errors of the store are raised. A segment that cannot be uploaded because of an error in its files is recorded
+        as a hole.
         """
         return _Work(self, target, partition, standing).step()
 

@@ -75,8 +75,8 @@ class Target:
         return _id_maker(self.settings)
 
     def reach(self, watermark: Watermark) -> None:
-        """In the raw layout, move Pinterest's own watermark up to ours. Call it after reading ours and before moving
-        it.
+        """In the raw layout, move Pinterest's own watermark up to ``watermark``. Call this after reading this package's
+        watermark, and before moving it.
 
         Pinterest's readers use their own watermark, which must not stay behind after a kill between the two writes.
         """

@@ -80,7 +80,7 @@ def warnings(settings: Mapping[str, str], upload_timeout_ms: int, *, has_links: 
             "at once, so only file.delete.delay.ms is left to ship it"
         )
     if settings.get("unclean.leader.election.enable") == "true":
-        yield "unclean.leader.election.enable is true: shipped records may be lost from the log"
+        yield "unclean.leader.election.enable is true: an unclean election may remove shipped records from the log"
 
 
 class TopicAdvice:
@@ -98,7 +98,7 @@ class TopicAdvice:
         self.advice: dict[str, tuple[str, ...]] = {}
         """The warnings of each topic. Every topic with known settings has an entry."""
         self.has_news: bool = False
-        """True if there are answers since the caller last set it to False."""
+        """True if answers have arrived since the caller last set this to False."""
 
     def knows(self, topic: str) -> bool:
         """Return True if the topic's settings are known, or if there is no broker to ask."""

@@ -308,7 +308,7 @@ class Uploader(Closing):
             self._service.stop()
 
     def reload(self) -> None:
-        """Read the settings again and use those of the store. Raise ConfigError if they are invalid, and change
+        """Read the settings again, and use the store's settings. Raise ConfigError if they are invalid, and change
         nothing.
         """
         if self._named is None:
