@@ -83,7 +83,7 @@ class AbortMarkers:
         }  # fmt: skip
 
     def end_transactions(self, producers: Producers) -> None:
-        """Update ``producers`` as if the abort markers were the next batches of their log."""
+        """Update ``producers`` as if the abort markers were the next batches of the log."""
         for header in read_batch_headers(self.log):
             producers.append(header, self.log[header.position : header.position + header.size_in_bytes])
 

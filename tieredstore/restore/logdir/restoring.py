@@ -222,8 +222,8 @@ def _plan_topic(
         name = f"{topic.topic}-{number}"
         if len(log.replicas) > 1 and not options.replicas:
             raise ConfigError(
-                f"{name} has {len(log.replicas)} replicas: an empty one that becomes leader would truncate the others. "
-                "Prepare it with one replica and add others later, or restore each of them (--replicas)"
+                f"{name} has {len(log.replicas)} replicas: if an empty replica becomes leader, the others are "
+                "truncated. Prepare the topic with one replica and add replicas later, or restore every replica (--replicas)"
             )
         if broker not in log.replicas:
             continue

@@ -70,8 +70,8 @@ _PAUSE_S: Final = 1.0
 class _Transaction:
     """The contents of the open transaction so far.
 
-    ``sent`` has the offset runs that each target partition received, in order. A partition's first run begins at its
-    target offset in ``begins``.
+    ``sent`` has the offset runs that each target partition received, in order. ``begins`` has the target offset at
+    which each partition's first run begins.
     """
 
     since: float
