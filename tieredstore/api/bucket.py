@@ -354,11 +354,11 @@ class Bucket(Closing):
         this repeatedly.
 
         ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` selects topics by name or
-        glob. ``topic_id`` and ``broker_id`` replace those of ``partition.metadata`` and ``meta.properties``. A segment
-        counts as stored once its manifest exists, so if a call is killed, the next call completes its work. A failure
-        does not stop the other segments; the call then raises PartlyDoneError at its end. ``on_found`` is called with
-        the segments on disk, before any request. ``on_progress`` is called, on any thread, with the bytes of logs as
-        they are sent.
+        glob. ``topic_id`` and ``broker_id`` replace the ids in ``partition.metadata`` and ``meta.properties``. A
+        segment counts as stored once its manifest exists, so if a call is killed, the next call completes its work. A
+        failure does not stop the other segments; the call then raises PartlyDoneError at its end. ``on_found`` is
+        called with the segments on disk, before any request. ``on_progress`` is called, on any thread, with the bytes
+        of logs as they are sent.
         """
         from tieredstore.api.uploading import find_segments, upload_segments  # noqa: PLC0415
 
@@ -500,8 +500,8 @@ class Bucket(Closing):
         reason: str = "",
         dry_run: bool = False,
     ) -> LegalHold:
-        """Protect segments from deletion from now on: all segments, those of a topic or a partition, or a range of
-        offsets.
+        """Protect segments from deletion from now on: all segments, the segments of a topic or a partition, or a range
+        of offsets.
 
         A hold covers at most one topic and one of its partitions. If ``start`` is a time, name both a topic and a
         partition; the hold then begins with the first segment that has a record at that time or later. ``stop`` is an
@@ -514,7 +514,8 @@ class Bucket(Closing):
         return place(self, name, Scopes(topics, partitions), (start, stop), reason, dry_run=dry_run)
 
     def release_hold(self, name: str) -> Plan:
-        """Return a plan to release a hold, which permits deletion again. Raises ObjectNotFoundError if there is none.
+        """Return a plan to release a hold, which permits deletion again. Raises ObjectNotFoundError if there is no such
+        hold.
 
         If a new hold with the same name has replaced the hold since the plan was made, the new hold is kept.
         """

@@ -35,7 +35,7 @@ def count_uses(
 ) -> Table[KeyUse]:
     """Return the uses of all pairs, or of ``key_id`` alone. Call ``on_need`` for everything that needs ``key_id``.
 
-    The returned rows only have stored data. Other things that need a pair, such as a reader's cache, are left out.
+    The returned rows count only stored data. A reader's cache may need a pair too, but no row counts it.
     """
     totals: dict[str | None, SegmentTotals] = {}
     listed = list_encrypted(opened.store, opened.prefix, Scope())

@@ -37,7 +37,7 @@ class Partition:
     """A partition in the bucket, with offsets from ``earliest_offset`` up to ``end_offset`` (exclusive).
 
     ``earliest_offset`` and ``end_offset`` are None if the bucket has no offsets of the partition. ``gaps`` are
-    half-open ranges of offsets between two segments that are in neither segment. The sums cover complete segments;
+    half-open ranges of offsets that lie after one segment and before the next. The sums cover complete segments;
     ``incomplete`` segments lack an object, or have a ``damaged`` manifest. ``broker`` is None without a broker, or if
     the broker lacks the partition.
 

@@ -42,7 +42,7 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DiskSegments:
-    """Segments of a log directory: those to upload, and those to skip."""
+    """The segments of a log directory to upload, and the segments to skip."""
 
     found: tuple[FoundSegment, ...]
     left_alone: tuple[LeftAlone, ...]

@@ -143,7 +143,8 @@ class OwnProperties:
     """The properties of this package in one source: names without the prefix, in the source's order.
 
     ``texts`` are the values as given; ``values`` are trimmed and without quotes. ``prefix`` is the prefix that was
-    removed from the names. ``others`` are the remaining properties, which are the broker's. The repr shows no values.
+    removed from the names. ``others`` are the remaining properties, which belong to the broker. The repr shows no
+    values.
     """
 
     source: str

@@ -158,7 +158,7 @@ class Settings(SettingsGroup):
 
     @property
     def requests_at_once(self) -> int:
-        """The maximum number of parallel requests of a reader, including those for manifests and indexes. It is at
+        """The maximum number of parallel requests of a reader, including requests for manifests and indexes. It is at
         least the number of requests that load a catalog.
 
         It sizes a store's connection pool.

@@ -1,4 +1,4 @@
-"""Settings of the uploader: ``uploader.*``, in the same source as those of the destination store."""
+"""Settings of the uploader: ``uploader.*``, in the same source as the settings of the destination store."""
 
 from __future__ import annotations
 

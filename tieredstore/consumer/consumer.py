@@ -350,7 +350,8 @@ class Consumer(confluent_kafka.Consumer):
         return self._parts.offsets.watermarks(check_place(partition), seconds, cached=cached)
 
     def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
-        """Return each partition's first offset at or after a time in ms, passed as its ``offset``; -1 if none."""
+        """Take each partition's ``offset`` as a time in ms, and return its first offset at or after that time; -1 if
+        there is no such offset."""
         seconds = -1.0 if timeout is None else timeout
         if self._parts is None:
             places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)

@@ -1,4 +1,4 @@
-"""A consumer's settings: those under ``tiered.storage.``, and librdkafka's properties."""
+"""A consumer's settings: the properties under ``tiered.storage.``, and librdkafka's properties."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class QueryTables(Closing):
         batches: BatchTables | None = None,
         is_sandboxed: bool = False,
     ) -> None:
-        """Open a connection. ``types_of`` returns the types of a topic; by default those of ``options`` apply.
+        """Open a connection. ``types_of`` returns the types of a topic; by default the types in ``options`` apply.
 
         ``batches`` are topics of batches. Each has a table ``topic$batches``, and also a table ``topic`` if no topic of
         segments has that name.
