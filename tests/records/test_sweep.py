@@ -218,7 +218,7 @@ def test_spark_gives_all_records_or_fails(tmp_path: Path) -> None:
         assert rows == whole
 
 
-OLD_SET: Final = "offset of the compressed message set (magic 0, 1) that a log begins with, 0 instead"
+OLD_SET: Final = "offset of a compressed message set (magic 0, 1) at the log's start, if it becomes 0"
 
 
 @pytest.mark.parametrize(("base", "outcome"), [(0, OTHER), (64, ERROR)])
