@@ -82,7 +82,7 @@ def test_another_segment_id_is_told_which_there_is(store: ObjectStore) -> None:
 def test_leftovers_are_met_by_their_segment_id_alone(store: ObjectStore) -> None:
     segment = run_of(2, EVENTS)[1]
     store.delete([segment.key(prefix=PREFIX)])
-    with pytest.raises(SegmentAbsentError, match="left objects; their id names them") as caught:
+    with pytest.raises(SegmentAbsentError, match="left objects; address them by the id") as caught:
         find_objects(store, PREFIX, SegmentAddress("events", 0, 10))
     assert caught.value.leftovers
     named = SegmentAddress("events", 0, 10, segment_id=segment.metadata.remote_log_segment_id.id)

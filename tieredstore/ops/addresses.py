@@ -79,7 +79,8 @@ class SegmentAbsentError(SegmentNotFoundError):
     """No segment has the address.
 
     If a segment id was given, ``others`` are the ids of committed segments at the offset. ``near`` are base offsets of
-    committed segments around it. ``leftovers`` is true if the store has objects at the offset without a manifest.
+    committed segments around the requested offset. ``leftovers`` is true if the store has objects at the offset without
+    a manifest.
     """
 
     def __init__(
@@ -92,7 +93,11 @@ class SegmentAbsentError(SegmentNotFoundError):
         absent = f"no segment of {self.address.place} {self.address}"
         if self.others:
             return f"{absent}; segments at this offset: {', '.join(map(str, self.others))}"
-        clause = " (an unfinished copy or delete left objects; their id names them, see ls)" if self.leftovers else ""
+        clause = (
+            " (an unfinished copy or delete left objects; address them by the id that ls shows)"
+            if self.leftovers
+            else ""
+        )
         return f"{absent}{clause}" + (f"; nearest {', '.join(map(str, self.near))}" if self.near else "")
 
 

@@ -35,7 +35,7 @@ def test_the_remains_of_a_segment_are_removed_only_by_its_id(left: list[str], se
         stored_files(tmp_path, suffix)[1].unlink()
     rm = ("rm", "-c", settings, "single", "-p", 0, "--yes", "--segment")
     if "rsm-manifest" not in left:
-        tieredstore(*rm, 1).fails(3, "an unfinished copy or delete left objects; their id names them, see ls")
+        tieredstore(*rm, 1).fails(3, "an unfinished copy or delete left objects; address them by the id that ls shows")
     named = ",".join(sorted(left))
     assert f"-{row['segment_id']}.{{{named}}}" in tieredstore(*rm, row["segment_id"]).clean().text
     assert len(stored_files(tmp_path)) == 6

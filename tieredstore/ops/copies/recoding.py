@@ -2,7 +2,7 @@
 
 A property in which the two buckets' settings agree is not changed, even in segments that were written with other
 settings. A ``Recoding`` decides about each segment, and a ``Transcoder`` writes those that change. Only ``copying``
-imports this module, and it copies the unchanged segments. Together the two would be too long for one file.
+imports this module, and it copies the unchanged segments. Together the two modules would be too long for one file.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class CopyWay(enum.StrEnum):
 class Recoding:
     """The differences between two buckets' settings, which decide what changes in copied segments.
 
-    ``options`` are the target's; only the changed ones apply. ``source_ring`` opens encrypted segments. If no key is
-    needed, ``source_ring`` and the key ring of ``options`` are None.
+    ``options`` are the target's; a property that does not change comes from the segment's manifest. ``source_ring``
+    opens encrypted segments. If no key is needed, ``source_ring`` and the key ring of ``options`` are None.
     """
 
     options: WriteOptions
@@ -83,7 +83,7 @@ class Recoding:
     def between(
         cls, source: Settings, target: Settings, threads: int, *, decrypt: bool = False, new_data_keys: bool = False
     ) -> Recoding:
-        """Compare the settings of source and target. Read key files only if something changes.
+        """Compare the settings of source and target. Read key files only if the settings differ.
 
         Raise ConfigError if the copies would be decrypted, unless ``decrypt`` allows that. Also raise ConfigError if
         ``new_data_keys`` are wanted, but the target's settings do not encrypt.

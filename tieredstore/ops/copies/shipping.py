@@ -124,8 +124,8 @@ class Shipper:
         except TieredStoreError as error:
             return ShipStep(segment, Outcome.FAILED, error=error)
         except OSError as error:
-            # Report an unreadable file: stores raise their own error classes, so an OSError comes from the broker's
-            # disk. The broker may delete a segment while it is copied.
+            # An OSError comes from the broker's disk, because stores raise their own error classes. Report it as the
+            # failure of this segment, which the broker may have deleted during the copy.
             gone = InvalidSegmentError(f"{error.filename or segment} cannot be read: {error.strerror}")
             return ShipStep(segment, Outcome.FAILED, error=gone)
 

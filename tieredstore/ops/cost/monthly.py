@@ -1,7 +1,7 @@
 """The monthly cost of a bucket, and of keeping the same log on brokers' disks.
 
 :func:`cost_sums` sums a listing with manifests, and :func:`monthly_cost` calculates amounts from the sums and a price
-file. A month has 30 days. A listing does not show how often data are read, so the price file says it.
+file. A month has 30 days. A listing does not show how often data are read, so the price file gives these numbers.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class StorePrices(PriceGroup):
     write_1000: float = number("1,000 writing requests: PUT, POST, a part, a block")
     list_1000: float = number("1,000 listings")
     read_1000: float = number("1,000 reading requests: GET, HEAD")
-    write_gib: float = number("a GiB that is written, beside its requests")
+    write_gib: float = number("a GiB that is written, besides its requests")
     read_gib: float = number("a GiB that is read: retrieval, and transfer to where it is read")
 
 
@@ -68,7 +68,7 @@ class KafkaPrices(PriceGroup):
     zones: float = number("zones that the brokers are in", least=1, most=100)
     cross_zone_gib: float = number("a GiB from one zone to another, both sides of the bill")
     moved_per_month: float = number("how often in a month a replica's bytes are copied to another broker")
-    local_days: float = number("days of a log that stay on brokers' disks beside the bucket")
+    local_days: float = number("days of a log that are on brokers' disks and in the bucket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class PubsubUse(PriceGroup):
     )
     retention_days: float = number("days that batches are kept; 0: the stored size stays constant", default=0.0)
     readers: float = number("how often each record is read: groups and queries", default=1.0)
-    group_members: float = number("members of groups, each with a beat every five seconds", default=1.0)
+    group_members: float = number("members of groups, each with a heartbeat every five seconds", default=1.0)
     busy_share: float = number("share of time in which readers poll five times a second", most=1.0, default=1.0)
 
 

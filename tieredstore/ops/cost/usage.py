@@ -48,9 +48,9 @@ class UsageKey:
 
 @dataclass(slots=True)
 class Usage:
-    """Sums over segments. ``size`` is that of logs before compression, if their manifests are readable.
+    """Sums over segments. ``size`` is the size before compression of all logs with a readable manifest.
 
-    ``sized_stored`` is the stored size of the same segments. ``leftovers`` counts segments without a manifest; they are
+    ``sized_stored`` is the stored size of these segments. ``leftovers`` counts segments without a manifest; they are
     not in ``segments``. Segments with a damaged manifest are in ``damaged`` and in ``segments``.
     """
 

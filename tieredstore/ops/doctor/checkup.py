@@ -298,7 +298,7 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     try:
         infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
     except AccessDeniedError as error:
-        # Without any credentials, this raises an error that names what is missing.
+        # Without any credentials, ``caller`` itself raises an error, which names the missing credentials.
         raise AccessDeniedError(f"{error}; tried as {admin_of(store).caller()}") from error
     ms = _ms_since(started)
     # Report the credentials as good: the listing has succeeded, so the store has accepted them.

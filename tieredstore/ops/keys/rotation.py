@@ -65,8 +65,8 @@ class Rotation:
     """Wraps data keys by the active pair of a key ring.
 
     A data key that the active pair already wraps costs no RSA operation. Each new wrapping is opened and compared
-    before it is written. The write is conditional, so an object that was deleted meanwhile never returns. If a run is
-    stopped or killed, each object is unchanged or rotated, and the next run does the rest. A ``dry_run`` does
+    before it is written. The write is conditional, so it never restores an object that was deleted meanwhile. If a run
+    is stopped or killed, each object is unchanged or rotated, and the next run does the rest. A ``dry_run`` does
     everything but write.
     """
 

@@ -91,8 +91,8 @@ def _replace(target: Path, content: bytes) -> None:
         draft.unlink(missing_ok=True)
         status = target.stat()
         write_new(draft, content, mode=stat.S_IMODE(status.st_mode) & 0o700)
-        # Keep owner and mode, because a broker under another user may read the file. Change the owner first, because
-        # that may restrict the mode.
+        # Keep owner and mode, because a broker under another user may read the file. Change the owner first, because a
+        # change of owner may clear bits of the mode.
         if (status.st_uid, status.st_gid) != (draft.stat().st_uid, draft.stat().st_gid):
             _chown(draft, target, status)
         draft.chmod(stat.S_IMODE(status.st_mode))

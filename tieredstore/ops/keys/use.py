@@ -53,7 +53,7 @@ class NeedReason(enum.StrEnum):
 class KeyNeed:
     """A segment, a snapshot, an unfinished write or a rotation that may still need a key pair.
 
-    ``name`` is the path or the key of its object in the store.
+    ``name`` is a segment's path, or the key of another object in the store.
     """
 
     name: str
@@ -71,7 +71,7 @@ def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int
     """Return the time, by the store's clock, until which readers with cached manifests may need a replaced key pair.
 
     ``cached_ms`` is how long readers cache manifests after the rotation that replaced the key pair. Return None if that
-    time is over, or if no rotation replaced the pair. Also return None if its end is unknown, because caches never
+    time is over, or if no rotation replaced the pair. Also return None if the time is unknown, because caches never
     expire or the store has no clock.
     """
     try:

@@ -76,14 +76,15 @@ def versions_of(registry: SchemaRegistry, subject: str) -> Iterator[StoredVersio
 
 
 def schema_of(registry: SchemaRegistry, version: SchemaVersion) -> SchemaVersion:
-    """Return the version with the schema that the registry has under its id; raise SchemaNotFoundError without one."""
+    """Return ``version`` with the schema of its schema id; raise SchemaNotFoundError if the registry lacks that
+    schema."""
     what = f"the schema {version.id}"
     found = _parsed(_SCHEMA, registry.ask(f"/schemas/ids/{version.id}", what), what)
     return replace(version, schema=found.schema, schema_type=found.schemaType, references=found.references or ())
 
 
 def compatibility_of(registry: SchemaRegistry, subject: str | None = None) -> str | None:
-    """Return the compatibility level that a subject sets, or the registry's own; None if it sets none."""
+    """Return the compatibility level of a subject or, without ``subject``, of the registry; None if none is set."""
     found = _ask_own(registry, "config", subject)
     return None if found is None else _parsed(_LEVEL, found, "its compatibility").compatibilityLevel
 

@@ -1,7 +1,7 @@
 """Checks of a log: every byte at level data, samples at level index.
 
 Each chunk must open. Batches must be whole, in order and at the right positions, and agree with the indexes. This
-module checks the inside of one segment. Only ``verification`` imports it, and handles the sequence of segments.
+module checks the inside of one segment. Only ``verification`` imports this module; it checks the sequence of segments.
 """
 
 from __future__ import annotations

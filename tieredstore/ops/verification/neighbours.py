@@ -151,8 +151,8 @@ class _LogSoFar:
         if extent.end > reach:
             first = max(start, reach + 1)
             self._left_until = max(self._left_until, extent.end)
-            # Record the segment's offsets as missing for now: the log may still have them, because its next segment
-            # begins where the previous one ended.
+            # Record the offsets as missing for now: the next segment of the newer epoch begins after ``reach``, so it
+            # may have them.
             self._left.append(_LeftBehind(subject, extent, newest, [(first, extent.end)]))
         elif self._epoch_at(extent.end) != epoch:
             detail = (

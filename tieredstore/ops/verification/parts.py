@@ -31,7 +31,7 @@ _BETWEEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class VerifyPart:
-    """Segments of one partition that begin from ``first_offset`` up to ``stop_offset`` (exclusive; None: to the end).
+    """Segments of one partition that begin at or after ``first_offset`` and before ``stop_offset`` (None: no limit).
 
     With ``is_between``, only compare the manifests of all the partition's segments with each other. ``known`` are
     findings made while planning.
@@ -62,7 +62,8 @@ def verify_part(
 
 
 def plan_parts(listed: Iterable[SegmentObjects], most_segments: int) -> Iterator[VerifyPart]:
-    """Divide a listing into parts: one for each partition, and one for about each ``most_segments`` of its segments.
+    """Divide a listing into parts: one part to compare each partition's segments, and one to check the content of about
+    every ``most_segments``.
 
     Memory does not hold the listing. Segments with the same base offset are in the same part, so that each segment is
     checked once.
