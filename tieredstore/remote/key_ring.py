@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def key_ring_of(settings: Settings) -> KeyRing | None:
     """Make the key ring of ``encryption.*`` and read its keys; None without encryption.
 
-    Raise KeyRingError, which names an unusable key, or KeyServiceError if a key management service refused to open one.
+    Raise KeyRingError, which names an unusable key, or KeyServiceError if a key management service refused to open a
+    key.
     """
     if settings.encryption is None:
         return None

@@ -58,7 +58,8 @@ class ManagerCalls:
 
     @contextlib.contextmanager
     def on_this_thread(self) -> Generator[None]:
-        """Make calls directly on this thread during the block, for a thread that is watched and may be abandoned.
+        """Make calls directly on this thread during the block, for a thread that another thread watches and may
+        abandon.
 
         Direct calls save two hand-overs between threads. These cost more time than a small call to a local disk.
         """

@@ -53,9 +53,9 @@ _REST_S: Final = 0.7
 class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
 
-    A manager holds thread pools and caches: close it, or use it as a context manager. ``close`` makes all its methods,
-    streams and store raise AlreadyClosedError, at once also in calls that are running. The class has more than twelve
-    fields because it assembles the parts; only ``_is_at_rest`` changes.
+    A manager holds thread pools and caches: close it, or use it as a context manager. After ``close``, its methods,
+    streams and store raise AlreadyClosedError; running calls raise it at once. The class has more than twelve fields
+    because it assembles the parts; only ``_is_at_rest`` changes.
 
     Example::
 
@@ -73,7 +73,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         pools: Pools | None = None,
         shares_read_ahead: bool = False,
     ) -> None:
-        """Open the store of ``source``, in any form that :func:`tieredstore.open` takes.
+        """Open the store of ``source``, any form that :func:`tieredstore.open` takes.
 
         ``store`` replaces the store in the settings, ``pools`` the threads; the caller closes both. ``random_bytes``
         makes keys and IVs. With ``shares_read_ahead``, the settings' read-ahead limit applies to all readers of this

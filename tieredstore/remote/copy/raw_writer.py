@@ -53,8 +53,8 @@ class RawSegmentWriter:
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
     ) -> StoredSizes:
-        """Store a segment by five writes. The write of the log commits it. ``check`` runs between the writes, and stops
-        the copy if it raises.
+        """Store a segment by five writes; the write of the log commits the segment. ``check`` runs between the writes,
+        and stops the copy if it raises.
         """
         path = f"{self._layout.prefix}{main_path(metadata.remote_log_segment_id, metadata.start_offset)}"
         sizes = 0

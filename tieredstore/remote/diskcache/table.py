@@ -44,7 +44,7 @@ _ROOM: Final = "room"  # no value has this key
 _MAX_NOTED: Final = 1024
 _WRITE_EVERY_S: Final = 1.0
 _SWEEP_EVERY_S: Final = 3600.0
-_UNLISTED_AGE_S: Final = 600.0  # a file gets its table row right after it is written, or never
+_UNLISTED_AGE_S: Final = 600.0  # a file gets its row right after it is written; an older file without a row is removed
 _PAUSE_S: Final = 2.0  # time for running calls to end; each may wait for the table's lock, but for nothing else
 
 Result = TypeVar("Result")

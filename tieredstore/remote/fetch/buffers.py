@@ -37,8 +37,8 @@ class BufferPool:
                 smallest = min(fitting, key=len)
                 self._free = [memory for memory in self._free if memory is not smallest]
                 return smallest[:size]
-            # No free buffer is large enough, so drop one of them. Round the new size up, so that the next request of
-            # compressed chunks fits too.
+            # No free buffer is large enough, so drop one of them. Round the new size up, so that the next request fits
+            # too: the sizes of compressed chunks differ a little.
             del self._free[:1]
         return fresh_memory(-(-size // _ROUNDED) * _ROUNDED if size > _ROUNDED else size)[:size]
 

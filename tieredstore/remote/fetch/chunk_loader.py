@@ -340,7 +340,8 @@ class ChunkLoader:
         first of them.
         """
         decoding: list[Future[Original]] = []
-        # ``Scheduled.direct`` was decided for all chunks of the job together, so decide here for all of them too.
+        # Decide for all chunks together if they must be copied, because ``Scheduled.direct`` was decided for all
+        # together.
         copied = job.segment.decoder.is_identity and not job.fits(job.run)
         for chunk in job.run:
             destination = None if copied else job.destination

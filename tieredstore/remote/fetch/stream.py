@@ -331,7 +331,8 @@ class SegmentStream(io.RawIOBase):
 
     def _advance(self, size: int) -> None:
         self._position += size
-        if not self._scheduled:  # the process was forked while another thread used the chunk
+        # If the process was forked while a chunk was in use, nothing is scheduled in the child.
+        if not self._scheduled:
             return
         chunk = self._scheduled[0].chunk
         # At the end of the range, release the last chunk even if only part of it was needed.
