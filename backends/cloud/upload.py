@@ -207,12 +207,12 @@ class Upload(ABC, Generic[Client, Options]):
                     if is_publication and isinstance(refusal, PartsGoneError):
                         raise (conflict_error if self.exists() else gone_error)(self.what) from refusal
                     raise
-                _logger.info("%s: an earlier request has written it (%s)", self.what, refusal)
+                _logger.info("%s: an earlier request has written the object (%s)", self.what, refusal)
             except MalformedAnswerError as answer:
                 stored = look(client, by_content=True)
                 if stored is None:
                     raise StoreError(f"{answer}; the object was not written") from answer
-                _logger.info("%s: was written, although the answer did not say so (%s)", self.what, answer)
+                _logger.info("%s: the object was written, although the answer did not say so (%s)", self.what, answer)
             except StoreUnavailableError:
                 is_lost = True
                 raise

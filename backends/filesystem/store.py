@@ -238,7 +238,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         self.discard(prepared)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Yield the drafts (temporary files) of killed writers, and those that were prepared and never published. A
+        """Yield the drafts (unfinished files) of killed writers, and drafts that were prepared but never published. A
         live writer, in any process, holds a lock on its draft; locked drafts are skipped.
 
         ``key`` is the path of the draft, because the key of its future object is not recorded. ``started_ms`` is the

@@ -258,7 +258,7 @@ class GcsClient:
             return theirs._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
         host = theirs.hostname or ""
         if theirs.scheme != "https" or not (host == ours.hostname or host.endswith(_GOOGLES)):
-            raise ValueError(f"the upload's place is {redacted(url)!r:.200}, which is not Google's")
+            raise ValueError(f"the upload session's URL is {redacted(url)!r:.200}, which is not Google's")
         return url
 
     def page(

@@ -72,7 +72,7 @@ class S3Versions(BucketVersions):
         )
 
     def obstacle(self) -> str | None:
-        """Ask for the bucket's versioning, and list a version."""
+        """Ask for the bucket's versioning, and list a version to learn if the caller may."""
         try:
             status = self._call("look", self._identity, lambda client: versioning_status(client, self._bucket))
             next(self.list(""), None)

@@ -136,7 +136,7 @@ def test_other_bytes_are_a_hole_and_stay(disk: BrokerDisk, caplog: pytest.LogCap
     assert store.get(key) == b"another log"
     assert b'"first_offset":10' in store.get("p/!tieredstore/watermarks/events/0.json")
     assert [info.key for info in store.list("p/!tieredstore/quarantine/") if info.key.endswith(".log")] != []
-    assert "another .log with its name exists" in caplog.text
+    assert "a different .log file exists under its key" in caplog.text
 
 
 def test_the_index_of_another_replica_is_no_conflict_and_a_foreign_one_is(disk: BrokerDisk) -> None:

@@ -77,10 +77,10 @@ class Use(PriceGroup):
     record it."""
 
     direct_reads_per_month: float = number(
-        "how often all of it is read in a month, from the bucket itself", default=0.0
+        "how often all data are read in a month, from the bucket itself", default=0.0
     )
-    broker_reads_per_month: float = number("how often all of it is read through brokers in a month", default=0.0)
-    listings_per_month: float = number("how often all of it is listed in a month", default=0.0)
+    broker_reads_per_month: float = number("how often all data are read through brokers in a month", default=0.0)
+    listings_per_month: float = number("how often all data are listed in a month", default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

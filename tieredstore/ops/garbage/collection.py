@@ -1,8 +1,8 @@
 """Garbage collection: deletes the remains of broken copies and deletions, and segments that no reader will ever need.
 
-There are two kinds of garbage: objects of a segment without a manifest, and unfinished writes. Both look like a copy
-that is still running; only their age shows that it is not. An attempt older than ``upload.max.age.ms`` never writes its
-manifest. So objects that are twice as old by the store's clock belong to no running attempt.
+There are two kinds of garbage: objects of a segment without a manifest, and unfinished writes. Both look like the
+objects of a running copy; only their age shows that no copy is running. An attempt older than ``upload.max.age.ms``
+never writes its manifest. So objects that are twice as old by the store's clock belong to no running attempt.
 
 With access to the brokers, segments that have a manifest are garbage too if the brokers deleted them or never finished
 copying them.

@@ -106,7 +106,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     _KIND.MANIFEST_DAMAGED: KindFacts(_DAMAGE, "the segment cannot be read", COPY_AGAIN),
     _KIND.MANIFEST_REFUSED: KindFacts(
         _DAMAGE,
-        "readers refuse the segment: the manifest belongs to another one, or breaks a rule of the settings",
+        "readers refuse the segment: the manifest belongs to another segment, or breaks a rule of the settings",
         COPY_AGAIN,
     ),
     _KIND.METADATA_UNUSABLE: KindFacts(
@@ -147,14 +147,14 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.GAP: KindFacts(
         _GAP,
-        "readers of these offsets stop with DataLossError, or skip them if they are set to",
+        "readers of these offsets stop with DataLossError or, if configured so, skip the offsets",
         "copy the missing segment while a broker has it",
     ),
     _KIND.OVERLAP: KindFacts(
         _NOTICE, "two leaders copied some offsets; leader epochs decide which copy is read", "nothing: Kafka does this"
     ),
     _KIND.COPIED_TWICE: KindFacts(
-        _NOTICE, "the same offsets are stored twice, which only costs space", "delete one of them by its segment id"
+        _NOTICE, "the same offsets are stored twice, which only costs space", "delete one copy by its segment id"
     ),
     _KIND.LEFT_BEHIND: KindFacts(
         _GAP,
@@ -163,12 +163,12 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.LEFT_BEHIND_COVERED: KindFacts(
         _NOTICE,
-        "the segment is of an abandoned leader epoch; readers take the newer one",
+        "the segment is of an abandoned leader epoch; readers take the newer epoch's",
         "nothing; brokers delete it with its epoch",
     ),
     _KIND.RECREATED_TOPIC: KindFacts(
         _NOTICE,
-        "segments of several topics with one name; readers take the latest, or the one of --topic-id",
+        "segments of several topics with one name; readers take the latest topic, or that of --topic-id",
         "delete the segments of the older topic once they are not needed",
     ),
     _KIND.UNKNOWN_KEY: KindFacts(
@@ -188,10 +188,12 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         _DAMAGE, "reading from an offset within the segment fails, or begins at the wrong place", COPY_AGAIN
     ),
     _KIND.TIME_INDEX: KindFacts(_DAMAGE, "look-ups by time fail, or give a wrong offset", COPY_AGAIN),
-    _KIND.TRANSACTION_INDEX: KindFacts(_DAMAGE, "readers of committed records fail, or get aborted ones", COPY_AGAIN),
+    _KIND.TRANSACTION_INDEX: KindFacts(
+        _DAMAGE, "readers of committed records fail, or get aborted records", COPY_AGAIN
+    ),
     _KIND.PRODUCER_SNAPSHOT: KindFacts(
         _DAMAGE,
-        "readers of committed records fail, or miss open transactions; so does a broker that loads it",
+        "readers of committed records fail, or miss open transactions; a broker that loads the snapshot fails too",
         COPY_AGAIN,
     ),
     _KIND.LEADER_EPOCH_INDEX: KindFacts(
@@ -228,7 +230,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.TRAILING_ZEROS: KindFacts(
         _NOTICE,
-        "the log ends in zeros, as a preallocated one does; readers stop there, and fail if the manifest claims more",
+        "the log ends in zeros, as a preallocated log does; readers stop there, and fail if the manifest claims more",
         "nothing, if this is the segment's only finding",
     ),
     _KIND.NOT_IN_BUCKET: KindFacts(

@@ -140,7 +140,9 @@ class RawSegmentWriter:
 
     @staticmethod
     def _conflict(metadata: RemoteLogSegmentMetadata, ending: str) -> SegmentConflictError:
-        return SegmentConflictError(f"{metadata}: another .{ending} with its name exists, and was left unchanged")
+        return SegmentConflictError(
+            f"{metadata}: a different .{ending} file exists under its key, and was left unchanged"
+        )
 
 
 def _offset_of(standing: bytes | None) -> int:

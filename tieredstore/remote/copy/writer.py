@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 class WriteOptions:
     """Options for writing segments.
 
-    ``chunk_size`` is in bytes. ``compression_level`` None writes without compression. ``heuristic`` skips compression
-    if the first batch is already compressed. ``key_ring`` None writes without encryption. A copy that takes longer than
-    ``max_age_s`` does not commit.
+    ``chunk_size`` is in bytes. ``compression_level`` is None for no compression. With ``heuristic``, a log is not
+    compressed if its first batch is already compressed. ``key_ring`` is None for no encryption. A copy that takes
+    longer than ``max_age_s`` does not commit.
     """
 
     chunk_size: int

@@ -44,7 +44,7 @@ class BoundedMap(Generic[Key, Value]):
     ``limit`` bounds the sum of ``weigh(value)``, called once per value (default: each weighs 1); -1 is no limit. An
     entry above the limit is not kept. ``entry_cost`` is the weight of an entry besides its value. The map adds this
     cost for each entry beyond ``free_entries``: the cost is negligible for a few heavy values, but dominates with
-    millions of light values. Entries expire ``retention_ms`` after their last use, -1 never. ``clock`` returns
+    millions of light values. Entries expire ``retention_ms`` after their last use (-1: never). ``clock`` returns
     monotonic seconds. In a forked child the map is empty.
     """
 

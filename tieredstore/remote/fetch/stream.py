@@ -34,8 +34,8 @@ _POOLED: Final = range(1 << 20, (4 << 20) + 1)
 class ReadOptions:
     """Options of a stream.
 
-    ``read_ahead`` limits original bytes loaded beyond the request. ``timeout_s`` limits the wait for one chunk; None
-    waits as long as the store does.
+    ``read_ahead`` limits original bytes loaded beyond the request. ``timeout_s`` limits the wait for one chunk; with
+    None, a read waits as long as the store does.
     """
 
     read_ahead: ReadAhead
