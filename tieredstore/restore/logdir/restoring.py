@@ -223,7 +223,8 @@ def _plan_topic(
         if len(log.replicas) > 1 and not options.replicas:
             raise ConfigError(
                 f"{name} has {len(log.replicas)} replicas: if an empty replica becomes leader, the others are "
-                "truncated. Prepare the topic with one replica and add replicas later, or restore every replica (--replicas)"
+                "truncated. Prepare the topic with one replica and add replicas later, or restore each replica "
+                "(--replicas)"
             )
         if broker not in log.replicas:
             continue
