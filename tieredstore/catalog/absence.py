@@ -24,7 +24,8 @@ _LIKE: Final = 3
 _SHOWN: Final = 10
 
 _PAGE: Final = 1000
-"""The number of keys that the search for another prefix reads from each listing: one request returns as many."""
+"""The number of keys that the search for another prefix reads from each listing: one request returns at most that
+many."""
 
 _BEGINNINGS: Final = 8
 """The maximum number of shortened forms of the prefix to list if the first page of the bucket has no segment."""

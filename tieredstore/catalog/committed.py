@@ -56,7 +56,8 @@ class SegmentIdentity:
 
     @classmethod
     def without_log(cls, segment: FoundSegment, topic_id: Uuid | None) -> SegmentIdentity | None:
-        """Return the identity of a segment from its successor, without its log; None if that is not possible.
+        """Return the identity of a segment, which ends where the next segment begins; None without a next segment, or
+        if a file is missing.
 
         This saves reading the logs of segments that an earlier run has copied. If ``topic_id`` is None, read it from
         disk.
@@ -79,9 +80,9 @@ class CommittedSegments:
 
     The object keeps a listing of each partition, from the first requested offset on: a broker's disk has the latest
     segments, so earlier copies do not matter. A listing older than ``max_age_s`` is replaced on the next request, so a
-    commit or deletion by another process may be noticed that much later. A partition costs at most one listing per
-    ``max_age_s``, however many segments are requested, and none while it is not used. The manifest of each possible
-    copy is read once.
+    commit or deletion by another process may be noticed up to ``max_age_s`` later. A partition costs at most one
+    listing per ``max_age_s``, however many segments are requested, and none while it is not used. The manifest of each
+    possible copy is read once.
 
     ``max_segments`` limits memory: the least recently used partitions are dropped.
     """
@@ -175,7 +176,7 @@ class _Partition:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.size = 1  # 1 for the partition itself, because many partitions have no segment
+        self.size = 1  # count the partition itself too: many partitions have no segment, but take memory
         self.counted = 1
         """The part of ``size`` that the total of all partitions already includes. The total's lock guards this
         field."""

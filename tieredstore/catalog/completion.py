@@ -73,9 +73,9 @@ def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, positio
 def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """Complete ``known`` with end offset, greatest timestamp and leader epochs.
 
-    The completed end offset is the offset of the log's last record, because the next segment is unknown. The call reads
-    the indexes, and the log from the last entry of the offset index on: a few KiB, or the whole log if the index is
-    empty.
+    The completed end offset is that of the log's last batch. (Kafka would take the offset before the next segment,
+    which is unknown here.) The call reads the indexes, and the log from the last entry of the offset index on: a few
+    KiB, or the whole log if the index is empty.
     """
     indexes = {kind: stream.read() for kind, stream in source.fetch_indexes(known, _NEEDED).items()}
     try:

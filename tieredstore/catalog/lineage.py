@@ -167,7 +167,7 @@ def check_segment(segment: RemoteLogSegmentMetadata) -> None:
     """Raise CorruptDataError for metadata that contradict themselves."""
     if not 0 <= segment.start_offset <= segment.end_offset:
         raise CorruptDataError(f"{segment} has the end offset {segment.end_offset}, which is before its start")
-    # Refuse the largest offset: the one after the end must fit Java's long too.
+    # Refuse the largest offset, because the offset after the end must also fit into Java's long.
     if segment.end_offset == MAX_OFFSET:
         raise CorruptDataError(
             f"{segment} has the end offset {segment.end_offset}, the greatest possible offset, so that no record "

@@ -227,8 +227,8 @@ class SectionBytes:
     def check_end(self, decoder: RecordDecoder, *, is_whole: bool = True) -> None:
         """Check that the decoder of these buffers has skipped no batch of the section.
 
-        The last batch must end where the section says, or earlier if damaged batches were left out (``is_whole``
-        False); otherwise raise IndexesCorruptError. Raise BatchCorruptError if batches do not follow each other.
+        The last batch must end at the section's end, or earlier if damaged batches were left out (``is_whole`` False);
+        otherwise raise IndexesCorruptError. Raise BatchCorruptError if batches do not follow each other.
         """
         low, high = self._section.end.low, self._section.end.high
         reached = self._walk_rest(decoder)
@@ -245,7 +245,7 @@ class SectionBytes:
         reached, position = decoder.offset_reached, decoder.stopped_at
         is_zeros = decoder.ended_in_zeros
         if position is not None:
-            # The next batch header begins in the latest buffer, or in the bytes kept from the one before.
+            # The next batch header begins in the latest buffer, or in the bytes kept from the buffer before it.
             latest = self._before + bytes(self._buffer)
             self._kept = latest[position - self._position + len(self._before) :]
             for header in LogBatches(self, position, self._stop, self._segment).headers():

@@ -52,8 +52,8 @@ def load_catalog(
     """Make the catalog of a store, or of a part of it, from one listing.
 
     ``topics`` are several topics, listed together; they replace ``topic``, ``topic_id`` and ``partition``. Each
-    manifest takes one request, with ``readers`` in parallel. With a catalog ``file``, only manifests that the file
-    lacks are read, and the file is updated unless ``update_file`` is False.
+    manifest takes one request; ``readers`` requests run in parallel. With a catalog ``file``, only manifests that the
+    file lacks are read, and the file is updated unless ``update_file`` is False.
 
     Some segments take further requests: a few for a manifest without segment metadata, two for a partition with older
     leader epochs than its newest segment, three for an overlapping segment. Only these further requests need private
@@ -95,7 +95,7 @@ def catalog_of_metadata_topic(
 
 @dataclass(slots=True)
 class _Survey:
-    """Results of a listing: valid segments by path, problems, and whether the catalog file lacks any of them."""
+    """Results of a listing: valid segments by path, problems, and whether the catalog file must be updated."""
 
     rows: dict[str, SegmentRow] = field(default_factory=dict[str, SegmentRow])
     problems: list[Problem] = field(default_factory=list[Problem])
@@ -140,7 +140,8 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
 def _unknown(
     source: SegmentSource, scope: Scope, cursor: RowCursor | None, survey: _Survey
 ) -> Iterator[SegmentObjects]:
-    """Yield the whole segments whose manifests must be read; add the rest of the listing to ``survey``."""
+    """Yield the whole segments whose manifests must be read; add all others to ``survey``, from the catalog file or as
+    problems."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
         # Report an incomplete segment: without a manifest it was never committed; without another object it is

@@ -63,8 +63,9 @@ def unreadable_between(
 
     A segment right before or after the window is included too, unless the caller named that end of the window as an
     offset (``starts_there``, ``stops_there``). If that end was looked up (as the log's beginning or end, or by a time),
-    the segment's records would have been in the window. A segment that lost objects is included only at the log's end:
-    elsewhere, retention may be deleting the segment, or the read reports its offsets as a gap.
+    the look-up could not see the segment's records, which may belong to the window. A segment that lost objects is
+    included only at the log's end: elsewhere, retention may be deleting the segment, or the read reports its offsets as
+    a gap.
     """
     for problem in problems:
         first = problem.start_offset

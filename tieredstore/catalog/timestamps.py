@@ -59,8 +59,9 @@ def offset_for_time(
     As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts.
 
     A segment that may have the record takes two requests for manifest and indexes, and one or more for the few batches
-    that may have the record by the indexes. Segments whose greatest timestamp is earlier are skipped. If no record is
-    found, or if it is the first one after a skipped segment, two requests check that segment's time index.
+    that may have the record by the indexes. Segments whose greatest timestamp is earlier are skipped. If the found
+    record comes first after a skipped segment, or no record follows the skipped segment, two requests check the skipped
+    segment's time index.
 
     Without ``tieredstore[arrow]``, batches are not decoded and CRCs not checked; raise ConfigError if the batch headers
     are not enough.
@@ -72,8 +73,9 @@ def offset_for_time(
             continue
         record = _search(source, span, timestamp_ms, decoding)
         if record is not None:
-            # The manifest of a skipped segment may be wrong, so check that segment too. This is not needed if the found
-            # record is not the first of its span: then the records before it, back to the skipped segment, are earlier.
+            # The manifest of the skipped segment may be wrong, so check that segment too. If the found record is not
+            # the first of its span, skip this check: the records between the skipped segment and the found record are
+            # earlier than ``timestamp_ms``.
             doubtful = passed if record.offset == span.start else None
             return _search_doubtful(source, doubtful, timestamp_ms, decoding) or record
         passed = None
@@ -252,7 +254,7 @@ def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | N
 def _decoder(
     decoding: BatchDecoding, doing: str = "looking offsets up by time", *, target_bytes: int = 4 * _MIB
 ) -> RecordDecoder:
-    """Return a decoder; raise ConfigError without pyarrow, which names what it is needed for."""
+    """Return a decoder. Without pyarrow, raise ConfigError, which says that ``doing`` needs it."""
     with Extra(doing, "arrow"):
         records = importlib.import_module("tieredstore.kafka.records")
     decoder: RecordDecoder = records.RecordDecoder(

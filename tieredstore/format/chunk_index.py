@@ -288,7 +288,7 @@ class ChunkIndex(ABC):
     def positions(self) -> Sequence[int]:
         """``chunk_count + 1`` stored positions: chunk ``i`` is stored at ``[p[i], p[i + 1])``.
 
-        A ``variable`` index unpacks its list at each call, so callers should keep the returned sequence. It computes
+        A ``variable`` index unpacks its list at each call, so callers should keep the returned sequence, which computes
         each position on access.
         """
 

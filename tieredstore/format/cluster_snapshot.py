@@ -110,8 +110,8 @@ class RegistrySchemas:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class NotHeld:
-    """Something that a snapshot lacks, and the reason. ``acls``, ``groups`` and ``schemas`` mean that all or some of
-    them are missing, without naming them.
+    """Something that a snapshot lacks, and the reason. The kinds ``acls``, ``groups`` and ``schemas`` stand for all of
+    a kind, or for an unknown part.
     """
 
     kind: Literal["acls", "group", "groups", "schema", "schemas", "topic"]

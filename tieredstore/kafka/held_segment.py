@@ -112,9 +112,9 @@ def describe_open(
     """Describe the segment for a copy. ``epochs`` come from the current or an earlier checkpoint of the partition.
 
     A log from which compaction has removed records ends just before the next segment, as in Kafka. Any other log ends
-    with its last record, because the segment after it may be missing from the listing that found the next one.
-    Epochs that the broker has dropped from the checkpoint are taken from the batches, because each batch names its
-    epoch. Raise InvalidSegmentError for contradictions, BatchCorruptError for damage, OSError for a failing disk.
+    with its last record: the listing may lack the segment that follows, so that the next listed segment begins too
+    late. Epochs that the broker has dropped from the checkpoint are taken from the batches, because each batch names
+    its epoch. Raise InvalidSegmentError for contradictions, BatchCorruptError for damage, OSError for a failing disk.
     Damaged records are found only with ``check_crcs``.
     """
     place, size = segment.place, segment.size_in_bytes
@@ -173,7 +173,8 @@ def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_o
 
 
 def _last_entry(index: OpenFile, entry_size: int) -> bytes:
-    """Read only the end of an index, one byte more than an entry: the whole index may have megabytes."""
+    """Read the last entry of an index, which may have megabytes, and one byte more: :func:`is_trimmed` must see whether
+    the index has several entries."""
     size = os.fstat(index.descriptor).st_size
     return os.pread(index.descriptor, entry_size + 1, max(0, size - entry_size - 1))
 

@@ -95,8 +95,8 @@ class FoundSegment:
         return self.directory / f"{end_offset + 1:020d}.snapshot{DELETED if self.is_deleted else ''}"
 
     def end_before_next(self, last_offset: int) -> int:
-        """Return the offset before the next segment, or ``last_offset``, the log's last offset, without one. Raise
-        InvalidSegmentError if the log reaches into the next segment.
+        """Return the offset before the next segment; without a next segment, ``last_offset``, the log's last offset.
+        Raise InvalidSegmentError if the log reaches into the next segment.
         """
         if self.next_base_offset is None:
             return last_offset
@@ -221,7 +221,7 @@ def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
 
 
 def _live_and_marked(directory: Path) -> tuple[list[int], list[int]]:
-    """Return the base offsets of the logs, and of those marked deleted, from one listing."""
+    """Return the base offsets of the live logs and of the logs marked deleted, from one listing."""
     names = _names(directory)
     return _base_offsets(directory, _LOG, names), _base_offsets(directory, _DELETED_LOG, names)
 

@@ -45,8 +45,8 @@ class KeyPair:
 
     @classmethod
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
-        """Pair two keys; raise KeyRingError if the keys do not match or are too short. The names are used in its
-        message."""
+        """Pair two keys; raise KeyRingError if the keys do not match or are too short. The error's message has the
+        names."""
         pair = cls(public, private)
         # Data keys that a mismatched pair wraps can never be unwrapped. Without this check, users would notice that
         # only at the first read.

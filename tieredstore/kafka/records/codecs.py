@@ -61,7 +61,8 @@ class Decompressor:
 
     @cached_property
     def _zstd(self) -> Any:
-        # Made for the first body that needs it: it takes longer than hundreds of uncompressed records.
+        # Make the decompressor for the first body that needs it: making it takes longer than decoding hundreds of
+        # uncompressed records.
         return zstandard.ZstdDecompressor()
 
     def decompress(self, compression: CompressionType, magic: int, body: memoryview) -> Body:
