@@ -37,7 +37,8 @@ _ALGORITHM: Final = KeyWrapAlgorithm.rsa_oaep_256
 
 
 class AzureKeySource(KeySource):
-    """An RSA key, by its URL ``https://VAULT/keys/NAME``. A version at the URL's end seals new secrets.
+    """An RSA key, by its URL ``https://VAULT/keys/NAME``. If the URL ends with ``/VERSION``, that version seals new
+    secrets.
 
     Each secret records the version that sealed it, because the vault's key may be rotated.
     """
@@ -57,7 +58,7 @@ class AzureKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Use the URL in ``key``; raise ConfigError if ``endpoint_url`` is also given and differs."""
+        """Use the URL in ``key``; raise ConfigError if ``endpoint_url`` is given."""
         if endpoint_url is not None:
             raise ConfigError("private.key.kms.endpoint.url has no meaning for azure: the key's URL names the vault")
         from azure.identity import DefaultAzureCredential  # noqa: PLC0415  slow to import

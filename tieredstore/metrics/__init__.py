@@ -2,8 +2,8 @@
 
 Counting needs no library and costs two to three microseconds per store call. The first use of the registry ``REGISTRY``
 imports Prometheus's client. Call :func:`serve_metrics` to serve the registry, or pass it to your own exporter. A forked
-child counts from zero, except for readers and caches of its parent, and does not serve its parent's metrics.
-docs/reference/metrics.md lists the names, next to those of the plugin.
+child counts from zero, and does not serve its parent's metrics. Only the counts of inherited readers and caches
+continue. docs/reference/metrics.md lists the names, next to those of the plugin.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Snapshots:
     """Sums the snapshots of all living sources of one kind; counts of a closed source stay in the totals.
 
     ``levels`` names current values, which may fall. For a level with a name that ends with ``_max``, the total is the
-    maximum of all sources, not their sum. All snapshots in ``among`` are exported together.
+    maximum of all sources, not their sum. ``among`` is the list of snapshots to export, which gets this object too.
     """
 
     def __init__(
@@ -171,22 +171,24 @@ class Snapshots:
 
 _REQUESTS: Final = Histogram(
     "tieredstore_store_request_seconds",
-    "Duration of the calls of a store, its retries included; the count is the number of calls.",
+    "Duration of a store's calls, including retries; the histogram's count is the number of calls.",
     ("store", "operation"),
 )
 _OBJECTS: Final = Counter(
-    "tieredstore_store_objects", "Objects written, read (once a call) or deleted.", ("store", "how")
+    "tieredstore_store_objects", "Objects written, read or deleted; each call that reads counts once.", ("store", "how")
 )
 _BYTES: Final = Counter("tieredstore_store_bytes", "Bytes written or read.", ("store", "how"))
 _ERRORS: Final = Counter("tieredstore_store_errors", "Calls of a store that failed.", ("store", "operation", "kind"))
-RETRIES: Final = Counter("tieredstore_store_retries", "Tries after a failed one, by why that one failed.", ("kind",))
+RETRIES: Final = Counter(
+    "tieredstore_store_retries", "Retries of failed attempts, by the kind of the error.", ("kind",)
+)
 SEGMENT_COPY: Final = Histogram("tieredstore_segment_copy_seconds", "Duration of successful segment copies.")
 SEGMENT_COPY_ERRORS: Final = Counter("tieredstore_segment_copy_errors", "Segment copies that failed.")
 SEGMENT_DELETE: Final = Histogram("tieredstore_segment_delete_seconds", "Duration of successful deletes.")
 SEGMENT_DELETE_ERRORS: Final = Counter("tieredstore_segment_delete_errors", "Segment deletes that failed.")
 SEGMENT_DELETE_BYTES: Final = Counter("tieredstore_segment_delete_bytes", "Original bytes of deleted segments.")
 SEGMENT_FETCH_REQUESTED_BYTES: Final = Counter(
-    "tieredstore_segment_fetch_requested_bytes", "Bytes of the ranges asked for, before any is read."
+    "tieredstore_segment_fetch_requested_bytes", "Bytes of the requested ranges, counted before they are read."
 )
 FETCH: Final = Snapshots("tieredstore_fetch")
 """Requests and fetches of readers: each remote storage manager is a source of these metrics."""
@@ -194,7 +196,7 @@ FETCH: Final = Snapshots("tieredstore_fetch")
 CHUNK_CACHE: Final = Snapshots("tieredstore_chunk_cache")
 """Counters of chunk caches: each cache is a source of these metrics."""
 
-# Subclasses must come first: for example, the error of a throttled store is a subclass of that of an unavailable store.
+# Subclasses must come first: for example, StoreThrottledError is a subclass of StoreUnavailableError.
 _KINDS: Final = (
     (StoreThrottledError, "throttled"),
     (StoreUnavailableError, "transient"),

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The offset ``at`` from which on the bucket's records are no longer part of the log, because a later leader epoch
-    truncated them.
+    """The offset ``at`` from which on the bucket's records are no longer part of the log: under a later leader, the log
+    was truncated there.
 
     ``left`` is the bucket's last leader epoch.
     """

@@ -29,10 +29,9 @@ def choose_life(
     """Find the incarnation that bucket and broker share. ``live`` is the broker's topic id, ``wanted`` the requested
     id.
 
-    If the broker's id is unknown or not the wanted id, choose the bucket's incarnation, if the bucket has only one. Ids
-    contradict each other only if neither of them was derived from the topic's name: see ``KeyLayout.topic_id``. Raise
-    ConfigError if there are several incarnations and no wanted id, ResourceNotFoundError if the bucket lacks the wanted
-    id.
+    If the broker's id is unknown or not the wanted id, choose from the bucket: the wanted incarnation, or without a
+    wanted id the only one. Raise ConfigError if the bucket has several incarnations and no id is wanted,
+    ResourceNotFoundError if the bucket lacks the wanted id.
     """
     if live is None or contradict(layout, topic, live, wanted):
         return Life(catalog.incarnation(topic, wanted) if topic in catalog.topics() else None, is_live=False)
@@ -47,7 +46,7 @@ def others_than(catalog: Catalog, read: Incarnation, choose: str) -> list[str]:
     """Return a list with a sentence that names the other incarnations of a topic; an empty list if the topic has only
     one.
 
-    ``choose`` says how to choose another one.
+    ``choose`` tells the user how to read another incarnation.
     """
     topic = read.topic
     others = ", ".join(str(one.topic_id) for one in catalog.incarnations(topic) if one.topic_id != read.topic_id)
@@ -57,7 +56,8 @@ def others_than(catalog: Catalog, read: Incarnation, choose: str) -> list[str]:
 
 
 def contradict(layout: KeyLayout, topic: str, one: Uuid | None, other: Uuid | None) -> bool:
-    """Return True if two ids of a topic certainly differ. None and derived ids contradict nothing."""
+    """Return True if two ids of a topic certainly differ. None, and an id that was derived from the topic's name, may
+    stand for any id (see ``KeyLayout.topic_id``)."""
     if one is None or other is None:
         return False
     return layout.topic_id(topic, one).contradicts(layout.topic_id(topic, other))

@@ -91,7 +91,8 @@ class PartitionLog:
         with the outcome.
         """
         # The broker's log begins after the seam (the end of the bucket's part), but not after the bucket's last offset.
-        # So no record is lost, but the reader must wait for the outcome of a transaction.
+        # So the records from the seam to ``live_start`` are in the bucket, and only wait for the outcome of their
+        # transaction.
         waits = self.lineage is not None and self.seam < (self.live_start or 0) <= self.lineage.end_offset
         return max(start, self.seam) if waits and start < (self.live_start or 0) else self.end
 

@@ -54,7 +54,8 @@ class LogBounds(Protocol):
         ...
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return the leader epoch of the record before ``offset``, or a later epoch; None if unknown."""
+        """Return the leader epoch of the record before ``offset``; a later epoch if only that is known, None if none is
+        known."""
         ...
 
 

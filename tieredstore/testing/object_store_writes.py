@@ -430,7 +430,7 @@ _KILLED_PUT = """
     def body():
         for _ in range(12):
             yield bytes(1 << 20)
-        # For parts that are on their way.
+        # Give the parts time to arrive at the store.
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
         yield b""
@@ -498,7 +498,7 @@ class AbandonedTests(StoreAccess):
         assert list(find_abandoned_writes(store, "folder/object/below")) == []
 
     def _find_abandoned(self, store: ObjectStore, key: str) -> list[AbandonedWrite]:
-        """Return the abandoned writes of one key, because some servers list only by key."""
+        """Return the abandoned writes of one key. Some servers cannot list those of several keys."""
         return list(find_abandoned_writes(store, key))
 
     def _put_and_be_killed(self, store: ObjectStore) -> None:
