@@ -34,7 +34,8 @@ class Closing(ABC):
 
 
 _LOCKED_S: Final = 1.0
-"""The longest wait for locks in seconds. A holder releases them soon, unless it is the waiting thread itself."""
+"""The longest wait for locks in seconds. Other threads release their locks soon; only a lock that the waiting thread
+itself holds stays locked."""
 
 _LAST_STEPS_S: Final = 0.1
 """The longest wait, in seconds, for a thread that is about to end."""
@@ -79,8 +80,8 @@ class Closer:
             return True
         if self._begun.acquire(blocking=False):
             try:
-                # Start the thread from another thread, because ``Thread.start`` takes a lock of Python and waits until
-                # the new thread runs.
+                # Call ``Thread.start`` on another thread: it takes a lock of Python, which this thread may hold if a
+                # signal handler closes the object.
                 _thread.start_new_thread(self._thread.start, ())
             except RuntimeError:  # the interpreter is shutting down
                 self._run()

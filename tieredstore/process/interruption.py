@@ -142,7 +142,7 @@ class Interruption:
         self._heard.close()
 
     def begin_again(self) -> None:
-        """Restore normal reporting in a forked child, where no thread watches."""
+        """Report errors as usual in a forked child, which has no thread that watches signals."""
         self._speak_again()
 
     @property
@@ -184,7 +184,7 @@ class Interruption:
             self._end_process(self.exit_code)
 
     def _next_signal(self, seconds: float | None) -> int | None:
-        """Return the number of the next signal; 0 after the timeout, None at the end of watching."""
+        """Return the number of the next signal; 0 after the timeout, None once the command has ended."""
         poll = select.poll()
         poll.register(self._heard, select.POLLIN)
         while poll.poll(None if seconds is None else seconds * 1000):

@@ -70,7 +70,7 @@ class Lifetime:
     def during(self, work: Callable[[], _Result]) -> _Result:
         """Do the work on the caller's thread; raise AlreadyClosedError if the lifetime has already ended."""
         token = object()
-        self._running.add(token)  # added before the lifetime is checked, so that rest() can rely on _running
+        self._running.add(token)  # added before the check, so that rest() never misses work that is about to begin
         try:
             self.check()
             return work()
@@ -87,7 +87,7 @@ class Lifetime:
     def do(self, promise: _Promise[_Result], work: Callable[[], _Result]) -> _Result:
         """Do the work on the executor's thread, and set the promise's result."""
         token = object()
-        self._running.add(token)  # added before the lifetime is checked, so that rest() can rely on _running
+        self._running.add(token)  # added before the check, so that rest() never misses work that is about to begin
         try:
             promise.begin()
             result = work()

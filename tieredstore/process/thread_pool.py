@@ -151,8 +151,8 @@ class _Load:
     """The number of waiting and running tasks. A new thread is needed only if this number exceeds the number of
     threads.
 
-    The pool does not count idle threads, because a wrong count would let it grow to its maximum: if a busy thread takes
-    a task, the idle thread counted for this task never wakes up.
+    The pool does not count idle threads, because such a count goes wrong: if a busy thread ends its task and takes the
+    new task, the idle thread for which the new task was counted stays idle. The pool would then grow to its maximum.
     """
 
     def __init__(self) -> None:

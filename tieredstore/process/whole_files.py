@@ -1,4 +1,5 @@
-"""Files that appear only when complete: a draft in the target's folder is renamed at the end, or removed."""
+"""Files that appear only when complete: a draft (unfinished file) in the same folder gets the final name at the end, or
+is removed after an error."""
 
 from __future__ import annotations
 
