@@ -1,4 +1,5 @@
-"""Reads from Kafka brokers as Arrow: of a given range, or following new records. Needs ``tieredstore[kafka]``."""
+"""Reads records of Kafka brokers as Arrow: a given range, or new records as they arrive. Needs
+``tieredstore[kafka]``."""
 
 from __future__ import annotations
 

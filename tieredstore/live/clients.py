@@ -67,7 +67,7 @@ def call_client(call: Callable[Arguments, Result], *arguments: Arguments.args, *
     """Return the result of ``call``; raise KafkaException for a fatal error.
 
     confluent-kafka 2.16 sometimes raises the KafkaError itself. KafkaError is no BaseException, so only a bare
-    ``except`` catches it; without one the process would end.
+    ``except`` catches it; without such an ``except`` the process would end.
     """
     try:
         return call(*arguments, **named)
@@ -75,7 +75,8 @@ def call_client(call: Callable[Arguments, Result], *arguments: Arguments.args, *
         error: object = sys.exc_info()[1]
         if not isinstance(error, KafkaError):
             raise
-    # Not raised above: there the KafkaError, which is no exception, would become the context of this exception.
+    # Raise after the ``except`` block: within it, the KafkaError would become the context of this exception, although a
+    # KafkaError is no exception.
     raise KafkaException(error)
 
 

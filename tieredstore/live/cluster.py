@@ -444,8 +444,7 @@ class LiveCluster(Closing):
         return fault(error.args[0], doing)
 
     def _name_absent(self, error: TieredStoreError, named: str) -> TieredStoreError:
-        """If the error says that a topic or partition does not exist, replace it by an error that names both it and the
-        brokers."""
+        """If the error says that a topic or partition does not exist, return an error that names it and the brokers."""
         is_absent = isinstance(error, ResourceNotFoundError) and named
         return ResourceNotFoundError(f"there is no {named} at {self._servers}") if is_absent else error
 
@@ -499,8 +498,8 @@ def is_of_topic(entry: ConfigEntry) -> bool:
 
 
 _FIRST_COMMITS_S: Final = 1.0
-"""Timeout in seconds of the first request for commits; a request cannot be interrupted. Each later attempt may take as
-long as all earlier attempts together."""
+"""Timeout in seconds of the first request for commits. It is short, because a request cannot be interrupted. Each later
+attempt may take as long as all earlier attempts together."""
 
 
 class GroupClient(Closing):

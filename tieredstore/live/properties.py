@@ -87,7 +87,8 @@ _MAX_TIMEOUT_S: Final = 3600
 _DEFAULTS: Final = {
     "group.id": "tieredstore",
     "check.crcs": "true",
-    # Pause after a full queue. With the default, a reader that was slow for a moment waits one second.
+    # Milliseconds until the client fetches again after its queue was full. With the default, a reader that was slow for
+    # a moment waits one second.
     "fetch.queue.backoff.ms": "5",
     # The read-ahead is at most this size plus one answer of the broker. With the default of 64 MiB, a read of 200 MB
     # fetched a third more, from beyond the end of its range.
