@@ -245,7 +245,7 @@ def test_a_store_that_fails_is_a_reason_not_to_be_ready_and_what_is_known_holds(
         is_down.set()
     is_down.clear()
     assert "cannot refresh the topics: the store is down" in caplog.text
-    assert "will notice the end of this one only by timeout" in caplog.text
+    assert "will notice this broker's end only by timeout" in caplog.text
     told = [line.message for line in caplog.records if line.message.startswith("store: ")]
     assert [line.partition(";")[0].partition(" after")[0] for line in told] == [
         "store: lost", "store: available again",

@@ -165,7 +165,7 @@ def test_other_addresses_and_none_at_all() -> None:
         (struct.pack(">ii", 4 + 12 * (2**27), 2**27), "134217728 Messages do not fit an object"),
         (struct.pack(">ii", 16, 1), "ends within its index"),
         (patched(8, b"\0\0\0\1"), "byte 8: the index lists Message 1"),
-        (patched(12, b"\0\0\0\x15"), r"at byte 21\), but expected is Message 0 at byte 20"),
+        (patched(12, b"\0\0\0\x15"), r"at byte 21\) instead of Message 0 at byte 20"),
         (patched(16, b"\0\0\0\x46"), "its Messages end here, but the object has 91 bytes"),
         (patched(16, b"\xff\xff\xff\xff"), r"\(-1 bytes at byte 20\)"),
         (patched(20, b"\0\x29"), "its header has an impossible size: 41 bytes, with 21 bytes of fields"),

@@ -74,15 +74,18 @@ def test_absent_fields_have_memqs_defaults() -> None:
     ("document", "why"),
     [
         ([], "not a JSON object"),
-        (without("topic"), "topic is None, expected text"),
+        (without("topic"), "topic is missing; set it to a text"),
         ({**WHOLE, "topic": "../secrets"}, "invalid topic name"),
         ({**WHOLE, "storageHandlerName": "filesystem"}, "is not one of customs3"),
         (without("storageHandlerConfig"), "storageHandlerConfig is not a JSON object"),
         ({**WHOLE, "storageHandlerConfig": {**HANDLER, "disableNotifications": True}}, "notifications are disabled"),
         ({**WHOLE, "storageHandlerConfig": {**HANDLER, "path": "a//b"}}, "invalid path"),
-        ({**WHOLE, "storageHandlerConfig": {**HANDLER, "enableHashing": "perhaps"}}, "expected true or false"),
-        ({**WHOLE, "batchMilliSeconds": "soon"}, "batchMilliSeconds is 'soon', expected a number"),
-        ({**WHOLE, "batchMilliSeconds": -1}, "expected a number"),
+        (
+            {**WHOLE, "storageHandlerConfig": {**HANDLER, "enableHashing": "perhaps"}},
+            "enableHashing is 'perhaps'; set it to true or false",
+        ),
+        ({**WHOLE, "batchMilliSeconds": "soon"}, "batchMilliSeconds is 'soon'; set it to a whole number"),
+        ({**WHOLE, "batchMilliSeconds": -1}, "set it to a whole number that is not negative"),
     ],
 )
 def test_a_file_that_is_no_topic_of_memqs_is_refused(document: object, why: str) -> None:
@@ -93,7 +96,7 @@ def test_a_file_that_is_no_topic_of_memqs_is_refused(document: object, why: str)
 def test_what_ours_does_not_take_is_refused() -> None:
     plain = topics_on()
     large = parse_topic_config(json.dumps({**WHOLE, "batchSizeMB": 4096}).encode(), "orders.json", Path())
-    with pytest.raises(ConfigError, match=r"topic orders: pubsub\.batch\.bytes is 4294967296"):
+    with pytest.raises(ConfigError, match=r"JSON sets pubsub\.batch\.bytes to 4294967296; set it to"):
         open_configured_topics(plain.store, plain.settings, large)
     with pytest.raises(ConfigError, match="is not JSON"):
         parse_topic_config(b"{", "orders.json", Path())

@@ -109,7 +109,7 @@ class Inlet:
 
 
 class Answers:
-    """Outgoing answers of one connection, in any order. While a streamed answer is sent, others are queued."""
+    """Outgoing answers of one connection, in any order. While a streamed answer is sent, other answers are queued."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.transport: asyncio.Transport | None = None  # None unless the client is connected
@@ -123,7 +123,8 @@ class Answers:
         self._unsent_bytes = 0
 
     def send(self, packet: bytes) -> bool:
-        """Send an answer if the client is connected; return False if too many queue behind a streamed answer."""
+        """Send an answer if the client is connected; return False if too many answers queue behind a streamed
+        answer."""
         if self._streaming.locked():
             self._behind.append(packet)
             self._behind_bytes += len(packet)
@@ -287,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- for the handler ---
 
     def send(self, packet: bytes) -> None:
-        """Send an answer if the client is connected; it queues behind a streamed answer."""
+        """Send an answer if the client is connected; the answer queues behind a streamed answer."""
         if not self._answers.send(packet):
             self._stop(Stop.BEHIND)
 
@@ -454,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _principal(tls: ssl.SSLObject | None) -> str | None:
-    """Return the subject of the client's certificate, as ``CN=…,O=…``; None without one."""
+    """Return the subject of the client's certificate, as ``CN=…,O=…``; None without a certificate."""
     certificate = None if tls is None else tls.getpeercert()
     if not certificate:
         return None

@@ -231,7 +231,8 @@ class Handshakes:
 
 
 class _Door(asyncio.Protocol):
-    """Takes over a client's socket before asyncio's transport, which accepted it, reads from it."""
+    """Takes a client's socket from the asyncio transport that accepted it, before this transport reads from the
+    socket."""
 
     def __init__(self, come: Callable[[socket.socket, str], None]) -> None:
         self._come = come

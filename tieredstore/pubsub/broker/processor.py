@@ -284,7 +284,8 @@ class TopicProcessors:
         return is_elsewhere or (name not in self._preparing and self._directory.is_unknown(name))
 
     def ask(self, name: str, then: Waiting, begin: Callable[[Coroutine[object, object, None]], None]) -> None:
-        """Call ``then`` with the topic's processor, None if this broker has none; look it up first if unknown.
+        """Call ``then`` with the topic's processor, or None if this broker does not serve the topic. Look up an unknown
+        topic first.
 
         ``begin`` schedules a coroutine on the loop for the caller.
         """

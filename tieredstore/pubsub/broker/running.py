@@ -164,7 +164,7 @@ def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, end
                 handed_over.set()
             ended.wait(rest_s(time.monotonic() - begin_s) if handed_over.is_set() else _FOLLOW_S)
     except TieredStoreError as error:
-        _logger.warning("governor: other brokers will notice the end of this one only by timeout: %s", error)
+        _logger.warning("governor: other brokers will notice this broker's end only by timeout: %s", error)
 
 
 async def _serve(

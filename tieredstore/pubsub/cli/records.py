@@ -1,6 +1,6 @@
 """Implementation of ``pubsub produce`` and ``cat``, and the records of batches in ``show``.
 
-Kept apart from ``pubsub``, which imports it on use.
+Separate from ``pubsub``, which imports this module only to run a command.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _join(consumer: BatchConsumer) -> None:
 
 
 def _is_before(consumer: BatchConsumer, queue: NotificationQueue, ends: dict[int, int]) -> bool:
-    """Return True if a queue has entries between the consumer's position and its end. Offsets have gaps, so read the
-    queue."""
+    """Return True if a queue has entries between the consumer's position and the partition's end in ``ends``. Offsets
+    have gaps, so read the queue."""
     return any(
         position.offset < ends.get(partition, 0) and bool(queue.read(partition, position.offset))
         for partition, position in consumer.position().items()

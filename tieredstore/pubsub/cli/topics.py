@@ -1,6 +1,6 @@
 """Output of ``pubsub topics``: queues, groups and costs.
 
-Kept apart from ``pubsub``, which imports it on use.
+Separate from ``pubsub``, which imports this module only to run a command.
 """
 
 from __future__ import annotations

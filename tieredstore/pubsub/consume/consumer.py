@@ -192,8 +192,8 @@ class BatchConsumer(Closing):
         self._move(partition, position if isinstance(position, Position) else Position(position))
 
     def seek_to_time(self, time: GivenPlace) -> None:
-        """Continue all partitions at the first batch that was notified at ``time`` or later: an aware datetime, a date
-        or a text."""
+        """Continue all partitions at the first batch notified at ``time`` (an aware datetime, a date or a text) or
+        later."""
         moment = time_of("time", time)
         if moment is None:
             raise ConfigError("time is None: give a time, as yesterday or 2026-01-31T08:00Z")
@@ -201,7 +201,7 @@ class BatchConsumer(Closing):
             self._move(partition, Position(self._queue.offset_at(partition, moment.timestamp_ms)))
 
     def seek_to_last(self, records: int) -> None:
-        """Move each partition that has no commit of the group to ``records`` before its end."""
+        """Move each partition without a group commit to ``records`` records before the partition's end."""
         committed = self.committed()
         for partition in list(self._partitions):
             if committed.get(partition) is None:
@@ -233,7 +233,7 @@ class BatchConsumer(Closing):
         return with_places(rows, partition, offset)
 
     def close(self) -> None:
-        """Give up partitions and end threads. The group reads records that were not committed again."""
+        """Give up partitions and end threads. The group reads uncommitted records again."""
         self._is_closed = True
         for partition in list(self._partitions):
             self._release(partition)

@@ -122,8 +122,9 @@ class SharedReading:
 class Lookout:
     """Reads one partition of the queue, and schedules the next read.
 
-    ``look`` waits for the queue only if its caller has no backlog. In a backlog, a fetching thread reads ahead, more
-    entries each time. An error of that thread is raised after all entries before the error were read.
+    ``look`` waits for the queue only if its caller has no backlog (entries that are read but not handed out). With a
+    backlog, a fetching thread reads ahead, more entries each time. An error of that thread is raised after all entries
+    before the error were read.
     """
 
     def __init__(self, shared: SharedReading, partition: int, offset: int) -> None:
@@ -411,7 +412,7 @@ class PartitionState:
 
 
 class ConsumedRecord(NamedTuple):
-    """One record and its place. ``timestamp`` is in ms, and None if the format has none."""
+    """One record and its place. ``timestamp`` is in ms; None if the record has no timestamp."""
 
     partition: int
     offset: int

@@ -68,7 +68,7 @@ class SeenMessages:
     def _is_earlier(self, sighting: _Sighting, batch: QueuedBatch, number: int, header: MessageHeader) -> bool:
         before = sighting.batch
         if (before.offset, sighting.number) >= (batch.offset, number):
-            return False  # the remembered Message is this one, or comes after it: the batch is read again
+            return False  # the batch is read again: the remembered Message is this one or a later one
         if before.appended_ms < batch.appended_ms - self._window_ms:
             return False
         if sighting.header is not None and sighting.header != header:
@@ -101,7 +101,7 @@ class SeenMessages:
                 for request, sighting in self._sightings(self._log.batch_of(self._partition, entry)):
                     self._note(request, sighting)
             except (CorruptDataError, ObjectNotFoundError, ValueError):
-                continue  # the Message is unreadable, so none of its records were returned
+                continue  # the batch is unreadable, so none of its records were returned
 
     def _sightings(self, batch: QueuedBatch) -> Iterator[tuple[ProducerRequest, _Sighting]]:
         facts = batch.notification.facts

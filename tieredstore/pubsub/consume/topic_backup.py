@@ -1,9 +1,9 @@
 """Topics of batches as a source of ``restore produce --backup``.
 
-An offset is the queue's offset of a batch times 2^24, plus the number of the record in its batch. Repeated Messages
-have numbers too, so a number stays the same however many of them are left out.
+An offset is the queue's offset of a batch times 2^24, plus the number of the record in its batch. The records of
+repeated Messages are numbered too, so leaving out repeated Messages does not change the other numbers.
 
-Separate from ``tables``, because a restore needs offsets, missing objects and repeated Messages, and no columns.
+Separate from ``tables``, because a restore needs offsets and must report missing objects, but selects no columns.
 """
 
 from __future__ import annotations
@@ -87,14 +87,15 @@ class BatchBackup:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """The cluster, and the place of the objects and of the queue. Topics of batches have no ids."""
+        """A text that identifies each topic, by its cluster, objects and queue, because topics of batches have no
+        ids."""
         place = f"batches of cluster {self._topics.batches.cluster} in {self._topics.store.identity}"
         found = {name: log.topic for name, log in self._logs.items()}
         return {name: f"{place}, {topic.path}, queue {topic.queue} {topic.queue_name}" for name, topic in found.items()}
 
     @property
     def lacks(self) -> Sequence[str]:
-        """What MemQ's format cannot hold, what retention has freed, and what is missing."""
+        """Sentences about the data that the backup lacks, for example because retention has freed it."""
         return list(self._lacks())
 
     def _lacks(self) -> Iterator[str]:

@@ -94,8 +94,8 @@ def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
 
 
 class IdsHash:
-    """The XOR of message ids, and their number. As in MemQ, which fails for some lengths, ids of different lengths are
-    aligned at their first bytes.
+    """The XOR of message ids, and their number. Ids of different lengths are aligned at their first bytes, as in MemQ.
+    Unlike MemQ, this class accepts all lengths.
     """
 
     def __init__(self) -> None:

@@ -87,8 +87,8 @@ class BatchIndex:
             if number != place or start != end or size < BARE_HEADER_SIZE or start + size > MAX_BATCH_SIZE:
                 byte = START_SIZE + place * _ENTRY.size
                 raise MessageCorruptError(
-                    f"{name}: byte {byte}: the index lists Message {number} ({size} bytes at byte {start}), but "
-                    f"expected is Message {place} at byte {end}"
+                    f"{name}: byte {byte}: the index lists Message {number} ({size} bytes at byte {start}) "
+                    f"instead of Message {place} at byte {end}"
                 )
             end = start + size
         self.object_size: int = end
@@ -142,7 +142,8 @@ def build_batch(messages: Sequence[Buffer]) -> bytes:
 
 
 def fill_batch(messages: Sequence[Buffer], room: Callable[[int], memoryview]) -> memoryview:
-    """Build a batch like :func:`build_batch` in memory from ``room(size)``, which may return more."""
+    """Build a batch like :func:`build_batch` in memory from ``room(size)``, which may return more than ``size``
+    bytes."""
     index = batch_index(messages)
     batch = room(len(index) + sum(map(len, messages)))
     end = 0

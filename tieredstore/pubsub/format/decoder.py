@@ -103,8 +103,8 @@ DEFAULT_MAX_EXPANDED_BYTES: Final = 256 * 1024 * 1024
 _MOST_EXPANDED_BYTES: Final = 1 << 30
 _MOST_ROWS: Final = 131_072
 _LENT_SHARE: Final = 8
-"""A decompressed body larger than this fraction of a record batch becomes a separate record batch, without a copy.
-Bodies of the usual size are larger.
+"""A decompressed body of at least ``target_bytes`` divided by this number becomes a separate record batch, without a
+copy. Most bodies are that large.
 """
 _CODECS: Final = {Compression.GZIP: CompressionType.GZIP, Compression.ZSTD: CompressionType.ZSTD}
 # Texts for the fault numbers, from 1, that the compiled reader returns for a damaged record.
@@ -142,7 +142,7 @@ class BatchDecoder:
     ) -> None:
         """``pool`` is the memory for record batches; several decoders can share a pool."""
         if on_corrupt not in ("fail", "skip"):
-            raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected fail or skip")
+            raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or skip")
         if not 0 < max_expanded_bytes <= _MOST_EXPANDED_BYTES:
             raise ConfigError(
                 f"max_expanded_bytes is {max_expanded_bytes}; it must be from 1 to {_MOST_EXPANDED_BYTES}"

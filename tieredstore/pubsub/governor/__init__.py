@@ -1,1 +1,1 @@
-"""Assignment of topics to brokers. One governing broker assigns them all. See docs/how-to/batches.md."""
+"""Assignment of topics to brokers. One governing broker assigns all topics. See docs/how-to/batches.md."""

@@ -317,8 +317,8 @@ class BatchPuts:
             race.changed.notify_all()
 
 
-# Minimum size of a Message in bytes, by which to limit the number of Messages in a batch, and so the memory reserved
-# for its index.
+# A Message has at least this many bytes. This limits the number of Messages in a batch, and so the memory to reserve
+# for the batch's index.
 _LEAST_MESSAGE: Final = 64
 
 

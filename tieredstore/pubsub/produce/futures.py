@@ -1,9 +1,9 @@
 """Futures of records. Each record has a future, so a future must be cheap until it is used.
 
 Python's future begins with a lock, a condition and two lists. Creating these takes longer than copying the record. This
-future creates them at its first use: every way of waiting needs the condition first. A Message's outcome is stored once
-for all of its records, and notifies only the futures in use. A future that the caller drops unused is therefore freed
-at once, without the garbage collector.
+future creates them only if it is used: every way of waiting begins with the condition. A Message's outcome is stored
+once for all of its records, and notifies only the futures in use. A future that the caller drops unused is therefore
+freed at once, without the garbage collector.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RecordPlace(NamedTuple):
 
 
 UNREPORTED: Final = RecordPlace(-1, -1, -1, -1)
-"""The place of a record that is stored, but a broker did not report where."""
+"""The place of a record that a broker has stored without reporting the place."""
 
 
 class MessageOutcome:

@@ -105,13 +105,13 @@ class Packer(Protocol):
 
 
 class PlainPacker:
-    """Gives each Message memory of its own."""
+    """Gives each Message separate memory."""
 
     def __init__(self, message_bytes: int) -> None:
         self._message_bytes = message_bytes
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """Return new room."""
+        """Return a writer into new memory."""
         return BodyWriter(self._message_bytes), None
 
     def close(self, message: OpenMessage) -> bool:
@@ -298,8 +298,8 @@ class Outbox:
         return OpenMessage(body, request, self._sending.monotonic(), memory)
 
     def _ends_batch(self) -> bool:
-        """Try to end the batch because a record was too large for an empty Message at its end. Return True if the batch
-        ended."""
+        """Try to end the batch, because a record was too large for an empty Message in the rest of the batch. Return
+        True if the batch ended."""
         if not self._packer.has_other_room():
             return False
         self._closed.append(BatchEnd())

@@ -110,8 +110,8 @@ class SinkCommits:
 
         An epoch that was recorded before is a repetition, so its new batches are deleted. Raise FencedError if a later
         epoch was recorded, or if this epoch was notified with another number of records: then the query runs from an
-        older checkpoint, and its epochs have records that were never written. After that error ``pubsub gc`` deletes
-        the batches, because an earlier call of this run may have recorded them.
+        older checkpoint, and its epochs have records that were never written. After that error, the batches stay for
+        ``pubsub gc``, because an earlier call of this run may have recorded them.
 
         When this method returns, the epoch is notified exactly once. After an error the epoch's state is unknown; the
         next commit of the same epoch continues the work.

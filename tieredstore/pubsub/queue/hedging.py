@@ -18,7 +18,8 @@ from tieredstore.process.thread_pool import ThreadPool
 _LEAST_S: Final = 0.3
 _TIMES_USUAL: Final = 3
 _UNKNOWN_S: Final = 0.5
-"""Assumed usual time in seconds before the first result: above the minimum, as slow links take long."""
+"""Assumed duration of an attempt in seconds until a first attempt has succeeded. It exceeds ``_LEAST_S``, because the
+link may be slow."""
 
 _REMEMBERED: Final = 100
 _Result = TypeVar("_Result")

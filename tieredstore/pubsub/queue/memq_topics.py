@@ -146,7 +146,9 @@ def _check_setting(name: str, value: int, topic: str) -> None:
     try:
         kind.parse(str(value))
     except ValueError as error:
-        raise ConfigError(f"topic {topic}: {alias} is {value}, expected {kind.allowed}") from error
+        raise ConfigError(
+            f"topic {topic}: its JSON sets {alias} to {value}; set it to a valid value ({kind.allowed})"
+        ) from error
 
 
 def _brokers(serverset: str, folder: Path) -> tuple[str, ...]:
@@ -178,7 +180,8 @@ class _Fields:
         if value is None and default is not None:
             return default
         if not isinstance(value, str) or not value:
-            raise ConfigError(f"{self._source}: {names[0]} is {value!r:.60}, expected text")
+            shown = "missing" if value is None else f"{value!r:.60}"
+            raise ConfigError(f"{self._source}: {names[0]} is {shown}; set it to a text that is not empty")
         return value
 
     def number(self, name: str) -> int | None:
@@ -188,7 +191,7 @@ class _Fields:
             return None
         digits = "" if isinstance(value, bool) or not isinstance(value, int | str) else str(value)
         if not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
-            raise ConfigError(f"{self._source}: {name} is {value!r:.60}, expected a number")
+            raise ConfigError(f"{self._source}: {name} is {value!r:.60}; set it to a whole number that is not negative")
         return int(digits)
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -196,5 +199,5 @@ class _Fields:
         if value is None:
             return default
         if str(value).lower() not in ("true", "false"):
-            raise ConfigError(f"{self._source}: {name} is {value!r:.60}, expected true or false")
+            raise ConfigError(f"{self._source}: {name} is {value!r:.60}; set it to true or false")
         return str(value).lower() == "true"

@@ -32,7 +32,8 @@ class QueuedNotification(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The next record to read: an offset of the queue, a Message of that batch, a record of that Message."""
+    """The next record to read: the queue's offset of its batch, the number of its Message in the batch, and its number
+    in the Message."""
 
     offset: int
     message: int = 0
@@ -115,7 +116,7 @@ class QueueCursor:
         return entries
 
     def check_end(self) -> None:
-        """Raise DataLossError if a lost notification only looks like the queue's end."""
+        """Raise DataLossError if the queue only seems to end at the cursor, because a notification is lost."""
 
 
 class NotificationQueue(Closing):

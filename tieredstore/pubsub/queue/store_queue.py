@@ -409,7 +409,7 @@ class StoreQueue(NotificationQueue):
         listing.
         """
         later = next(self._entries_after(partition, number), None)
-        # Another writer may have put the entry before the listing, or retention may have freed it.
+        # Check again, because another writer may have put the entry before the listing, or retention may have freed it.
         if later is not None and not self._exists(partition, number) and self._start_number(partition) <= number:
             raise DataLossError(
                 f"{self._where(partition)}: the entry of offset {number * ENTRY_NOTIFICATIONS} is missing "
@@ -443,8 +443,8 @@ class _EntryCursor(QueueCursor):
     """Reads the entries of a partition one by one, each with one GET.
 
     At the queue's end a read asks only for the next entry. The first such read, and then every fifteenth, also checks
-    the queue's start. Also at the end, the first read of a cursor and the sixteenth read of an idle time check that no
-    entry is missing.
+    the queue's start. The sixteenth such read in a row, and the first read of a cursor if it is at the end, also check
+    that no entry is missing.
     """
 
     def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:
@@ -467,7 +467,7 @@ class _EntryCursor(QueueCursor):
         if is_asking_start:
             self._entries.check_not_freed(self._partition, self._number * ENTRY_NOTIFICATIONS + self._place)
         if (self._is_new and not self._misses) or self._misses == _ASK_START_EVERY:
-            # List later entries only once in an idle time, because a listing costs more than a GET.
+            # List later entries only once until a new entry arrives, because a listing costs more than a GET.
             self.check_end()
         self._misses += 1
         return []

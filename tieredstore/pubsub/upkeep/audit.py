@@ -90,8 +90,8 @@ class TopicAudit:
     """One audit of a topic, from the start of its queue to the end that it has when the audit begins.
 
     An audit takes a GET per batch, or a small GET per Message if Messages are large. With ``bodies`` it reads every
-    object and compares the checksums. It holds about 200 bytes of memory per Message. A missing request before a
-    Message younger than ``settle_ms`` is pending.
+    object and compares the checksums. It holds about 200 bytes of memory per Message. A missing request counts as
+    pending if the producer's next stored Message is younger than ``settle_ms``.
     """
 
     topics: Topics
@@ -181,7 +181,8 @@ class TopicAudit:
         else:
             body = log.store.get(batch.key)
             headers = _check_bodies(body, batch.key)
-            # A damaged Message is reported more precisely below, so check the whole object only without one.
+            # A damaged Message is reported more precisely below, so check the whole object only if no Message is
+            # damaged.
             if not any(isinstance(header, MessageCorruptError) for _, header in headers):
                 batch.check(checksum(body))
         batch.check_count(len(headers))

@@ -125,8 +125,8 @@ class GarbageCollection:
                     due.append((partition, retired))
                     continue
                 for offset, key in self._list_freed(retired, start, referenced):
-                    # A batch may have two notifications, and retention freed this notification only recently: keep the
-                    # object until its delay is over too.
+                    # A batch may have two notifications. Retention freed this notification only recently, so keep the
+                    # object until the delay after that is over.
                     kept.add(_digest(key))
                     yield Step(Found(key, None, partition, offset), Outcome.WAITING)
         for partition, retired in due:
@@ -209,7 +209,8 @@ def plan_gc(
     adopt: bool = False,
     warn: Callable[[str], object] | None = None,
 ) -> outcomes.Plan:
-    """Return the plan of a run over topics, one after the other; ``names`` may be globs, and none means all.
+    """Return the plan of a run over topics, one after the other. ``names`` may be globs; without names, the plan has
+    all topics.
 
     ``warn`` is called if a queue drops notifications before its objects expire. Raise ConfigError if ``min_age`` is so
     short that a writer may still append the notification.
