@@ -126,7 +126,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     def _head(self, client: AzureClient, key: str) -> ObjectInfo:
         info = object_info(client.blob(key).get_blob_properties(), key)
         if info.modified_ms is None:
-            raise ValueError("there is no time of the last write")
+            raise ValueError("the time of the last write is missing")
         return info
 
     def _list_objects(self, prefix: str, _: str | None, /) -> Iterator[ObjectInfo]:
@@ -367,7 +367,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     """
 
     # Any completed write discards the blocks of concurrent writes to the same blob.
-    parts_gone: ClassVar[str] = "another write to it ended during this one"
+    parts_gone: ClassVar[str] = "another write to the blob ended during this write"
 
     def write_whole(self, data: memoryview) -> str:
         """Write the blob with one request. If blocks of a failed upload make that request fail, write a list of one

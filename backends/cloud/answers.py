@@ -57,33 +57,33 @@ def breaks_off(body: bytes) -> bool:
 
 
 def require_text(name: str, value: object) -> str:
-    """Return the field ``name`` of an answer; raise ValueError, for ``understood``, if it is missing."""
+    """Return the field ``name`` of an answer; raise ValueError (see ``understood``) if it is missing."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} is {value!r:.80}, which is not text")
     return value
 
 
 def require_size(value: object) -> int:
-    """Return a number of bytes from an answer; raise ValueError, for ``understood``, if it is missing."""
+    """Return a number of bytes from an answer; raise ValueError (see ``understood``) if it is missing."""
     if not isinstance(value, int) or not 0 <= value <= MAX_INT64:
         raise ValueError(f"the size is {value!r:.80}, which is not a number of bytes")
     return value
 
 
 def parse_ms(value: object) -> int | None:
-    """Return an answer's time in ms since the epoch, or None; raise ValueError, for ``understood``, if invalid."""
+    """Return an answer's time in ms since the epoch, or None; raise ValueError (see ``understood``) if invalid."""
     return None if value is None else require_ms(value)
 
 
 def require_ms(value: object) -> int:
-    """Return an answer's time in ms since the epoch; raise ValueError, for ``understood``, if it is missing."""
+    """Return an answer's time in ms since the epoch; raise ValueError (see ``understood``) if it is missing."""
     if not isinstance(value, datetime):
         raise ValueError(f"the time is {value!r:.80}")  # noqa: TRY004  an answer's fault, not a caller's
     return round(value.timestamp() * 1000)
 
 
 def parse_date(value: object) -> datetime | None:
-    """Parse a ``Date`` header, or return None; raise ValueError, for ``understood``, if invalid."""
+    """Parse a ``Date`` header, or return None; raise ValueError (see ``understood``) if invalid."""
     if value is None:
         return None
     date = parsedate_to_datetime(require_text("the Date", value))

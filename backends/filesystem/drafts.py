@@ -31,8 +31,8 @@ _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", Non
 class Draft:
     """An unfinished file in its final folder. A context manager that removes an unpublished file.
 
-    A live writer holds a lock on the file's descriptor. :func:`abandoned_drafts` takes a draft without that lock for
-    the draft of a killed writer. The methods raise OSError, and callers translate it.
+    A live writer holds a lock on the file's descriptor. :func:`abandoned_drafts` assumes that a draft without that lock
+    belongs to a killed writer. The methods raise OSError, and callers translate it.
     """
 
     __slots__ = ("_descriptor", "_name", "_open", "_path", "_size", "_started", "folder")

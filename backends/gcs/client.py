@@ -250,7 +250,7 @@ class GcsClient:
     def session_url(self, url: str) -> str:
         """Return the URL of an upload session, with the configured endpoint (if any) in place of the server's host.
 
-        Raise ValueError (for ``understood``) if the server's URL has an unexpected host, which would receive data and
+        Raise ValueError (see ``understood``) if the server's URL has an unexpected host, which would receive data and
         token.
         """
         ours, theirs = urlsplit(self.endpoint), urlsplit(url)

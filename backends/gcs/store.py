@@ -110,7 +110,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
             raise_for(response)
             stored = describe_stored(self.what, response)
             if not _is_of(stored, len(data), crc):
-                # Delete the damaged object now: the retry sends everything again under the same condition.
+                # Delete the damaged object now, because it would break the condition of the retry.
                 self.take_back(client, stored)
                 raise self._damage_error()
             return stored
@@ -546,7 +546,7 @@ def _prefixes(condition: Mapping[str, object]) -> list[str]:
 
 
 def _object(outer: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return a part of a JSON object, empty if absent; raise ValueError, for ``understood``, if it is no object."""
+    """Return a part of a JSON object, empty if absent; raise ValueError (see ``understood``) if it is no object."""
     value = outer.get(name, {})
     if not isinstance(value, dict):
         raise ValueError(f"{name} is {value!r:.80}, which is not a JSON object")  # noqa: TRY004  an answer's fault

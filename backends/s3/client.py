@@ -102,7 +102,7 @@ _SOURCES: Final = {
     "iam-role": "the instance's role",
     "container-role": "the container's role",
 }
-"""Sources of credentials by botocore's name of the method."""
+"""Sources of credentials as messages show them, by botocore's name of the source."""
 
 
 def describe_credentials(options: S3Options) -> str:

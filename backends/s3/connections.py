@@ -60,7 +60,7 @@ def endpoint_of(client: BaseClient) -> Endpoint:
     endpoint: Endpoint | None = getattr(client, "_endpoint", None)
     session = getattr(endpoint, "http_session", None)
     if endpoint is None or not isinstance(session, URLLib3Session) or not hasattr(session, "_pool_classes_by_scheme"):
-        raise StoreError("deadlines and proxies cannot be kept with this release of botocore: install the pinned one")
+        raise StoreError("deadlines and proxies do not work with this release of botocore: install the pinned release")
     return endpoint
 
 

@@ -217,7 +217,9 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
                     return
             _logger.warning("%s: parts of upload %s are still there", self.what, upload_id)
         except StoreError as error:
-            _logger.warning("%s: parts of upload %s may stay until a lifecycle rule: %s", self.what, upload_id, error)
+            _logger.warning(
+                "%s: parts of upload %s may stay until a lifecycle rule removes them: %s", self.what, upload_id, error
+            )
 
     @property
     def _sends_checksums(self) -> bool:

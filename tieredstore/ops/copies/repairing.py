@@ -1,4 +1,5 @@
-"""Repairs damaged segments from a good copy. The keys stay the same, because brokers look for segments only there.
+"""Repairs damaged segments from a good copy. The keys stay the same, because brokers look for a segment only under its
+keys.
 
 This module is separate from ``copying``, which never overwrites an object. First every byte of both copies of a segment
 is verified. Then each object of the target that differs from the good copy is replaced, if its etag is unchanged; the

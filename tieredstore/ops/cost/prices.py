@@ -93,7 +93,7 @@ class PubsubUse(PriceGroup):
         "stored MiB that are published per second; 0: the rate of the last 30 days", default=0.0
     )
     retention_days: float = number("days that batches are kept; 0: the stored size stays constant", default=0.0)
-    readers: float = number("how often each record is read: groups and queries", default=1.0)
+    readers: float = number("how often each record is read, by groups and queries", default=1.0)
     group_members: float = number("members of groups, each with a heartbeat every five seconds", default=1.0)
     busy_share: float = number("share of time in which readers poll five times a second", most=1.0, default=1.0)
 

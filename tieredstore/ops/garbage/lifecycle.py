@@ -123,6 +123,6 @@ def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, pr
         raise error
     if not ours:
         raise StoreError(
-            f"{store.identity} accepted a rule that aborts unfinished uploads, but does not list it: it does not "
-            "support such rules; all others are unchanged, and gc removes unfinished uploads too"
+            f"{store.identity} accepted a rule that aborts unfinished uploads, but does not list it: the store does "
+            "not support such rules; all others are unchanged, and gc removes unfinished uploads too"
         )

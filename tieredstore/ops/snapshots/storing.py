@@ -55,7 +55,7 @@ _MAX_BYTES: Final = 512 << 20
 
 class StoredSnapshot(NamedTuple):
     """A snapshot's object. ``moment_ms`` is the start of the hour or second in which it was taken, and ``name`` the
-    same as text: 2026-11-28T06Z or 2026-11-28T061530Z. Tuples sort by cluster and moment.
+    same time as text: 2026-11-28T06Z or 2026-11-28T061530Z. Tuples sort by cluster and moment.
     """
 
     cluster_id: str

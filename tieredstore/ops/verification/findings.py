@@ -111,7 +111,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.METADATA_UNUSABLE: KindFacts(
         _DAMAGE,
-        "readable, but readers work out the segment's offsets and times from its log, at a few requests each",
+        "the segment is readable, but readers work out its offsets and times from its log, by a few requests each",
         "compare with an older version of the manifest; readers do without this part",
     ),
     _KIND.METADATA_ABSENT: KindFacts(
@@ -198,7 +198,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.LEADER_EPOCH_INDEX: KindFacts(
         _DAMAGE,
-        "readers may choose the wrong segments; a broker that rebuilds its epochs fails",
+        "readers may choose the wrong segments; a broker that rebuilds its leader epochs fails",
         COPY_AGAIN,
     ),
     _KIND.END_OFFSET: KindFacts(

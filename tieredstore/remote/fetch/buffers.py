@@ -20,8 +20,8 @@ Original: TypeAlias = memoryview
 class BufferPool:
     """Memory that one stream reuses. Page faults in fresh memory cost more than decoding into it.
 
-    Without ``reuse`` every buffer is fresh memory, because a cache shares the chunks in it among readers. Safe from
-    several threads.
+    Without ``reuse`` every buffer is fresh memory, because a cache shares its content among readers. Safe from several
+    threads.
     """
 
     def __init__(self, *, reuse: bool) -> None:

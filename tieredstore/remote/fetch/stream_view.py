@@ -36,7 +36,7 @@ class StreamView:
         is damaged.
         """
         head = self.at(header.position)
-        # Every transaction marker is a batch of at most this size, so only small batches are checked.
+        # Every transaction marker is a batch of at most this size, so only the CRCs of small batches are checked.
         if header.size_in_bytes <= _HEAD:
             check_batch_crc(head[: header.size_in_bytes], header)
         return bytes(head[HEADER_SIZE : min(header.size_in_bytes, _HEAD)])
