@@ -300,7 +300,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return ()
 
     def lifecycle(self) -> str:
-        """Return a sentence that a folder has no lifecycle rules."""
+        """Return a sentence that says that a folder has no lifecycle rules."""
         return (
             f"{self.identity} is a folder, which has no lifecycle rules: gc removes the unfinished writes of killed "
             "writers"

@@ -278,7 +278,9 @@ class GcsClient:
         raw = answer.raw_page
         # Check ``kind``: an empty listing has no items, so only its kind distinguishes it from other JSON.
         if raw["kind"] != _LISTING or not isinstance(raw.get("items", []), list):
-            raise ValueError(f"a listing has the kind {_LISTING} and a list of items; this has {str(raw)[:200]!r}")
+            raise ValueError(
+                f"a listing has the kind {_LISTING} and a list of items; this answer has {str(raw)[:200]!r}"
+            )
         following = raw.get("nextPageToken")
         token = require_text("the next page's token", following) if following else None
         return [info_of(blob) for blob in answer], token

@@ -155,8 +155,8 @@ class BrokersView(Closing):
             self._segments.take(value)
         except CorruptDataError as error:
             raise CorruptDataError(
-                f"the brokers' record at offset {offset} of {METADATA_TOPIC}-{partition} cannot be read, so the "
-                f"segments they list are unknown ({error})"
+                f"the brokers' record at offset {offset} of {METADATA_TOPIC}-{partition} cannot be read, so it is "
+                f"unknown which segments the brokers list ({error})"
             ) from error
 
 

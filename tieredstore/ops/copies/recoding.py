@@ -242,7 +242,7 @@ class Transcoder:
             if self._route.recoding.changes_data_keys and objects.segment_id == segment.objects.segment_id:
                 raise SegmentAlreadyExistsError(
                     f"the target has {segment.objects.main_path} under its old data key; copy to another prefix or "
-                    "bucket, then delete this one"
+                    "bucket, then delete this segment"
                 )
             if not self._is_as_wanted(segment, copy):
                 raise SegmentAlreadyExistsError(

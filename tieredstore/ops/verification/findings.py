@@ -116,7 +116,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.METADATA_ABSENT: KindFacts(
         _NOTICE,
-        "some writers leave this part out; readers work out offsets and times from the log",
+        "some writers leave the segment's metadata out; readers work out offsets and times from the log",
         "nothing; level index checks for a gap before the next segment",
     ),
     _KIND.EPOCHS_CONTRADICT: KindFacts(

@@ -26,9 +26,9 @@ _TURN_S: Final = 600.0
 class SegmentContent:
     """A segment to copy, from any source.
 
-    ``name`` is the log's name in messages, ``size`` its bytes. Several threads call ``read_into``. ``is_uncompressed``
-    returns True if the first batch has uncompressed records. ``indexes`` returns the plain indexes in the order in
-    which they are stored; the transaction index, which is optional, is the last.
+    ``name`` is the log's name in messages, ``size`` its size in bytes. Several threads call ``read_into``.
+    ``is_uncompressed`` returns True if the first batch has uncompressed records. ``indexes`` returns the plain indexes
+    in the order in which they are stored; the transaction index, which is optional, is the last.
     """
 
     name: str
