@@ -148,7 +148,7 @@ def test_the_index_of_another_replica_is_no_conflict_and_a_foreign_one_is(disk: 
         store.put(f"{FOLDER}{0:020d}.index", content)
         with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
             if is_conflict:
-                with pytest.raises(SegmentConflictError, match=r"another \.index"):
+                with pytest.raises(SegmentConflictError, match=r"a different \.index"):
                     manager.copy_log_segment_data(metadata, segment.files)
                 assert names_in(store) == [f"{0:020d}.index"]
             else:

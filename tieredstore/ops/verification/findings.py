@@ -163,7 +163,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.LEFT_BEHIND_COVERED: KindFacts(
         _NOTICE,
-        "the segment is of an abandoned leader epoch; readers take the newer epoch's",
+        "the segment is of an abandoned leader epoch; readers take the segment of the newer epoch",
         "nothing; brokers delete it with its epoch",
     ),
     _KIND.RECREATED_TOPIC: KindFacts(
