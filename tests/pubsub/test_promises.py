@@ -36,7 +36,7 @@ SHOWN_BY = {
             "consume/test_record_loops::test_a_loop_that_is_left_goes_on_where_it_was_left",
             "consume/test_record_loops::test_a_member_that_is_killed_at_each_record_loses_none",
         ],
-        "a consumer stood still for too long": [
+        "a consumer pauses for too long": [
             "consume/test_record_loops::test_a_partition_lost_at_any_record_returns_no_more_and_the_rest_is_committed",
             "consume/test_record_loops::test_a_rebalance_at_each_record_gives_each_record_to_its_owner_of_then",
             "consume/test_record_loops::test_a_deposed_consumer_reads_no_more_of_what_it_lost_and_commits_the_rest",
