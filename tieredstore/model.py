@@ -12,9 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Self, TypeAlias, cast
 
 from tieredstore.errors import ConfigError, InvalidRangeError, excerpt
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and a partition number. The topic id is not specified."""
@@ -226,7 +229,7 @@ class _PositionalReader(io.RawIOBase):
         self._position = max(0, origin + offset)
         return self._position
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: WriteableBuffer) -> int:
         count = os.preadv(self._descriptor, [buffer], self._position)
         self._position += count
         return count

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, cast
+from typing import Final, Literal, Self, TypeAlias, TypeVar, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from tieredstore.errors import (
@@ -26,6 +26,7 @@ from tieredstore.errors import (
     excerpt,
     quoted,
 )
+from tieredstore.format.json_object import Json
 from tieredstore.installation import Extra
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
@@ -61,7 +62,7 @@ may have that id.
 
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
-_Answer: TypeAlias = "Mapping[str, Any]"
+_Answer: TypeAlias = "Mapping[str, object]"
 _Kept = TypeVar("_Kept")
 
 
@@ -162,9 +163,9 @@ class SchemaRegistry:
         what: str,
         *,
         method: Literal["DELETE", "GET", "POST", "PUT"] = "GET",
-        body: dict[str, Any] | None = None,
+        body: Mapping[str, Json] | None = None,
         deadline: Deadline | None = None,
-    ) -> Any:
+    ) -> object:
         """Send a request, retrying it if necessary, and return the JSON of the answer. ``what`` names the requested
         resource in errors.
 
@@ -222,7 +223,7 @@ class SchemaRegistry:
             raise RegistryError(f"{self.settings.urls[0]} is not a schema registry: its answer is not a JSON object")
         return cast("_Answer", answer)
 
-    def _asked(self, path: str, what: str, method: str, body: dict[str, Any] | None, attempt: Attempt) -> Any:
+    def _asked(self, path: str, what: str, method: str, body: Mapping[str, Json] | None, attempt: Attempt) -> object:
         # Use the next address at each attempt.
         url = self.settings.urls[(attempt.number - 1) % len(self.settings.urls)]
         try:
@@ -262,9 +263,9 @@ class _References:
 def _places(answer: _Answer, what: str) -> Iterator[tuple[str, int]]:
     """Yield the subjects and versions that an answer refers to."""
     try:
-        listed: Any = answer.get("references") or ()
+        listed = cast("Sequence[Mapping[str, object]]", answer.get("references") or ())
         for reference in listed:
-            yield str(reference["subject"]), int(reference["version"])
+            yield str(reference["subject"]), int(str(reference["version"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         raise RegistryError(f"the schema registry returned an invalid reference of {what}") from None
 
@@ -359,7 +360,7 @@ def _check_status(status: int, url: str, what: str, content: bytes) -> None:
             raise RegistryError(f"{url} is not a schema registry: it answers with status {status}")
 
 
-def _parsed(body: bytes, url: str) -> Any:
+def _parsed(body: bytes, url: str) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

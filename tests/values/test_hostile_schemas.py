@@ -6,6 +6,8 @@ ways in which messages arrive.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -86,7 +88,8 @@ def test_what_is_honest_of_such_schemas_is_read() -> None:
         # Rare but legal: many fields of null, and data far shorter than their result.
         (record("R", id="long", **{f"f{at}": "null" for at in range(900)}), written("long", 7), 7),
     ):
-        assert AvroData(schema).datum(data)["id"] == datum
+        read: Any = AvroData(schema).datum(data)
+        assert read["id"] == datum
         rows = Avro(READER, {1: schema}.__getitem__).convert(
             pa.array([b"\0\0\0\0\1" + data], pa.binary()), lambda _: ""
         )

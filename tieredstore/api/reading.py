@@ -187,16 +187,15 @@ def registry_of(given: RegistryLike) -> SchemaRegistry:
     """Return the registry that a URL or properties name; raise ConfigError for anything else."""
     from tieredstore.schema_registry import SchemaRegistry  # noqa: PLC0415  of the extra `avro`
 
-    untyped: Any = given
-    match untyped:
+    match given:
         case str():
-            return SchemaRegistry(untyped)
+            return SchemaRegistry(given)
         case Mapping():
-            return SchemaRegistry(properties=cast("Mapping[str, str]", untyped))
+            return SchemaRegistry(properties=given)
         case SchemaRegistry():
-            return untyped
+            return given
         case _:
-            raise ConfigError(f"registry is of the type {type(untyped).__name__}; give a URL or a mapping")
+            raise ConfigError(f"registry is of the type {type(given).__name__}; give a URL or a mapping")
 
 
 def kind_of(
@@ -225,20 +224,18 @@ def kind_of(
 
 def isolation_of(how: Mapping[str, object]) -> Isolation:
     """Return Kafka's isolation level: read_committed unless set."""
-    given: Any = how.get("isolation", "read_committed")
+    given = how.get("isolation", "read_committed")
     if given not in get_args(Isolation):
         raise ConfigError(f"isolation is {given!r:.60}; it must be read_committed or read_uncommitted")
-    level: Isolation = given
-    return level
+    return cast("Isolation", given)
 
 
 def policy_of(how: Mapping[str, object]) -> OnDataLoss:
     """Return the policy for lost offsets; by default, the read fails."""
-    given: Any = how.get("on_loss", "fail")
+    given = how.get("on_loss", "fail")
     if given not in get_args(OnDataLoss):
         raise ConfigError(f"on_loss is {given!r:.60}; it must be fail or report")
-    policy: OnDataLoss = given
-    return policy
+    return cast("OnDataLoss", given)
 
 
 def places_of(start: GivenPlace, stop: GivenPlace, last: int | None) -> tuple[Place | None, Place | None]:

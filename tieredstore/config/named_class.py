@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from tieredstore.errors import ConfigError
 
 
-def named_class(setting: str, name: str, base: type, otherwise: str) -> Any:
+def named_class(setting: str, name: str, base: type, otherwise: str) -> type:
     """Return the subclass of ``base`` named ``package.module.Class``, the value of ``setting``.
 
     Raise ConfigError for anything else; for a name that cannot be imported, ``otherwise`` says what the setting
@@ -16,7 +15,7 @@ def named_class(setting: str, name: str, base: type, otherwise: str) -> Any:
     """
     module_name, _, class_name = name.rpartition(".")
     try:
-        own_class: Any = getattr(importlib.import_module(module_name), class_name)
+        own_class: object = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{setting} is {name!r:.120}, {otherwise}: {error}") from error
     if not isinstance(own_class, type) or not issubclass(own_class, base):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tieredstore.config.effects import Effect
 from tieredstore.errors import ConfigError, excerpt
@@ -194,7 +194,7 @@ def _check_place(properties: Properties, source: str) -> None:
         raise ConfigError(f"{source}: {_PROVIDER} is refused: {row.note.partition('; without')[0].replace('`', '')}")
 
 
-def of_consumer(properties: Mapping[str, Any]) -> dict[str, Any]:
+def of_consumer(properties: Mapping[str, object]) -> dict[str, object]:
     """Return a consumer's properties, with the names from Pinterest's README translated to this package's.
 
     Properties that name the place of segments become ``tiered.storage.settings``, unless that is set.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from tieredstore.config.values import plain
 from tieredstore.errors import ConfigError
@@ -90,7 +90,7 @@ def _check_name(name: object, source: str) -> str:
     return name
 
 
-def _text_of(name: str, value: Any, source: str) -> str:
+def _text_of(name: str, value: object, source: str) -> str:
     match value:
         case str():
             text = value
@@ -104,7 +104,7 @@ def _text_of(name: str, value: Any, source: str) -> str:
             if value % _MS:
                 raise ConfigError(f"{source}: {shown_name(name)} is {value}; give whole milliseconds")
             text = str(value // _MS)
-        case list() | tuple() if all(isinstance(word, str) and "," not in word for word in cast("list[Any]", value)):
+        case list() | tuple() if all(isinstance(word, str) and "," not in word for word in cast("list[object]", value)):
             text = ",".join(cast("list[str]", value))
         case _:
             kinds = "a str, int, bool, path, timedelta or list of words without commas"

@@ -88,8 +88,9 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
         )
     if not isinstance(error, ClientError):
         return KeyServiceError(f"AWS KMS gave no usable answer for {shown}: {why}")
-    response: Any = error.response
-    code, status = str(response["Error"].get("Code")), response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    response = error.response
+    code = str(response.get("Error", {}).get("Code"))
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _NOT_OURS:
         return KeyRingError(f"it was sealed by another key than {shown}, or it is damaged")
     if _LATER.search(code) or status == 429 or status >= 500:

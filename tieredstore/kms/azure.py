@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from azure.core.exceptions import (
     AzureError,
@@ -43,7 +43,7 @@ class AzureKeySource(KeySource):
     Each secret records the version that sealed it, because the vault's key may be rotated.
     """
 
-    def __init__(self, key: str, credential: TokenCredential, **options: Any) -> None:
+    def __init__(self, key: str, credential: TokenCredential, **options: object) -> None:
         url = _KEY.fullmatch(key)
         if url is None:
             raise ConfigError(f"{excerpt(redacted(key))!r} is not a key of a vault: expected https://VAULT/keys/NAME")

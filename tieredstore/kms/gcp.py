@@ -115,9 +115,8 @@ def _credentials(scheme: str, login: requests.Session) -> Any:
     return credentials
 
 
-def _request(session: requests.Session) -> Any:
-    make: Any = Request
-    return make(session)
+def _request(session: requests.Session) -> Request:
+    return Request(session)
 
 
 def _staying(session: Any) -> Any:

@@ -10,7 +10,8 @@ import base64
 import binascii
 import os
 import re
-from typing import Any, Final, Protocol, Self, cast
+from collections.abc import Mapping
+from typing import Final, Protocol, Self, cast
 
 import hvac
 import requests
@@ -45,9 +46,9 @@ _LATER: Final = (
 class _Transit(Protocol):
     """The part of ``hvac.Client.secrets.transit`` that is used; the SDK has no types."""
 
-    def encrypt_data(self, name: str, plaintext: str, *, mount_point: str) -> dict[str, Any]: ...
+    def encrypt_data(self, name: str, plaintext: str, *, mount_point: str) -> Mapping[str, Mapping[str, str]]: ...
 
-    def decrypt_data(self, name: str, ciphertext: str, *, mount_point: str) -> dict[str, Any]: ...
+    def decrypt_data(self, name: str, ciphertext: str, *, mount_point: str) -> Mapping[str, Mapping[str, str]]: ...
 
 
 class VaultKeySource(KeySource):
@@ -67,7 +68,7 @@ class VaultKeySource(KeySource):
         if not address:
             raise ConfigError("the address of Vault is not set: set VAULT_ADDR or private.key.kms.endpoint.url")
         # A redirection would send the token to another server, so follow none.
-        client: Any = hvac.Client(
+        client = hvac.Client(
             url=address,
             namespace=os.environ.get("VAULT_NAMESPACE"),
             timeout=int(READ_TIMEOUT_S),

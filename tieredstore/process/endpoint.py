@@ -249,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Log requests at debug level, since they arrive every few seconds."""
         _logger.debug(format, *args)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any
 
 from tieredstore.process.forks import begin_again_after_fork
 
@@ -18,7 +17,7 @@ class SignalHandlers:
     """
 
     def __init__(self) -> None:
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
         self._wakeup_before = -1
 
     def install(

@@ -20,7 +20,7 @@ from tieredstore.process.forks import begin_again_after_fork
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
-_Task: TypeAlias = tuple[Future[Any], Callable[[], Any]]
+_Task: TypeAlias = tuple[Future[Any], Callable[[], object]]
 
 _LAST_WORDS_S: Final = 1.0
 """At its end, a process waits at most this many seconds for the running tasks of all pools together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from tieredstore.errors import ConfigError
 
@@ -20,15 +20,15 @@ def parse_table_name(name: str) -> tuple[str, str | None] | None:
     return None if match is None else (match["topic"], match["part"])
 
 
-def tables_in(node: Any) -> Iterator[str]:
+def tables_in(node: object) -> Iterator[str]:
     """Yield the table names in a query's syntax tree. Names that WITH defines are included, which is harmless: SQL
     prefers them to tables.
     """
     if isinstance(node, list):
-        for part in cast("Sequence[Any]", node):
+        for part in cast("Sequence[object]", node):
             yield from tables_in(part)
     elif isinstance(node, dict):
-        known = cast("Mapping[str, Any]", node)
+        known = cast("Mapping[str, object]", node)
         if known.get("type") == "BASE_TABLE":
             yield str(known["table_name"])
         yield from tables_in(list(known.values()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -278,9 +278,8 @@ def _uncut_stop(split: LiveSplit, live: LiveReader, losses: Losses) -> int:
     return min(split.stop, max(split.start, now.offset))
 
 
-def _only(records: Any, columns: Sequence[str]) -> pa.RecordBatch:
-    chosen: pa.RecordBatch = records.select(list(columns))
-    return chosen
+def _only(records: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    return records.select(list(columns))
 
 
 def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLossError) -> int:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import chain
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 
@@ -44,8 +44,7 @@ class ArrowStream(Iterator[pa.RecordBatch]):
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Export the batches to a consumer of Arrow streams."""
-        reader: Any = self.reader()
-        return reader.__arrow_c_stream__(requested_schema)
+        return self.reader().__arrow_c_stream__(requested_schema)
 
 
 def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch]]:
@@ -77,5 +76,5 @@ class _NoLoop:
     def get_debug(self) -> bool:
         return False
 
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
+    def call_exception_handler(self, context: dict[str, object]) -> None:
         """Ignore the report of a future whose error nobody took: the stream was not read to its end."""

@@ -12,12 +12,13 @@ import json
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from tieredstore.api.outcomes import Outcome, Plan, Status
 from tieredstore.errors import ConfigError, CorruptDataError, SchemaNotFoundError
 from tieredstore.format.cluster_snapshot import RegistrySchemas, SchemaVersion
+from tieredstore.format.json_object import Json
 from tieredstore.ops.snapshots.registry import (
     compatibility_of,
     mode_of,
@@ -147,7 +148,7 @@ def _ordered(held: RegistrySchemas) -> Iterator[SchemaVersion]:
 
 
 def _register(registry: SchemaRegistry, version: SchemaVersion) -> None:
-    body: dict[str, Any] = {
+    body: dict[str, Json] = {
         "schema": version.schema, "schemaType": version.schema_type, "id": version.id, "version": version.version,
         "references": [
             {"name": each.name, "subject": each.subject, "version": each.version} for each in version.references

@@ -139,12 +139,11 @@ def _draw(picture: Picture, reader: BatchRows) -> None:
     from tieredstore.query import writers
 
     check_names(reader)
-    untyped: Any = reader
-    if len(untyped.schema) < 2:
+    if len(reader.schema) < 2:
         raise ConfigError(
             "--plot draws the second column over the first, but the query has only one column: SELECT two"
         )
-    (x_name, x), (y_name, y) = ((each.name, _kind(types, each.type)) for each in list(untyped.schema)[:2])
+    (x_name, x), (y_name, y) = ((each.name, _kind(types, each.type)) for each in list(reader.schema)[:2])
     if y == "name":
         raise ConfigError(f"--plot: the column {y_name} does not hold numbers")
     pairs: list[tuple[Any, Any]] = []

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 from tieredstore.cli.terminal.output import complain, counted
 from tieredstore.errors import ConfigError, ResourceNotFoundError, excerpt
@@ -108,10 +108,10 @@ def _parse_kind(rules: TopicTypes, option: str, text: str) -> _Kind:
         from tieredstore.values.json_schema import parse_json_schema
 
         schema = parse_json_schema(_read_text(Path(file)))
-        of_file: Any = Json(schema, rules.invalid, way_out=way_out, nulls=rules.nulls)
+        of_file = Json(schema, rules.invalid, way_out=way_out, nulls=rules.nulls)
         return lambda _: of_file
     if file and name == "avro":
-        of_schema: Any = Avro(_read_text(Path(file)), rules.registry, rules.invalid, way_out=way_out, nulls=rules.nulls)
+        of_schema = Avro(_read_text(Path(file)), rules.registry, rules.invalid, way_out=way_out, nulls=rules.nulls)
         return lambda _: of_schema
     if text == "avro" and rules.registry is None:
         raise ConfigError(f"no Avro schema is given for {option} avro: write avro:FILE, or give --registry URL")

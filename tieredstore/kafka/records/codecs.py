@@ -60,7 +60,7 @@ class Decompressor:
         self._memory = memoryview(b"")
 
     @cached_property
-    def _zstd(self) -> Any:
+    def _zstd(self) -> zstandard.ZstdDecompressor:
         # Make the decompressor for the first body that needs it: making it takes longer than decoding hundreds of
         # uncompressed records.
         return zstandard.ZstdDecompressor()
@@ -186,7 +186,7 @@ def _malformed(codec: str, reason: object) -> BatchCorruptError:
     return BatchCorruptError(f"has malformed {codec} data: {reason}")
 
 
-def _decompress_block(library: Any, block: memoryview, room: memoryview) -> None:
+def _decompress_block(library: ModuleType, block: memoryview, room: memoryview) -> None:
     try:
         written = library.snappy.decompress_raw_into(block, room)
     except library.DecompressionError as error:

@@ -8,12 +8,15 @@ import re
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.config.encryption import PAIRS
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.process.interruption import at_sudden_end
 from tieredstore.remote.key_texts import passphrase_in, variable_content
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 _PUBLIC_EXPONENT: Final = 65537
@@ -128,11 +131,10 @@ def _complete(files: KeyPairFiles, passphrase: Passphrase | None) -> None:
     )
 
 
-def _public_pem(key: Any) -> bytes:
+def _public_pem(key: PublicKeyTypes) -> bytes:
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
 
-    pem: bytes = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return pem
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _pem_pair(bits: int, passphrase: bytes | None) -> tuple[bytes, bytes]:

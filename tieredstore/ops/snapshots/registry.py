@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 from urllib.parse import quote
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -107,8 +107,8 @@ class _Schema:
     schema: str
     schemaType: str = "AVRO"  # noqa: N815
     references: tuple[SchemaReference, ...] | None = None
-    metadata: dict[str, Any] | None = None
-    ruleSet: dict[str, Any] | None = None  # noqa: N815
+    metadata: dict[str, object] | None = None
+    ruleSet: dict[str, object] | None = None  # noqa: N815
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def _numbers(registry: SchemaRegistry, path: str, what: str) -> tuple[int, ...]:
         return ()
 
 
-def _ask_own(registry: SchemaRegistry, kind: str, subject: str | None) -> Any:
+def _ask_own(registry: SchemaRegistry, kind: str, subject: str | None) -> object:
     path = f"/{kind}" if subject is None else f"/{kind}/{quote(subject, safe='')}"
     try:
         return registry.ask(path, f"the {kind} of {subject or 'the registry'}")
@@ -151,7 +151,7 @@ def _ask_own(registry: SchemaRegistry, kind: str, subject: str | None) -> Any:
         return None
 
 
-def _parsed(kind: TypeAdapter[_Value], answer: Any, what: str) -> _Value:
+def _parsed(kind: TypeAdapter[_Value], answer: object, what: str) -> _Value:
     try:
         return kind.validate_python(answer)
     except ValidationError as error:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tieredstore.catalog.catalog_file import Stamp
 from tieredstore.catalog.listing import SegmentObjects
@@ -79,7 +79,7 @@ class VerifyState(Closing):
             ).fetchone()
         if row is None or not _matches(row[0], objects):
             return None
-        epochs: Any = json.loads(row[2])
+        epochs: list[tuple[int, int]] = json.loads(row[2])
         return SoundSegment(Extent(row[1], tuple((epoch, start) for epoch, start in epochs)), row[3])
 
     def keep(self, objects: SegmentObjects, level: Level, sound: SoundSegment) -> None:
@@ -149,7 +149,7 @@ def _stamps_of(objects: SegmentObjects) -> str:
 
 
 def _matches(stamps: str, objects: SegmentObjects) -> bool:
-    known: Any = json.loads(stamps)
+    known: list[tuple[str, int, str | None, int | None]] = json.loads(stamps)
     return len(known) == len(objects.objects) and all(
         name == suffix.value and Stamp(size, etag, modified_ms).matches(Stamp.of(info))
         for (name, size, etag, modified_ms), (suffix, info) in zip(known, objects.objects, strict=True)

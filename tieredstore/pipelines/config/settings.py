@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from pydantic import Field
 from pydantic.fields import FieldInfo
@@ -474,7 +474,7 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
     if not names:
         return []
     try:
-        known: Any = importlib.import_module("tieredstore.live.properties")
+        known = importlib.import_module("tieredstore.live.properties")
     except ConfigError:
         if not has_broker:
             # Report all names as faults. Only the Kafka client library knows the valid names, and it is not installed.

@@ -308,7 +308,7 @@ class _Inflated:
 def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]:
     """Return functions that compress and decompress one chunk without a frame."""
     with Extra(f"the codec {codec}", "arrow"):
-        cramjam: Any = importlib.import_module("cramjam")
+        cramjam = importlib.import_module("cramjam")
     if codec == "snappy":
         return (
             lambda data: bytes(cramjam.snappy.compress_raw(data)),

@@ -146,7 +146,7 @@ def _text(base_dir: Path, setting: str, file: str) -> bytes:
 def _registry(properties: Mapping[str, str]) -> SchemaLookup | None:
     if not properties:
         return None
-    module: Any = importlib.import_module("tieredstore.schema_registry")
+    module = importlib.import_module("tieredstore.schema_registry")
     registry: SchemaLookup = module.SchemaRegistry(properties=properties)
     return registry
 
@@ -157,7 +157,7 @@ def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
     Raises ConfigError for an invalid file, or an unknown struct or field.
     """
     with Extra("reading an IDL of Thrift", "thrift"):
-        thriftpy2: Any = importlib.import_module("thriftpy2")
+        thriftpy2 = importlib.import_module("thriftpy2")
     try:
         module = thriftpy2.load(str(idl), module_name=f"tieredstore_{idl.stem}_thrift")
     except OSError as error:

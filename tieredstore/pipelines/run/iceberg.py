@@ -224,7 +224,7 @@ class IcebergTable:
     def _overwrite(
         self, table: Table, added: Sequence[str], going: Sequence[Any], properties: Mapping[str, str], log: CommitLog
     ) -> None:
-        arrow: Any = importlib.import_module("pyiceberg.io.pyarrow")
+        arrow = importlib.import_module("pyiceberg.io.pyarrow")
         paths = [self._place.path(key) for key in added]
         with table.transaction() as transaction:
             _widen(transaction, table, paths)
@@ -270,7 +270,7 @@ class IcebergTable:
             raise ConfigError(f"the property {name} of the table {self._name} is not a number: fix it") from None
 
     def _find(self, catalog: Catalog) -> Table | None:
-        errors: Any = importlib.import_module("pyiceberg.exceptions")
+        errors = importlib.import_module("pyiceberg.exceptions")
         try:
             return catalog.load_table(self._name)
         except (errors.NoSuchTableError, errors.NoSuchNamespaceError):
@@ -291,8 +291,8 @@ class IcebergTable:
         return table
 
     def _create(self, catalog: Catalog, keys: Sequence[str]) -> Table:
-        io_module: Any = importlib.import_module("pyiceberg.io")
-        errors: Any = importlib.import_module("pyiceberg.exceptions")
+        io_module = importlib.import_module("pyiceberg.io")
+        errors = importlib.import_module("pyiceberg.exceptions")
         path = self._place.path(keys[0])
         schema = _arrow_schema(io_module.load_file_io(self._properties, path), path)
         namespace = self._name.rpartition(".")[0]
@@ -390,7 +390,7 @@ class TableRows:
         self, table: Table, topic: str, translate_errors: Callable[[], contextlib.AbstractContextManager[None]]
     ) -> None:
         self._table, self._translate_errors = table, translate_errors
-        self._expressions: Any = importlib.import_module("pyiceberg.expressions")
+        self._expressions = importlib.import_module("pyiceberg.expressions")
         self._is_topic: Any = self._expressions.EqualTo("topic", topic)
         self._files = list(table.scan(self._is_topic).plan_files())
 
@@ -416,7 +416,7 @@ class TableRows:
     def _read(
         self, window: Window, names: tuple[str, ...], change: Callable[[pa.RecordBatch], Column]
     ) -> Iterator[list[Column]]:
-        arrow: Any = importlib.import_module("pyiceberg.io.pyarrow")
+        arrow = importlib.import_module("pyiceberg.io.pyarrow")
         by, table = self._expressions, self._table
         for start, stop, tasks in _cut(self._tasks(window.partition), window.start, window.stop):
             rows = by.And(
@@ -548,7 +548,7 @@ def _widen(transaction: Transaction, table: Table, paths: Sequence[str]) -> None
 
 
 def _arrow_schema(io: FileIO, path: str) -> pa.Schema:
-    parquet: Any = importlib.import_module("pyarrow.parquet")
+    parquet = importlib.import_module("pyarrow.parquet")
     with io.new_input(path).open() as stream:
         schema: pa.Schema = parquet.read_schema(stream)
         return schema
