@@ -233,9 +233,9 @@ def test_a_key_pair_is_needed_by_the_snapshots_that_it_encrypts_and_by_damaged_o
     snapshots = stored_of(store, RING)
     snapshots.write(FULL, is_hourly=True)
     (stored,) = snapshots.find_all()
-    assert list(needs_of(store, "pre/", (), "key1")) == [KeyNeed(stored.key, NeedReason.SNAPSHOT)]
-    assert not list(needs_of(store, "pre/", (), "key2"))
+    assert list(needs_of(store, "pre/", (), "key1", cached_ms=0)) == [KeyNeed(stored.key, NeedReason.SNAPSHOT)]
+    assert not list(needs_of(store, "pre/", (), "key2", cached_ms=0))
     store.put(stored.key, b"damaged")
-    assert [need.reason for need in needs_of(store, "pre/", (), "key2")] == [NeedReason.SNAPSHOT]
+    assert [need.reason for need in needs_of(store, "pre/", (), "key2", cached_ms=0)] == [NeedReason.SNAPSHOT]
     store.delete([stored.key])
     assert not snapshots.may_need(stored, "key1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -315,7 +316,7 @@ def _until(bucket: Bucket, old_keys: Sequence[str]) -> str:
         forever = "readers cache manifests forever (fetch.manifest.cache.retention.ms)"
         return f"{forever}: restart them before you remove {names}"
     until = [cached_until_ms(opened.store, opened.prefix, key_id, cached_ms) for key_id in old_keys]
-    known = [until_ms for until_ms in until if until_ms is not None]
+    known = [int(until_ms) for until_ms in until if until_ms is not None and until_ms != math.inf]
     if not known:
         return f"readers need {names} until the old manifests expire in their caches; then run: {_ASK}"
     return (

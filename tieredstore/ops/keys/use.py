@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,20 +68,22 @@ def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
     store.put(_rotated_key(prefix, key_id), b"")
 
 
-def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> int | None:
+def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> float | None:
     """Return the time, by the store's clock, until which readers with cached manifests may need a replaced key pair.
 
-    ``cached_ms`` is how long readers cache manifests after the rotation that replaced the key pair. Return None if that
-    time is over, or if no rotation replaced the pair. Also return None if the time is unknown, because caches never
-    expire or the store has no clock.
+    ``cached_ms`` is how long readers cache manifests after the rotation that replaced the key pair; -1 means forever.
+    Return None if that time is over, or if no rotation replaced the pair. Return ``math.inf`` if caches never expire or
+    the store has no clock.
     """
+    if not cached_ms:
+        return None
     try:
         rotated_ms = store.head(_rotated_key(prefix, key_id)).modified_ms
     except ObjectNotFoundError:
         return None
     now_ms = admin_of(store).now_ms()
     if rotated_ms is None or now_ms is None or cached_ms < 0:
-        return None
+        return math.inf
     return rotated_ms + cached_ms if now_ms < rotated_ms + cached_ms else None
 
 
@@ -89,7 +92,7 @@ def _rotated_key(prefix: str, key_id: str) -> str:
 
 
 def needs_of(
-    store: ObjectStore, prefix: str, listed: Iterable[ListedSegment], key_id: str, *, cached_ms: int = -1
+    store: ObjectStore, prefix: str, listed: Iterable[ListedSegment], key_id: str, *, cached_ms: int
 ) -> Iterator[KeyNeed]:
     """Yield everything that needs, or may need, the pair ``key_id``. If nothing is yielded, the pair can be retired.
 
@@ -98,7 +101,11 @@ def needs_of(
     """
     until_ms = cached_until_ms(store, prefix, key_id, cached_ms)
     if until_ms is not None:
-        until = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        if until_ms == math.inf:
+            until = "readers restart (then run this with fetch.manifest.cache.retention.ms=0)"
+        else:
+            time = datetime.fromtimestamp(until_ms / 1000, UTC)
+            until = time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         yield KeyNeed(_rotated_key(prefix, key_id), NeedReason.CACHED, f"until {until}")
     for write in find_abandoned_writes(store, prefix):
         yield KeyNeed(write.key, NeedReason.UNFINISHED)
