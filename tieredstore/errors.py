@@ -158,7 +158,8 @@ class InvalidSegmentError(TieredStoreError):
 
 
 class SegmentConflictError(InvalidSegmentError):
-    """A file with other bytes already has the segment's name. In the raw layout, a segment has only one name."""
+    """A file with other bytes already has the segment's name. The raw layout names segments only by partition and
+    offset."""
 
 
 class SegmentTooLargeError(TieredStoreError):

@@ -249,7 +249,7 @@ class OpenFile:
     def open(self, mode: str = "rb") -> BinaryIO:
         """Return a reader with its own position; closing it leaves the descriptor open."""
         if mode != "rb":
-            raise ValueError(f"an open file can be read again, not opened as {mode!r}")
+            raise ValueError(f"an open file can only be read again, not opened in the mode {mode!r}")
         return cast("BinaryIO", io.BufferedReader(_PositionalReader(self.path, self.descriptor)))
 
     def read_bytes(self) -> bytes:

@@ -303,6 +303,6 @@ def test_the_object_is_replaced_by_its_etag_alone(disk: BrokerDisk) -> None:
     store_segments(store, disk, 0, 1)
 
     refusing = ScriptedStore(store).on("replace", do=PreconditionFailedError(KEY))
-    with pytest.raises(TieredStoreError, match="was changed 20 times by other writers"):
+    with pytest.raises(TieredStoreError, match="20 times, another process changed it first"):
         remove(refusing, 10)
     assert PinterestsReader(store).bases() == [0, 10]

@@ -66,12 +66,12 @@ def test_files_that_may_lack_lost_records_are_not_taken_for_whole_ones(bucket: B
     with pytest.raises(DataLossError):
         exported(bucket, out)
     assert exported(bucket, out, on_data_loss="report") == 15
-    with pytest.raises(ConfigError, match=r"may lack lost records, because .*: set on_data_loss="):
+    with pytest.raises(ConfigError, match=r"may lack records, because .*: set on_data_loss="):
         exported(bucket, out)
     assert exported(bucket, out, on_data_loss="report") == 0
     # Files of earlier runs have all records. Only later ones may lack some.
     assert exported(bucket, whole, on_data_loss="report") == 0
-    with pytest.raises(ConfigError, match="may lack lost records"):
+    with pytest.raises(ConfigError, match="may lack records"):
         exported(bucket, whole)
 
 

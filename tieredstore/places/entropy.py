@@ -82,7 +82,7 @@ class EntropyStore(LaidOutStore):
         if where is not None or partition_of(path) is not None:
             if not self._is_told:
                 self._is_told = True
-                _logger.warning("%s is skipped, and others like it: its hash bits are not those of its partition", key)
+                _logger.warning("%s is skipped, as is every key whose hash bits are not those of its partition", key)
             return None
         return key
 

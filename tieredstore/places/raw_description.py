@@ -1,8 +1,8 @@
 """Describes a raw segment (a segment in Pinterest's layout) for its manifest. It reads only the ends of the segment's
 files.
 
-Kept apart from ``raw_store``, because this module needs neither stores nor object keys: a function reads the bytes to
-parse.
+Kept apart from ``raw_store``, because this module needs neither stores nor object keys: the caller gives a function
+that reads the files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class _Description:
     def make(self) -> RawDescription:
         first = next(self._headers(0), None)
         if first is None or first.base_offset < self._base:
-            raise BatchCorruptError(f"the log of base offset {self._base} does not begin with a batch of its own")
+            raise BatchCorruptError(
+                f"the log of base offset {self._base} does not begin with a batch from this offset on"
+            )
         entry = self._last_offset_entry()
         end = None if entry is None else self._end_from(*entry)
         index_fits = end is not None or self._segment.files[INDEX].size == 0
@@ -103,8 +105,8 @@ class _Description:
         return int.from_bytes(raw[:8], "big", signed=True), self._base + int.from_bytes(raw[8:], "big", signed=True)
 
     def _end_from(self, offset: int, position: int) -> tuple[BatchHeader, int] | None:
-        """Return the last batch, and the greatest timestamp from ``position`` on; None if this index entry does not fit
-        the log.
+        """Return the last batch, and the greatest timestamp from ``position`` on; None if ``offset`` and ``position``
+        do not fit the log.
         """
         if not 0 <= position < self._size:
             return None

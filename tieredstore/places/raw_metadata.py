@@ -172,8 +172,8 @@ class MetadataKeeper:
         creates: bool = False,
         replaces: bool = False,
     ) -> tuple[set[int], bool]:
-        """Apply ``change`` to the entries. Return the base offsets that it added, and False if this call created the
-        object, otherwise True."""
+        """Apply ``change`` to the entries. Return the base offsets that ``change`` added, and False if this call
+        created the object, otherwise True."""
         key = f"{folder}{METADATA}"
         where = partition_of(folder.removeprefix(self._prefix))
         assert where is not None
@@ -194,7 +194,10 @@ class MetadataKeeper:
                 continue
             added = {entry.base_offset for entry in wanted} - {entry.base_offset for entry in entries or ()}
             return added, etag is not None
-        raise StoreUnavailableError(f"{key!r} was changed {_TRIES} times by other writers meanwhile; try again")
+        raise StoreUnavailableError(
+            f"{key!r} cannot be updated: {_TRIES} times, another process changed it first; wait until fewer processes "
+            "upload or delete segments of this partition, then try again"
+        )
 
     def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
         """Return the entries (None if the object is absent or damaged) and the object's etag (None if it is absent)."""

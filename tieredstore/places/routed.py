@@ -178,7 +178,7 @@ class RoutedStore(DelegatingStore):
         return [sentence for place in self.places for sentence in admin_of(place.store).kept_after_delete()]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """Return the rules of all places; None if a place cannot list them."""
+        """Return the lifecycle rules of all places; None if a place cannot list its rules."""
         rules: list[str] = []
         for place in self.places:
             of_place = admin_of(place.store).rules_on(self._within(place, prefix))

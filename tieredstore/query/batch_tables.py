@@ -1,5 +1,5 @@
-"""The interface to topics of batches as tables. The optional part ``pubsub`` implements it, and registers it as an
-entry point of ``tieredstore.tables``.
+"""The interface by which queries read topics of MemQ batches as tables. The optional part ``pubsub`` implements it, and
+registers it as an entry point of ``tieredstore.tables``.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Condition:
 def _fragments(schema: pa.Schema, guarantees: Sequence[ds.Expression], expression: ds.Expression) -> set[str]:
     """Return which of some files Arrow would read, if each file has one of ``guarantees``.
 
-    The files are only names for Arrow: the names are numbers, and no file is opened or exists.
+    Arrow gets only the files' names, which are numbers; the files do not exist.
     """
     names = [str(number) for number in range(len(guarantees))]
     files = ds.FileSystemDataset.from_paths(

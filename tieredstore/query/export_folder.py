@@ -55,8 +55,8 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
             _compare(there, kind, folder)
             if there.get(_LOSS) == "report" and loss == "fail":
                 raise ConfigError(
-                    f"files in {folder} may lack lost records, because losses were only reported when the files were "
-                    f"written: {query.words.accept_loss} again, {_WAY_OUT}"
+                    f"files in {folder} may lack records, because the export that wrote them only reported losses: "
+                    f"{query.words.accept_loss} again, {_WAY_OUT}"
                 )
         if not noted or (loss == "report" and there.get(_LOSS) != loss):
             file.truncate(0)

@@ -134,7 +134,7 @@ class TopicTable:
         """Return the segments with the topic's records. The call takes one listing, and a request for each manifest.
 
         Columns from the manifest are null for a segment that was deleted since the snapshot. If only decryption can
-        show which segments have the topic's records, and its key is missing, return all segments with a warning.
+        show which segments have the topic's records, and a key is missing, return all segments with a warning.
         """
         scope = Scope(self.topic, self._options.topic_ids.get(self.topic))
         found: list[RemoteLogSegmentMetadata] | None = None

@@ -117,8 +117,8 @@ class Gone(NamedTuple):
 
 
 class CreatedAgain(NamedTuple):
-    """A topic that was re-created after it was read. ``read`` is a part of the message: up to which offset it was
-    read."""
+    """A topic that was re-created after it was read. ``read`` is the clause of the message that says up to which offset
+    the topic was read."""
 
     topic: str
     now: Uuid
@@ -151,7 +151,7 @@ class EndsBefore(NamedTuple):
 
 
 class NotReadable(NamedTuple):
-    """Offsets that cannot be read a second time: their partition is gone, or belongs to the re-created topic
+    """Offsets that cannot be read a second time: their partition is gone, or its topic was re-created with the id
     ``now``."""
 
     where: TopicPartition
@@ -331,8 +331,8 @@ class Losses:
 
         An unreadable segment is no loss if another segment or the broker has its offsets, or if it belongs to another
         topic id. An unreadable segment at the beginning or end of a log leaves no gap that a reader could notice, so it
-        counts as a loss. In the partitions in ``starts_there`` and ``stops_there`` it does not: the caller named the
-        window's first or last offset, so the reader notices missing offsets.
+        counts as a loss. But it is no loss at the start of a partition in ``starts_there``, or at the end of a
+        partition in ``stops_there``: there the caller named the window's offset, so the reader notices missing offsets.
         """
         hidden = [*self._without_log(snapshot)]
         for where, (start, stop) in windows.items():

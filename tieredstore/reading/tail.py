@@ -44,7 +44,7 @@ advances.
 
 _IDENTITY_S: Final = 30.0
 """Seconds between two checks of topic ids while the broker sends nothing. While records come from the bucket, a check
-stays valid for as long.
+stays valid for the same time.
 """
 
 _FRESH_IDENTITY_S: Final = 1.0
@@ -366,8 +366,8 @@ class LogTail(Closing):
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))
         elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
-            # If this condition is false, the bucket's last records belong to a transaction without an outcome: wait for
-            # the segment that has the outcome.
+            # If there is a broker and this condition is false, the bucket's last records belong to a transaction
+            # without an outcome. Then wait: a later look-up finds the segment that has the outcome.
             self._follow_live(followed, log, log.live_start)
 
     def _follow_live(self, followed: _Followed, log: PartitionLog, live_start: int) -> None:

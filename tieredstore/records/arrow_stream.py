@@ -37,8 +37,8 @@ class ArrowStream(Iterator[pa.RecordBatch]):
     schema: pa.Schema
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the same batches as a pyarrow stream. A batch comes from this object or from that stream, never
-        twice.
+        """Return the same batches as a pyarrow stream. A batch comes either from this object or from the stream, never
+        from both.
         """
         return stream_reader(self.schema, self)
 

@@ -329,8 +329,8 @@ class SectionReader:
                 yield from records
             except BatchCorruptError as error:
                 raise BatchCorruptError(f"{section.segment}: {error}") from error
-            # If a damaged batch was skipped, it may have been the last one. The end of the section then proves nothing,
-            # so tell the check.
+            # If a damaged batch was skipped, it may have been the last one. Then the decoder's position at the end
+            # proves nothing, so ``is_whole`` is False.
             if len(section.byte_range):
                 buffers.check_end(decoder, is_whole=not decoder.skipped)
 

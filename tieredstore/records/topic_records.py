@@ -51,8 +51,9 @@ class RecordReader:
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)
-        # An unreadable segment next to an offset that the caller named is no problem: missing offsets show. But times,
-        # beginning and end are looked up among readable segments, so an unreadable segment there would go unnoticed.
+        # An unreadable segment next to an offset that the caller named is no problem: the returned records do not reach
+        # that offset, which the caller can see. But times, beginning and end are looked up among readable segments, so
+        # an unreadable segment there would go unnoticed.
         problems = lineage.unreadable_between(
             first, last, starts_there=isinstance(start, int), stops_there=isinstance(stop, int)
         )

@@ -89,7 +89,7 @@ class _Union:
             field = (one or second[name]).copy()
             field["type"] = self.of(one and one["type"], other and other["type"])
             if (one is None or other is None) and not is_alone and "default" not in field:
-                # Data that were written with the other schema lack this field, so it must accept null.
+                # Data that were written with the other schema lack this field, so the field must accept null.
                 branches = [branch for branch in _branches(field["type"]) if branch != "null"]
                 field["type"], field["default"] = ["null", *branches], None
             elif "default" in field and "null" in _branches(field["type"]) and field["default"] is not None:

@@ -63,11 +63,11 @@ class InvalidValues:
 
     count: int = 0
     first: str = ""
-    """The sentence about the first counted event, with its record and the reason."""
+    """The sentence about the first such key, value or field, with its record and the reason."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def note(self, sentence: Callable[[], str]) -> None:
-        """Count one event. Of the first event, keep the text that ``sentence`` returns."""
+        """Count one invalid key, value or field. For the first, keep the text that ``sentence`` returns."""
         with self._lock:
             self.count += 1
             if self.count == 1:

@@ -173,8 +173,8 @@ class _Columns:
         self._types += len(descriptor.fields)
         if self._types > _MOST_TYPES:
             raise ConfigError(
-                f"the message has more than {_MOST_TYPES} fields, with those of the messages within it, each as often "
-                "as it is used"
+                f"the message and the messages inside it have more than {_MOST_TYPES} fields (a message counts each "
+                "time it is used)"
             )
         fields = [(field, *self._of_field(field, depth)) for field in descriptor.fields]
 

@@ -1,5 +1,5 @@
-"""Reads one field of a Thrift message by its field ids. This is enough to file messages by a time in them, and needs no
-IDL file.
+"""Reads one field of a Thrift message by its field ids. This is enough to find the time in a message, and needs no IDL
+file.
 
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md and thrift-binary-protocol.md. The
 Thrift libraries only read whole structs by a schema. A message may come from an attacker, so this reader limits depth

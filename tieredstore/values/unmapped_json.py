@@ -23,8 +23,8 @@ class UnmappedFields:
         self._fields: Mapping[str, pa.DataType] = {field.name: field.type for field in schema}
 
     def of(self, text: str) -> str | None:
-        """Return a JSON object of the fields without a column, each as written in ``text``; None if all fields have
-        one.
+        """Return a JSON object of the fields without a column, each as written in ``text``; None if all fields have a
+        column.
 
         Raise ValueError if the text is not an object, or if it has a field twice, because a column holds one value.
         """

@@ -29,7 +29,7 @@ LINES = [
     ("verify --sample some --store .", "--sample is 'some': give a percentage, as 5%"),
     ("verify --from soon --store .", "--from is 'soon', not an offset or a time"),
     ("verify --parallel 300", "--parallel is '300': it must be at most 256"),
-    ("doctor --yes --store .", "--yes is for --fix: give that too"),
+    ("doctor --yes --store .", "--yes is for --fix: give --fix too"),
     ("init no-such.properties --file new", "no-such.properties: there is no such settings file"),
     ("init pyproject.toml --file pyproject.toml", "pyproject.toml exists already, and init never changes a file"),
     ("init a b", "unexpected argument 'b' for init: tieredstore init [SERVER_PROPERTIES]"),

@@ -187,7 +187,7 @@ def test_json_has_the_fields_of_a_sample_and_a_misfit_is_named(tmp_path: Path) -
     later.fails(4, "the value at offset 1 of payments-0 does not match the schema: it has no field 'note'")
     text = query(topics, "SELECT value->>'$.id' AS id FROM mixed LIMIT 2", "--value", "json", "--json")
     assert lines(text) == [{"id": "1"}, {"id": "x"}]
-    assert "values in 3 records of mixed have no schema in common, and stay text of JSON: " in text.stderr
+    assert "values in 3 records of mixed have no schema in common, and stay JSON text: " in text.stderr
     path = tmp_path / "good.parquet"
     store = ("--store", topics.root.as_uri())
     assert schema in tieredstore("cat", *store, "good", "--value", "json", "-o", path).stderr

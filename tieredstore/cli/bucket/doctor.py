@@ -57,7 +57,7 @@ def doctor(
     Example: tieredstore doctor -c store.properties --write
     """
     if not fix and (apply.yes or min_age):
-        raise ConfigError(f"{'--yes' if apply.yes else '--min-age'} is for --fix: give that too")
+        raise ConfigError(f"{'--yes' if apply.yes else '--min-age'} is for --fix: give --fix too")
     if fix + write + (release is not None) > 1:
         raise ConfigError("--fix, --write and --for exclude each other: give one of them")
     if fix:

@@ -73,7 +73,7 @@ def mirror(
     from tieredstore.remote.stores import target_settings
 
     if repair and (decrypt or new_data_keys or no_read_back):
-        raise ConfigError("--repair changes no encryption and always reads back: leave out the other options")
+        raise ConfigError("--repair changes no encryption and always reads copies back: leave out the other options")
     if apply.yes and not repair:
         raise ConfigError("--yes belongs to --repair; without it, mirror copies at once")
     settings, named = store.resolve()

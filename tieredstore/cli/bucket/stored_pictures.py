@@ -31,8 +31,8 @@ def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]
     stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     timeless = 0
     for topic, time_ms, size in segments:
-        # Leave out invalid times, which come from producers that count in other units: all valid times would shrink to
-        # one spot in the picture.
+        # Leave out invalid times, which come from producers that count in other units: with them in the picture, all
+        # valid times would shrink to one spot.
         if time_ms is None or iso_utc(time_ms) is None:
             timeless += 1
         else:

@@ -221,7 +221,9 @@ class _Sink:
         if text is None or "%" not in text or output.as_json:
             target = Target.parse(output, takes_folder=True)
             if columns is not None and (target.ending is None or target.is_folder):
-                raise ConfigError("--columns is for one file, --json or --format: name one of them, or leave it out")
+                raise ConfigError(
+                    "--columns is for one file, --json or --format: give one of them, or leave --columns out"
+                )
             chosen = None if columns is None else tuple(name.strip() for name in columns.split(","))
             return cls(topic, target, None, chosen)
         if columns is not None:

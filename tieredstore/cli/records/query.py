@@ -119,7 +119,9 @@ def _parse_ids(texts: Sequence[str]) -> dict[str, str]:
     if not all(ids.values()):
         raise ConfigError("--topic-ids is not TOPIC=ID, as orders=AAAAAAAAQACAAAAAAAAAAA")
     if len(ids) < len(texts):
-        raise ConfigError("--topic-ids is given twice for one topic: give one of them, and query the topics in turn")
+        raise ConfigError(
+            "--topic-ids is given twice for one topic: give one id, and query the other id in a separate call"
+        )
     return ids
 
 

@@ -61,7 +61,7 @@ def show(
     if records and sources:
         raise ConfigError("--records and --sources exclude each other: give one of them")
     if backups and not sources:
-        raise ConfigError("--backup needs --sources: it names where to find the records that --sources shows")
+        raise ConfigError("--backup names where to find the records that --sources shows: give --sources too")
     view = View.RECORDS if records else View.SOURCES if sources else View.CONTENTS
     report = _Report(output, count)
     for place, name in enumerate(files):

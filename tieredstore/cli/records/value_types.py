@@ -140,7 +140,7 @@ def _infer_kind(rules: TopicTypes, option: str, as_text: _Kind, subject: str) ->
     try:
         schema = infer_schema(messages)
     except ConfigError as error:
-        complain(f"{side}s in {sampled} have no schema in common, and stay text of JSON: {error}")
+        complain(f"{side}s in {sampled} have no schema in common, and stay JSON text: {error}")
         return as_text(subject)
     complain(
         f"{side}s have the schema inferred from {sampled}; save it to give {option} json:FILE:\n"
