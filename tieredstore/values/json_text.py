@@ -257,8 +257,8 @@ def _parse(column: pa.Array, schema: pa.Schema | None, unknown: Literal["ignore"
 
     Without a schema pyarrow infers one. ``unknown`` decides about a field that the schema lacks.
     """
-    # Wrap each message into an object. A message cannot end its object early, because each row must close the brackets
-    # that it opens. So each row has at least one object; if there are as many objects as rows, no row has two.
+    # Wrap each message into an object. A message such as ``{}}{"v":{}`` would make two objects of its row. The number
+    # of objects shows this: each row has at least one object, because it must close the brackets that it opens.
     prefix, suffix = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}\n"))
     wrapped = pc.binary_join_element_wise(
         prefix, column, suffix, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b"null"

@@ -54,7 +54,7 @@ def fetch(
         inside = range_of_slice(bounds, segment.size or 0)
         assert segment.stored is not None  # the segment was inspected
         with target as file:
-            if inside:  # for an empty range no key file is read
+            if inside:  # an empty range needs no data, so do not read key files
                 _copy(read_range(bucket.manager, segment.stored, inside), len(inside), file)
 
 
