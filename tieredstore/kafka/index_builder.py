@@ -1,6 +1,6 @@
 """The ``.index`` and ``.timeindex`` of a segment, built batch by batch as a broker builds them.
 
-Separate from ``indexes``: the readers there are needed wherever records are read, this writer is not.
+This module is separate from ``indexes``: the readers there are needed wherever records are read, this writer is not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Export of the counters to Prometheus: a separate registry, and its HTTP server.
 
-Separate from ``counting``, because this module imports Prometheus's client, and with it an HTTP server.
+This module is separate from ``counting``, because this module imports Prometheus's client, and with it an HTTP server.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A manager's store, whose calls end when the manager is closed.
 
-Separate from ``manager``, which has the methods of Kafka's interface: this module has those of a store.
+This module is separate from ``manager``, which has the methods of Kafka's interface: this module has those of a store.
 """
 
 from __future__ import annotations

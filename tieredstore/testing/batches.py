@@ -1,6 +1,6 @@
 """Record batches of magic 2, made from records: for tests, examples and benchmarks.
 
-Separate from ``segments``, because tests of many packages build batches, but need no log directory.
+This module is separate from ``segments``, because tests of many packages build batches, but need no log directory.
 """
 
 from __future__ import annotations

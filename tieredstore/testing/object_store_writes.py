@@ -1,6 +1,7 @@
 """The part of ``ObjectStoreTests`` that writes, deletes and prepares objects, and finds the bytes of broken writes.
 
-Separate from ``object_store_tests``, because the tests of some stores run only this part against failing servers.
+This module is separate from ``object_store_tests``, because the tests of some stores run only this part against failing
+servers.
 """
 
 # ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret

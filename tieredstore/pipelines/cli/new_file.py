@@ -1,6 +1,7 @@
 """``tieredstore pipeline init``: a commented file for the most common pipeline, JSON to Parquet by hour.
 
-Separate from ``pipeline``, because this command reads a bucket and writes a settings file, not an output.
+This module is separate from ``pipeline``, because this command reads a bucket and writes a settings file, not an
+output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Output files of pipelines for the commands ``show -c PIPELINE`` and ``restore produce --backup``.
 
-Separate from the commands, because ``show`` and ``restore`` load this module by an entry point.
+This module is separate from the commands, because ``show`` and ``restore`` load this module by an entry point.
 """
 
 from __future__ import annotations

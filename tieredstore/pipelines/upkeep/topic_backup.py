@@ -1,6 +1,7 @@
 """Topics in a pipeline's output files or Iceberg table, or in Secor's files, for ``restore produce --backup``.
 
-Separate from ``record_sources``, because only a restore checks whether the files contain the records unchanged.
+This module is separate from ``record_sources``, because only a restore checks whether the files contain the records
+unchanged.
 """
 
 from __future__ import annotations

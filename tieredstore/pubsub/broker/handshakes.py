@@ -3,7 +3,7 @@ buffer limit.
 
 From its first moment, a TLS connection takes a hundred times the memory of a socket. So a client is only a socket until
 its first byte arrives. Then the client waits until fewer handshakes run and the broker's buffer has free memory.
-Separate from ``broker``, which sees a client only after its handshake.
+This module is separate from ``broker``, which sees a client only after its handshake.
 """
 
 from __future__ import annotations

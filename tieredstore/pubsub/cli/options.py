@@ -1,6 +1,6 @@
 """Groups of options that the ``pubsub`` commands share.
 
-Separate from ``pubsub``, which only declares commands: these groups open topics.
+This module is separate from ``pubsub``, which only declares commands: these groups open topics.
 """
 
 from __future__ import annotations

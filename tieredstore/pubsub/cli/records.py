@@ -1,6 +1,6 @@
 """Implementation of ``pubsub produce`` and ``cat``, and the records of batches in ``show``.
 
-Separate from ``pubsub``, which imports this module only to run a command.
+This module is separate from ``pubsub``, which imports this module only to run a command.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Output of ``pubsub gc`` and ``verify``.
 
-Separate from ``pubsub``, which imports this module only to run a command.
+This module is separate from ``pubsub``, which imports this module only to run a command.
 """
 
 from __future__ import annotations

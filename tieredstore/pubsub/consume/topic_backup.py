@@ -3,7 +3,8 @@
 An offset is the queue's offset of a batch times 2^24, plus the number of the record in its batch. The records of
 repeated Messages are numbered too, so leaving out repeated Messages does not change the other numbers.
 
-Separate from ``tables``, because a restore needs offsets and must report missing objects, but selects no columns.
+This module is separate from ``tables``, because a restore needs offsets and must report missing objects, but selects no
+columns.
 """
 
 from __future__ import annotations

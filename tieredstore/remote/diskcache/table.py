@@ -3,7 +3,7 @@
 The code uses only public names of ``diskcache.Cache``. If the table is unusable, it is replaced by an empty table;
 other processes notice that the old one has disappeared.
 
-Separate from ``cache``, which makes keys and raises errors about folders: in this module no call raises.
+This module is separate from ``cache``, which makes keys and raises errors about folders: in this module no call raises.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ The header binds a value to its key. All numbers are big-endian::
         48     4  CRC-32C of the 48 bytes above, continued over the payload
         52     -  payload, to the end of the file
 
-Separate from ``table``: files in this format outlive a release, and the tests of the format need no table.
+This module is separate from ``table``: files in this format outlive a release, and the tests of the format need no
+table.
 """
 
 from __future__ import annotations

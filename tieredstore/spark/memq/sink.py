@@ -1,8 +1,8 @@
 """Writers of topics of batches: tasks store objects, and the driver appends the batches of each epoch (micro-batch) to
 the queue once.
 
-Separate from ``data_source``, which imports this module only for writing queries: Spark imports ``data_source``
-whenever it searches for data sources.
+This module is separate from ``data_source``, which imports this module only for writing queries: Spark imports
+``data_source`` whenever it searches for data sources.
 """
 
 from __future__ import annotations

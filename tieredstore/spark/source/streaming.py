@@ -1,7 +1,7 @@
 """The stream reader: finds the logs' ends at each trigger, chooses what to read, and handles data loss.
 
-Separate from ``data_source``, the only importer of this module, because Spark imports ``data_source`` whenever it
-searches for data sources.
+This module is separate from ``data_source``, the only importer of this module, because Spark imports ``data_source``
+whenever it searches for data sources.
 
 A stream's offset in a checkpoint is JSON. The topic ids reveal a re-created topic. The leader epochs of the last
 records read reveal that a new leader has truncated a log::
