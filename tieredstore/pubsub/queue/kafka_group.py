@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Final
 
 from confluent_kafka import (
@@ -189,10 +188,10 @@ def group_states(
             request_timeout=timeout_s,
         ).result(timeout_s)  # fmt: skip
         groups = sorted(group.group_id for group in listed.valid)
-        described: dict[str, Future[ConsumerGroupDescription]] = {}
+        owners: dict[str, dict[int, str]] = {}
         if groups:
             described = client.describe_consumer_groups(groups, request_timeout=timeout_s)
-        owners = {group: _owners(future.result(timeout_s), name) for group, future in described.items()}
+            owners = {group: _owners(future.result(timeout_s), name) for group, future in described.items()}
     except KafkaException as error:
         raise fault(error.args[0], f"cannot look up the groups of {name}") from error
     except TimeoutError as error:
