@@ -53,7 +53,7 @@ _DUCK: Final[Any] = duckdb
 
 _Table: TypeAlias = TopicTable | BatchTable
 
-_ATTACHED: Final[WeakKeyDictionary[Any, dict[str, _Table]]] = WeakKeyDictionary()
+_ATTACHED: Final[WeakKeyDictionary[object, dict[str, _Table]]] = WeakKeyDictionary()
 """The attached topics of each connection, by name in lower case, because DuckDB ignores case."""
 
 
@@ -186,7 +186,7 @@ def attach(
 
 
 def _check_arguments(
-    connection: object, topics: Any, types: Mapping[str, object] | None, client: object
+    connection: object, topics: object, types: Mapping[str, object] | None, client: object
 ) -> Sequence[str] | None:
     """Check the arguments' types and return the topics. Raise ConfigError for a wrong type."""
     if not isinstance(connection, duckdb.DuckDBPyConnection):

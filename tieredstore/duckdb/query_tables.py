@@ -260,7 +260,7 @@ class QueryTables(Closing):
             if parsed is None or topic is None:
                 continue  # DuckDB itself reports an unknown name; the name may also be a table of DuckDB
             table = self._table(topic)
-            content: Any
+            content: object
             match parsed[1]:
                 case "segments":
                     content = table.segments()
@@ -281,7 +281,7 @@ class QueryTables(Closing):
                 f"{named}, which the query does not read; it reads {', '.join(self._tables) or 'no topic'}"
             )
 
-    def _register(self, name: str, topic: str, content: Any) -> None:
+    def _register(self, name: str, topic: str, content: object) -> None:
         # Refuse names that differ only in case. DuckDB ignores case and would use one table for both names.
         check_distinct((self._registered.setdefault(name.lower(), topic), topic), "ask for one of them in a query")
         self._connection.register(name, content)

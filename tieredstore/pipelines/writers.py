@@ -191,7 +191,7 @@ class JsonLines(BuiltIn):
 
 
 class _JsonFile(FileWriter):
-    def __init__(self, stream: BinaryIO, plain: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(self, stream: BinaryIO, plain: Callable[[dict[str, object]], object]) -> None:
         self._stream, self._plain = stream, plain
 
     def write(self, rows: pa.RecordBatch) -> None:

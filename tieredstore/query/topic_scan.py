@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, SupportsIndex, TypeAlias
 
 import pyarrow as pa
 
@@ -68,7 +68,9 @@ class TopicScan:
     settings: ReadSettings
     readers: int
     max_bytes: int
-    windows: Mapping[TopicPartition, list[OffsetWindow]] = field(default_factory=dict[Any, Any])
+    windows: Mapping[TopicPartition, list[OffsetWindow]] = field(
+        default_factory=dict["TopicPartition", "list[OffsetWindow]"]
+    )
     left_out: LeftOut | None = None
 
     def narrowed(self, windows: Mapping[TopicPartition, OffsetWindow]) -> Self:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -222,7 +222,7 @@ def _shown(value: object) -> str:
             return excerpt(json.dumps(value), 40)
 
 
-def json_values(column: Column) -> list[Any]:
+def json_values(column: Column) -> list[object]:
     """Parse a column of JSON into Python dictionaries, lists, texts and numbers."""
     return [None if text is None else from_json(text) for text in column.to_pylist()]
 

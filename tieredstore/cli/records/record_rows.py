@@ -36,7 +36,7 @@ def json_lines(records: pa.RecordBatch, partition: int | None, *, topic: str | N
     """Yield a JSON object for each record, one per line; ``topic`` and ``partition`` are omitted if None."""
     from tieredstore.query.writers import json_line
 
-    known: dict[str, Any] = {"topic": topic, "partition": partition}
+    known: dict[str, object] = {"topic": topic, "partition": partition}
     place = {name: value for name, value in known.items() if value is not None}
     for row in rows_of(records):
         time = row["timestamp"]
@@ -59,7 +59,7 @@ def _values(column: pa.Array) -> Sequence[Any]:
     return values
 
 
-def shown_text(data: Any) -> str:
+def shown_text(data: object) -> str:
     """Return text unchanged, other bytes in hexadecimal, and structured values as JSON."""
     if data is None:
         return "null"

@@ -9,12 +9,12 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
 from tieredstore.cli.app.options import BACKUP, Count, Output, Store
-from tieredstore.cli.records.formats import Asked, Format, Records, Rows, View
+from tieredstore.cli.records.formats import Asked, Format, Records, Shown, View
 from tieredstore.cli.records.kafka_files import KAFKA_FILES
 from tieredstore.cli.records.record_rows import TABLE, json_lines, rows_of, table_cells
 from tieredstore.cli.terminal.output import JsonValue, complain, print_growing_table, print_json_line, print_lines
@@ -97,7 +97,7 @@ class _Report:
         self._shown = 0
         self._is_data = False
 
-    def show(self, asked: Asked, shown: Rows[Any] | Records) -> None:
+    def show(self, asked: Asked, shown: Shown) -> None:
         """Print one file."""
         self._shown += 1
         if isinstance(shown, Records):

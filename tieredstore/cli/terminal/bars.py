@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, Final, TextIO, cast
+from typing import Final, TextIO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -76,7 +76,7 @@ class _Above:
         self._console, self._stream = console, stream
         self._lock, self._begun = threading.Lock(), ""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:

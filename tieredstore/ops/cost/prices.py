@@ -179,7 +179,7 @@ class _Reader:
                 self.problems.append(f"{table}.{name} is missing: {about.metadata['means']}")
         return None if self.problems else cast("Callable[..., _GroupT]", group)(**numbers)
 
-    def _number(self, name: str, value: object, about: Mapping[str, Any]) -> float:
+    def _number(self, name: str, value: object, about: Mapping[str, float]) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.problems.append(f"{name} is {_shown(value)}, not a number ({about['means']})")
             return 0.0

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -167,7 +167,7 @@ def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
     struct = getattr(module, name.rpartition(".")[2], None)
     ids: list[int] = []
     for part in path:
-        fields: Mapping[int, Any] = getattr(struct, "thrift_spec", None) or {}
+        fields: Mapping[int, tuple[object, ...]] = getattr(struct, "thrift_spec", None) or {}
         number = next((number for number, spec in fields.items() if spec[1] == part), None)
         if number is None:
             raise ConfigError(f"thrift.idl has no struct {quoted(name)} with a field {quoted('.'.join(path))}")

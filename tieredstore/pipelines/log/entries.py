@@ -281,5 +281,5 @@ def read_state(state: StateKind, kind: type[Value], data: bytes | None, key: str
 
 
 @functools.cache
-def _adapter(kind: Any) -> TypeAdapter[object]:
+def _adapter(kind: type[object]) -> TypeAdapter[object]:
     return TypeAdapter(kind)

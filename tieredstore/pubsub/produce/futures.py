@@ -90,7 +90,7 @@ class RecordFuture(Future[RecordPlace]):
         self._outcome = outcome
         self.number = number
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         # Python calls this method only for a missing attribute. Before their first use, these three attributes are
         # missing.
         if name not in ("_condition", "_waiters", "_done_callbacks"):
