@@ -135,7 +135,7 @@ def test_an_empty_file_has_no_entries_and_a_damaged_index_is_an_error(name: str,
         ("missing.index", ("--records",), "--records"),
         ("missing.log", ("--sources",), "--sources does not apply to"),
         ("missing.log", ("--sources", "--records"), "--records and --sources exclude each other"),
-        ("missing.log", ("--backup", "kept.properties"), "--backup needs --sources"),
+        ("missing.log", ("--backup", "kept.properties"), "--backup names where to find the records"),
         ("missing.log", ("--store", "."), "cannot be shown: it is none of Kafka's .log files"),
     ],
 )
