@@ -72,6 +72,7 @@ def test_it_is_told_once_when_all_has_been_imported(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_process_that_runs_no_task_is_left_alone() -> None:
+    before = gc.get_freeze_count()  # conftest.py freezes what pytest has collected
     for _ in range(3):
         workers.spare_modules()
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= before
