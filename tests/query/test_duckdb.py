@@ -427,7 +427,7 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, topic: StoredTopic)
             ConfigError,
             'column "price" not found.*write a field of JSON values as value->>.\\$.price.',
         ),
-        ("SELECT value.price FROM orders", ConfigError, "'price'.* or value.price with value=Json"),
+        ("SELECT value.price FROM orders", ConfigError, "'price'.* or as value.price with value=Json"),
         ("SELECT * FROM order_s", ResourceNotFoundError, "no topic order_s; did you mean orders\\?$"),
         ("PIVOT order_s ON partition USING count(*)", ResourceNotFoundError, "no topic order_s; did you mean orders"),
         ("SELECT * FROM nothing", ResourceNotFoundError, "no topic nothing; there are marked, orders, payments"),
