@@ -83,8 +83,8 @@ class MappedOffsets:
     """The target offsets that the records of a source partition should have: ascending offset runs. Within a run, the
     difference between target and source offsets is constant.
 
-    If log directories were restored, the object has a single run with all offsets. In this run, records may be missing
-    on both sides.
+    For restored log directories, ``runs`` has a single offset run, with all offsets. Records with these offsets may be
+    missing on both sides.
     """
 
     def __init__(self, runs: Iterable[OffsetRun]) -> None:
@@ -210,8 +210,8 @@ class Comparison:
 
         The run's position in the cluster shows which offsets its cut (the end of a restore to a time) left out. If the
         run is not finished, log a warning, and compare the records that its offset map has. Raise ConfigError if the
-        position names another source, or if the run hashed keys again, but its position, which has the partitioner, is
-        missing.
+        position names another source. Also raise it if the run hashed keys again and its position is missing, because
+        only the position names the partitioner.
         """
         topics = {topic: there.target for topic, there in offset_map.topics.items()}
         position = self._position(offset_map.run)

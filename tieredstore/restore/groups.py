@@ -138,9 +138,10 @@ def _group_of(name: str, topics: Mapping[str, _Partitions]) -> GroupOffsets:
 class GroupOutcome(Outcome):
     """The outcome for one offset of the group ``name``. ``topic`` and ``partition`` name the source in the bucket.
 
-    ``partition`` and ``offset`` are None if keys were hashed again: the target offset then depends on all partitions of
-    the topic, and the group reads at most ``read_again`` records a second time. ``committed_offset`` is the group's
-    present commit in the target. ``where`` and ``difference`` are explained at ``Translation``.
+    If keys were hashed again, the target offset depends on all source partitions of the topic. In this case
+    ``partition`` and ``offset`` are None, and the group reads at most ``read_again`` records a second time.
+    ``committed_offset`` is the group's present commit in the target. ``where`` and ``difference`` are explained at
+    ``Translation``.
     """
 
     offset: int | None = None
@@ -211,8 +212,8 @@ def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
 def _starts_of_others(offset_map: OffsetMap, cluster: ClusterState) -> dict[TopicPartition, int]:
     """Return the start offsets of target partitions that received no record, for topics whose keys were hashed again.
 
-    The groups get these start offsets too: a group without an offset in a partition might skip records that are written
-    before the group starts.
+    Commit these offsets for each group too. Without a committed offset in a partition, a group might skip records that
+    are written before the group starts.
     """
     rehashed = {mapped.target: topic for topic, mapped in offset_map.topics.items() if mapped.is_rehashed}
     return cluster.earliest_offsets(

@@ -29,8 +29,8 @@ _NO_ID: Final = Uuid(bytes(16))
 
 
 def checks(named: NamedStore) -> Iterator[Check]:
-    """Check the broker and the folders that the settings ``uploader.*`` name. Yield nothing without such settings. Take
-    no lock and write nothing.
+    """Check the broker and the folders that the settings ``uploader.*`` name. If there are no such settings, yield
+    nothing. Take no lock and write nothing.
     """
     own = named.load_uploader()
     if not own.kafka and own.model_fields_set <= {"kafka"}:

@@ -144,7 +144,8 @@ class Disk:
                 self._add(where, None)
 
     def relist(self, partition: Partition) -> bool:
-        """List the folder of one partition now. Return False if that fails, for example because it has moved."""
+        """List the folder of one partition now. Return False if the listing fails, for example because the partition
+        has moved."""
         folder = partition.folder
         with contextlib.suppress(TieredStoreError, OSError):
             return folder is not None and self._list(partition, folder)
@@ -291,9 +292,9 @@ class Disk:
             return False
         epochs = parse_leader_epochs(checkpoint)
         # If the checkpoint's first epoch was not known before, do not add the earlier known epochs. After a long time
-        # down, a broker restarts its log at the leader's first offset. The checkpoint then says that this offset's
-        # epoch begins there, though it may have begun long before. Readers can complete a short history from other
-        # brokers' uploads, but a wrong history would hide these uploads.
+        # down, a broker restarts its log at the leader's first offset. The checkpoint then claims that the epoch of
+        # this offset begins at this offset, although the epoch may have begun long before. From other brokers' uploads,
+        # readers can add epochs that are missing, but a wrong epoch would hide these uploads.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
         return partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
 
@@ -347,7 +348,8 @@ class FolderWatch:
             self._give_up(str(error))
 
     def watch(self, folders: Iterable[Path]) -> bool:
-        """Watch exactly these folders. Return True if a folder is new, because its earlier events were missed."""
+        """Watch exactly these folders. Return True if a folder is new: its earlier events were missed, so the caller
+        must list it."""
         if self._is_broken:
             return False
         wanted = set(folders)

@@ -111,7 +111,7 @@ class LeadershipView:
 
     @property
     def is_new(self) -> bool:
-        """True if the last answer stays valid for some time."""
+        """True if the last answer is at most a third of ``UNKNOWN_S`` old."""
         answered_s = self._answered_s
         return answered_s is not None and self._monotonic() - answered_s <= UNKNOWN_S / 3
 
@@ -186,7 +186,7 @@ class ZooKeeperLeadership(Leadership):
             self._stale |= wanted - self._leaders.keys()
 
     def led(self) -> Collection[TopicPartition]:
-        """Read the changed states in batches. Raise BrokerUnavailableError without a connection."""
+        """Read the changed states in batches. Raise BrokerUnavailableError if there is no connection."""
         client = self._connect()
         if time.monotonic() - self._read_all_s > _AGAIN_S:
             self._forget()
@@ -204,7 +204,7 @@ class ZooKeeperLeadership(Leadership):
             return frozenset(where for where, leader in self._leaders.items() if leader == own)
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """Read ``/brokers/topics/<topic>`` of each topic. Raise BrokerUnavailableError without a connection."""
+        """Read ``/brokers/topics/<topic>`` of each topic. Raise BrokerUnavailableError if there is no connection."""
         client, ids = self._connect(), dict[str, Uuid | None]()
         for topic in topics:
             path = f"/brokers/topics/{topic}"
@@ -304,7 +304,7 @@ def _state_path(where: TopicPartition) -> str:
 
 
 def _leader_of(raw: bytes, where: TopicPartition) -> int:
-    """Parse the leading broker's id; return -1 without a leader, or if the state is unreadable."""
+    """Parse the leading broker's id; return -1 if there is no leader, or if the state is unreadable."""
     try:
         leader = json.loads(raw)["leader"]
     except (ValueError, TypeError, KeyError, RecursionError):

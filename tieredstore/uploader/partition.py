@@ -137,8 +137,8 @@ class Progress:
 class Turn:
     """A partition's state in the schedule. While ``is_busy`` is true, a worker is uploading from the partition.
 
-    No step begins before ``not_before_s``, which is set after a failure, or while the partition waits for the condition
-    in ``waits_for``. ``failures`` counts consecutive failures; ``error`` is the last error.
+    After a failure, or while the next segment waits, no step begins before ``not_before_s``. ``waits_for`` is the
+    condition that the next segment waits for. ``failures`` counts consecutive failures; ``error`` is the last error.
     """
 
     is_busy: bool = False
@@ -153,10 +153,10 @@ class Partition:
     """A partition of a topic id. ``folder`` is its present folder, or None if no log directory has the partition.
 
     Hold ``listing`` to list the folder. Hold ``lock`` to use ``segments``, which are in offset order, and their pins.
-    One worker at a time uploads (see ``turn``); it reads by its own descriptors, so segments can be unpinned meanwhile.
-    ``shipped`` is the store's progress, None until it is known. ``first_active`` is the base offset of the active
-    segment in the first listing, None before it. All offsets below ``replicated_to`` are replicated, according to the
-    leaders of the present epochs.
+    One worker at a time uploads (see ``turn``). The worker opens the files itself, so other threads may unpin a segment
+    during its upload. The store has all offsets before ``shipped``; None means that this is not known yet.
+    ``first_active`` is the base offset of the active segment in the first listing, None before it. All offsets below
+    ``replicated_to`` are replicated, according to the leaders of the present epochs.
     """
 
     where: TopicIdPartition
@@ -199,7 +199,8 @@ class Partition:
     # Changes seen on disk
 
     def lie_in(self, folder: Path | None) -> None:
-        """Move to another folder, or to none. Forget segments whose files no pin keeps: they are gone."""
+        """Record that the partition is now in another folder, or in none. Forget the segments that no pin keeps,
+        because their files are gone."""
         with self.lock:
             self.folder = folder
             for segment in self.pending():
@@ -247,8 +248,8 @@ class Partition:
         base, end = segment.base_offset, segment.next_offset
         if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
             return False
-        # The listed end of a segment is the base offset of the next listed segment. For a deleted segment this may be
-        # too late, because the segments after it may be gone.
+        # The listed end of a segment is the base offset of the next listed segment. The listed end of a deleted segment
+        # may be after its true end, because the next segments may be gone.
         if named is not None and (named.is_deleted or named.next_base_offset == end):
             # Suspect a truncation only in a follower's log, or if the leader epoch is new. A new epoch means that this
             # leader may have been a follower in between.
@@ -257,8 +258,8 @@ class Partition:
                 return False
             listed_end = named.next_base_offset or end
             if listed_end < end and (not segment.is_pinned or segment.is_log(named.path("log"))):
-                # An earlier listing missed the segment that begins at the listed end. Do not correct the end of a
-                # pinned segment by a different file, which may have fewer records.
+                # An earlier listing missed the segment that begins at the listed end. A file that replaced a pinned
+                # segment's file may have fewer records, so it must not change the pinned segment's end.
                 end, segment.described = listed_end, None
             segment.place = named if named.next_base_offset == end else replace(named, next_base_offset=end)
             segment.absences = 0

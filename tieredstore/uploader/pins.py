@@ -191,7 +191,8 @@ def _turn(entry: _Entry) -> tuple[bool, bool, float, int]:
 def _is_wanted(partition: Partition, segment: Segment) -> bool:
     """Return True if a pin (open files or hard links) should keep the segment, by the partition's role and progress."""
     if partition.role is Role.FOLLOWED:
-        # While the store's progress is unknown, pin only segments being deleted: most others are uploaded already.
+        # While it is unknown which segments the store has, pin only segments that the broker is deleting: most others
+        # are uploaded already.
         return partition.shipped is not None or segment.place.is_deleted
     return partition.role is Role.LED
 
@@ -239,7 +240,8 @@ class FollowedPartitions:
         self._asked: dict[Partition, _Asked] = {}
 
     def release(self, target: Target, partitions: Iterable[Partition]) -> None:
-        """Read the upload watermarks of partitions with closed segments; less often while they do not move.
+        """Read the upload watermarks of partitions with closed segments. A watermark that does not move is read less
+        often.
 
         Raise StoreError if the store fails; then all segments stay pinned.
         """
@@ -247,7 +249,7 @@ class FollowedPartitions:
         self._asked = {partition: self._asked.get(partition) or _Asked() for partition in followed}
         _mark_replicated(followed)
         now_s = self._monotonic()
-        # Skip partitions without closed segments: ``first`` is the first one that is not known to be uploaded.
+        # ``partition.first`` is None if the partition has no closed segment left to upload.
         due = [partition for partition in followed if self._asked[partition].again_s <= now_s and partition.first]
         # Sort the partitions: first those whose upload watermark was never read.
         due.sort(key=lambda partition: (partition.shipped is not None, self._asked[partition].again_s))

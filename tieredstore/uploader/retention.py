@@ -72,8 +72,8 @@ class RemoteRetention:
     def apply(self, target: Target, partitions: Iterable[TopicIdPartition], counts: Counts) -> Iterator[Expired]:
         """Delete expired segments; yield the result of each partition that had any. A dry run only reports them.
 
-        Each call lists each partition once, and reads the manifests of its old segments. Errors of the store pass
-        through.
+        Each call lists the segments of each partition once, and reads the manifests of the old segments. It raises the
+        store's errors; only a lasting error in a deletion is reported in the partition's result.
         """
         for where in partitions if self.is_on else ():
             steps = list(self._steps(target, where))
@@ -86,7 +86,7 @@ class RemoteRetention:
             _logger.info(
                 "%s: %d segments (%s) %s by uploader.retention%s", where, len(gone), human_bytes(size),
                 "would be deleted" if self.dry_run else "were deleted",
-                f"; stopped at a segment that stays: {left}" if left else "",
+                f"; stopped at a segment that was not deleted: {left}" if left else "",
             )  # fmt: skip
             if not self.dry_run:
                 counts.expired_segments += len(gone)
@@ -131,10 +131,11 @@ class RemoteRetention:
 
 
 def first_within(listed: Iterable[SegmentObjects], size: int) -> int | None:
-    """Return the start offset of the newest segments that have ``size`` bytes in total; None if all segments together
-    have less.
+    """Add up segments from the newest on, and return the start offset of the segment that completes ``size`` bytes;
+    None if all segments together have less.
 
-    Only the stored bytes of logs count towards ``size``. All segments with the returned start offset are included.
+    Only the stored bytes of logs count towards ``size``. If several segments begin at the returned offset, the caller
+    keeps all of them.
     """
     left = max(1, size)
     for objects in sorted(listed, key=lambda objects: objects.start_offset, reverse=True):

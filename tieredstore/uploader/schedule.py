@@ -92,7 +92,7 @@ class Schedule:
     def goes_on(self, partition: Partition) -> bool:
         """Return True if the worker should make another step of the partition, which stays busy.
 
-        Return False if a more urgent partition is ready, or if all must be checked again.
+        Return False if a more urgent partition is ready, or if all partitions must be checked again.
         """
         with self._something:
             if self._is_rung or not self._may_ship(partition):
@@ -159,7 +159,8 @@ class Schedule:
         return is_free and self._may_ship(partition)
 
     def _until_next(self, timeout_s: float) -> float:
-        """Return how long to wait until the next delayed partition is ready, because no event announces that."""
+        """Return the time until the next delayed partition is ready. No event announces this, so the worker waits for
+        this time."""
         if not self._later:
             return timeout_s
         return min(timeout_s, max(0.0, self._later[0][0] - self._monotonic()))
@@ -190,8 +191,8 @@ _IDLE: Final = 0.8
 class WorkerLimit:
     """Limits the number of workers. Thread-safe.
 
-    The interpreter lock lets the process use at most one whole processor. After an interval with that much use, the
-    limit falls by one worker; after a less busy interval, it rises by one.
+    The interpreter lock lets the process use at most one whole processor. After an interval in which the process used a
+    whole processor, the limit falls by one worker; after a less busy interval, the limit rises by one.
     """
 
     def __init__(
@@ -202,7 +203,8 @@ class WorkerLimit:
         monotonic: Callable[[], float] = time.monotonic,
         processor_time: Callable[[], float] = time.process_time,
     ) -> None:
-        """Admit ``processors`` + 2 workers at first and at least; never more than ``workers``."""
+        """Begin with ``processors`` + 2 workers. The limit never falls below this number, and never exceeds
+        ``workers``."""
         self._workers = workers
         self._least = min(workers, (processors or os.cpu_count() or 1) + _SPARE)
         self._allowed = self._least

@@ -40,12 +40,13 @@ from tieredstore.uploader.links import Link
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A segment that the broker has closed. ``epochs`` are the partition's leader epochs when it was noticed.
+    """A segment that the broker has closed. ``epochs`` are the partition's leader epochs at the time when the uploader
+    noticed the segment.
 
     Open files (``held``) and hard links (``link``) are its pins. ``described`` is what was read from its log. If a file
-    is missing, ``incomplete_since_s`` is the time since when. ``absences`` counts consecutive listings without the
-    segment; ``unreadable`` counts failed reads of the disk. ``lost`` is the reason why it cannot be uploaded.
-    ``fills_nothing`` is set after it failed to fill a hole.
+    is missing, ``incomplete_since_s`` is the time when this was first seen. ``absences`` counts consecutive listings
+    without the segment; ``unreadable`` counts failed reads of the disk. ``lost`` is the reason why the segment cannot
+    be uploaded. ``fills_nothing`` is true if the segment could not fill a hole.
     """
 
     place: FoundSegment
@@ -87,8 +88,8 @@ class Segment:
         return not self.is_pinned and self.absences > 1
 
     def may_be_cut(self, now: LeaderEpochs) -> bool:
-        """Return True if the log may have been truncated before the segment's end: the log now begins with a later
-        leader's epoch.
+        """Return True if the log may have been truncated before the segment's end, because the log now begins with a
+        later leader's epoch.
         """
         return not self.is_replicated and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]
 
@@ -166,7 +167,7 @@ class Segment:
             opened = reopen_segment(self.held)
         else:
             opened = open_segment(self.place if self.link is None else self.link.place(self.place))
-        return replace(opened, place=self.place)  # its end may be known better now than when it was pinned
+        return replace(opened, place=self.place)  # the end may be known more exactly than when the files were opened
 
     def hold(self) -> OpenSegment:
         """Open the segment's files, so that they stay readable after the broker deletes them.
@@ -182,7 +183,7 @@ class Segment:
         self.lost = self.lost or reason
 
     def let_go(self, reason: str) -> None:
-        """Close the open files and hard links of the segment, to free disk space; it then counts as lost."""
+        """Close the open files and hard links of the segment, to free disk space. The segment then counts as lost."""
         self.unpin()
         self.described = None
         self.lose(reason)
@@ -206,7 +207,7 @@ class Segment:
     def mark_replicated(self) -> None:
         """Record that the segment is below the high watermark, so that no clean election truncates it.
 
-        The segment's hard link, if there is one, records this too.
+        If the segment has a hard link, the link keeps this information for a later process.
         """
         self.is_replicated = True
         if self.link is not None:

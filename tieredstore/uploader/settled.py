@@ -58,9 +58,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Condition under which a step may upload. ``settled`` is None if it is unknown how far the partition is settled.
+    """The offsets of a partition that may be uploaded now. ``settled`` is None if the high watermark is unknown.
 
-    With ``only_deleted``, leadership is unknown, and only segments that the broker is deleting may be uploaded.
+    If ``only_deleted`` is true, the partition's leader is unknown, and only segments that the broker is deleting may be
+    uploaded.
     """
 
     settled: Settled | None
@@ -122,7 +123,7 @@ class DiskSettling:
 
 
 def high_watermarks(log_dir: Path) -> dict[TopicPartition, int] | None:
-    """Read the checkpoint of high watermarks, which a broker writes every five seconds; None without the file."""
+    """Read the file of high watermarks that a broker writes every five seconds. Return None if there is no file."""
     try:
         lines = (log_dir / REPLICATION_CHECKPOINT).read_text("ascii", "replace").splitlines()
     except OSError:
@@ -183,7 +184,8 @@ class Answers:
         return answer is not None and self._monotonic() - answer[0] <= _NEW_S
 
     def of(self, name: TopicPartition) -> Settled | None:
-        """Return the last answer about the partition; None if its leader epoch may be out of date."""
+        """Return the last answer about the partition; None if the answer is so old that its leader epoch may be out of
+        date."""
         answer = self._answers.get(name)
         return answer[1] if answer is not None and self._monotonic() - answer[0] <= self._max_age_s else None
 
@@ -211,7 +213,8 @@ class Inquiries:
         """Ask about silent partitions, or about all other partitions. Return True if one of these partitions was
         waiting for an answer.
 
-        Silent partitions are asked separately, because a dead broker delays all answers of a request until its timeout.
+        A partition is silent if its leader did not answer the last time. Silent partitions get separate requests,
+        because a dead broker delays all answers of a request until the request's timeout.
         """
         soon_s = self._monotonic() + _SOON_S
         waiting = [
@@ -241,7 +244,7 @@ class Inquiries:
         return any(partition.turn.waits_for is not None for partition in waiting)
 
     def standing(self, partition: Partition) -> Standing:
-        """Return the condition under which a step of the partition may upload."""
+        """Return the offsets that a step of the partition may upload."""
         if self._leadership.is_known:
             return Standing(self._answers.of(partition.name))
         # The partition's leader is unknown, so only the broker's own checkpoint shows what is replicated.

@@ -211,8 +211,8 @@ class _Work:
     # Progress: the upload watermark and its object in the store
 
     def _know_progress(self) -> Watermark:
-        """Return the partition's progress, read from the store if unknown, and moved back if a later leader requires
-        it.
+        """Return the partition's watermark. Read it from the store if it is unknown, and move it back if a later
+        leader's epoch begins before it.
         """
         progress = self.partition.progress
         if progress.stored is None:
@@ -325,7 +325,8 @@ class _Work:
         return value
 
     def _save(self, value: Watermark) -> None:
-        """Replace the watermark object by ``value``, conditional on its last seen version."""
+        """Replace the watermark object by ``value`` if the object is still the version that was read or written
+        last."""
         progress = self.partition.progress
         assert progress.stored is not None
         try:
@@ -391,7 +392,7 @@ class _Work:
         return Step.SHIPPED if is_new else Step.STORED
 
     def _open(self, segment: Segment) -> OpenSegment:
-        """Open the files until the end of this step, without changing the page cache."""
+        """Open the segment's files. The end of this step closes them, and leaves the page cache as it was before."""
         with self.partition.lock:
             held = segment.open()
         self.opened.callback(held.close)
@@ -409,8 +410,8 @@ class _Work:
         next_offset = max(described.end_offset + 1, value.next_offset)
         value = value.behind(shipped, next_offset, epoch, uploads.broker_id, uploads.now_ms())
         partition.progress.advance(value, self.shipper.monotonic())
-        # Save once a second during consecutive uploads. The watermark object may lag behind the uploads, because each
-        # upload first looks into the store; it must never be ahead of them.
+        # During consecutive uploads, save the watermark object once a second. The object may lag behind the uploads,
+        # because each upload first looks into the store, but it must never be ahead of the uploads.
         if partition.ends_by(value.next_offset):
             # Save the upload watermark before the local files are dropped. If the process is killed in between, the
             # next process finds the files and saves it.
@@ -432,12 +433,13 @@ class _Work:
         return self._close_until(segment.base_offset, _ABSENT, partition.epochs)
 
     def _close_end(self, segment: Segment) -> None:
-        """Close the gap between the last record of ``segment``, which is stored, and the segment's supposed end.
+        """Account for the offsets between the last record of ``segment``, which is stored, and the segment's assumed
+        end.
 
-        The uploader takes the base offset of the next known segment as the end. But a listing may miss a file that is
-        being renamed, or an earlier process linked only some segments. The missing segment may be listed now, or stored
-        by another uploader; otherwise it is a hole. The stored producer snapshot is of the supposed end, because the
-        right snapshot belongs to the missing segment and may be gone with that segment.
+        The assumed end is the base offset of the next known segment. A segment in between may be missing, because a
+        listing missed a file that was being renamed, or because an earlier process linked only some segments. If the
+        missing segment is neither listed now nor stored by another uploader, record a hole. The stored producer
+        snapshot is the one at the assumed end: the correct snapshot belongs to the missing segment and may be lost too.
         """
         partition = self.partition
         self._relist()
@@ -505,7 +507,7 @@ class _Work:
         return self._pass_over(segment, reason, keep_aside)
 
     def _keep_aside(self, segment: Segment, held: OpenSegment | None) -> str:
-        """Store the segment's files in quarantine; only the log if other files are missing."""
+        """Store the segment's files in quarantine. If files other than the log are missing, store only the log."""
         epochs = format_leader_epochs(segment.epochs)
         if held is None:
             with contextlib.suppress(SegmentIncompleteError):

@@ -75,10 +75,11 @@ class Target:
         return _id_maker(self.settings)
 
     def reach(self, watermark: Watermark) -> None:
-        """In the raw layout, move Pinterest's own watermark up to ``watermark``. Call this after reading this package's
-        watermark, and before moving it.
+        """In the raw layout, move the watermark of Pinterest's uploader up to ``watermark``. Call this after reading
+        this package's watermark, and before moving it.
 
-        Pinterest's readers use their own watermark, which must not stay behind after a kill between the two writes.
+        Pinterest's readers know only Pinterest's watermark. If a process was killed after it had written only the other
+        watermark, this call corrects Pinterest's watermark.
         """
         segment = watermark.segment
         if segment is None or not self.settings.endpoint.is_raw:

@@ -1,4 +1,4 @@
-"""Selects topics by name, and reads their settings: reasons to refuse a topic, and warnings.
+"""Selects topics by name. Reads their settings, to refuse topics that must not be uploaded, and to warn.
 
 This is a separate module because it needs only names and settings of topics, and neither disks nor segments.
 """

@@ -57,8 +57,8 @@ class Tries:
 
     @contextlib.contextmanager
     def under_way(self, what: str, allowed_s: float) -> Generator[Callable[[int], None]]:
-        """Register an attempt while the block runs. The yielded function raises StoreUnavailableError after the time
-        limit; call it at each progress.
+        """Register an attempt while the block runs. The block must call the yielded function at each progress of its
+        work; the function raises StoreUnavailableError after the time limit.
         """
         attempt = Try(what, allowed_s, self._monotonic())
         with self._lock:
@@ -77,8 +77,8 @@ class Tries:
                 del self._tries[id(attempt)]
 
     def watch(self, work: Callable[[], _Result]) -> _Result:
-        """Run ``work`` in a thread and return its result. If an attempt does not return, abandon it and raise
-        StoreUnavailableError.
+        """Run ``work`` in a thread and return its result. If a registered attempt exceeds its time limit and the grace
+        period, abandon the thread and raise StoreUnavailableError.
         """
         pool = ThreadPool(1, "tieredstore-uploader-watched")
         future = pool.submit(work)

@@ -191,7 +191,8 @@ class Uploader(Closing):
             self.ask_leaders(is_silent=is_silent)
 
     def ask_leaders(self, *, is_silent: bool) -> None:
-        """Ask about partitions that gave no answer the last time, or about all other partitions."""
+        """Ask about the partitions that gave no answer the last time if ``is_silent`` is true, otherwise about all
+        others."""
         if self.inquiries.ask(is_silent=is_silent):
             self.schedule.ring()
 
@@ -209,8 +210,8 @@ class Uploader(Closing):
             self.schedule.ring()
 
     def fill_holes(self) -> None:
-        """Fill holes (offsets not uploaded) of all local partitions in any role. Also note the partitions without
-        remaining holes, which this or another uploader has filled.
+        """Fill holes (offsets not uploaded) of all local partitions in any role. Also note the partitions whose holes
+        are all filled, by this or another uploader.
         """
         before = set(self.counts.unfilled)
         try:
@@ -246,9 +247,10 @@ class Uploader(Closing):
         return self._steps(partition, goes_on=False)
 
     def ship_run(self, partition: Partition) -> Step | None:
-        """Make steps of a partition for about a second while they progress; return the last result.
+        """Make consecutive steps of a partition until a step makes no progress, or for about a second. Return the last
+        result.
 
-        Consecutive steps read its state once and save its upload watermark once.
+        Consecutive steps read the partition's state once and save the upload watermark once.
         """
         return self._steps(partition, goes_on=True)
 
@@ -472,7 +474,7 @@ class Uploader(Closing):
         return filter(self.may_ship, some)
 
     def _known_partitions(self) -> dict[TopicIdPartition, Partition]:
-        """Return the local partitions whose topics are known not to be refused."""
+        """Return the local partitions of topics whose settings are known and which are not refused."""
         return {
             partition.where: partition
             for partition in self.disk.partitions
@@ -507,7 +509,7 @@ def _left(partition: Partition) -> Outcome:
 
 def _expired(expired: Expired) -> Outcome:
     """Describe what retention would delete of a partition."""
-    stays = f"; stopped at a segment that stays: {expired.left_alone}" if expired.left_alone else ""
+    stays = f"; stopped at a segment that was not deleted: {expired.left_alone}" if expired.left_alone else ""
     return Outcome(
         action="remove", status="planned" if expired.segments else "kept", code="expired", stored_size=expired.size,
         reason=f"segments past uploader.retention: {expired.segments}{stays}",

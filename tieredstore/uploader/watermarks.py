@@ -37,7 +37,7 @@ _MOST_KNOWN: Final = 20_000  # about 1 KB each
 
 @dataclass(frozen=True, slots=True)
 class StoredWatermark:
-    """An upload watermark (None if nothing was uploaded yet), and its object's etag (None without an object).
+    """An upload watermark (None if nothing was uploaded yet), and the etag of its object (None if there is no object).
 
     ``written`` is set if this process created the object. The etag is then unknown, and is read when needed.
     ``is_remade`` is true for a watermark rebuilt from stored segments.
@@ -85,9 +85,9 @@ class WatermarkStore:
         """Return the partition's upload watermark: from its object, or rebuilt from the stored segments of the leader
         epochs in ``history``, or None.
 
-        ``begins`` returns the log's first offset on disk. A rebuilt watermark starts there if that is before the
-        first stored segment. A damaged object is logged and ignored; the next move replaces it. Raise ConfigError if
-        the store's segments have keys of another layout, or if the topic was re-created.
+        ``begins`` returns the log's first offset on disk. If this offset is before the first stored segment, a rebuilt
+        watermark starts at this offset. A damaged object is logged and ignored; the next move replaces it. Raise
+        ConfigError if the store's segments have keys of another layout, or if the topic was re-created.
         """
         if not self._is_layout_known:
             refuse_other_layout(self._store, self._prefix)
@@ -110,8 +110,8 @@ class WatermarkStore:
         return StoredWatermark(value, etag, is_remade=value is not None)
 
     def peek(self, where: TopicIdPartition) -> Watermark | None:
-        """Read the partition's watermark object with one request; None without an object. Raise CorruptDataError if it
-        is damaged.
+        """Read the partition's watermark object with one request; return None if there is no object. Raise
+        CorruptDataError if the object is damaged.
         """
         return read_watermark(self._store, self._prefix, where, self._made_id_of(where))
 
@@ -130,8 +130,9 @@ class WatermarkStore:
     def advance(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
         """Advance the upload watermark over adjoining stored segments, as far as ``until``.
 
-        The call takes a listing from the watermark on, and a request for each manifest found. If these segments do not
-        reach ``until``, read earlier segments too, because another replica's segments have other boundaries.
+        The call lists the store from the watermark on, and makes a request for each manifest that the listing finds. If
+        these segments do not reach ``until``, read earlier segments too, because another replica's segments have other
+        boundaries.
         """
         where = watermark.where
         value = chain_of(where, self._segments(where, watermark.next_offset, until), history, watermark) or watermark
@@ -218,8 +219,8 @@ def chain_of(
 ) -> Watermark | None:
     """Return ``watermark`` advanced over the segments that follow it without a gap.
 
-    Without an upload watermark, begin with the first segment, or at ``begins`` if that is earlier. Ignore segments
-    whose leader epochs differ from ``history``: they are no longer part of the log.
+    If ``watermark`` is None, begin with the first segment, or at the offset that ``begins`` returns if this offset is
+    earlier. Ignore segments whose leader epochs differ from ``history``: they are no longer part of the log.
     """
     for segment in sorted(segments, key=lambda segment: (segment.start_offset, segment.end_offset)):
         if not agrees(segment, history):

@@ -41,7 +41,7 @@ def prepare(
             "--partition-count",
             min=1,
             metavar="N",
-            help="Partitions of each topic, if it had more than the bucket has.",
+            help="Number of partitions of each topic, if more than in the bucket.",
         ),
     ] = None,
 ) -> None:
@@ -88,7 +88,7 @@ def logdir(
         Literal["fail", "cut", "abort"],
         typer.Option(
             "--open-transactions",
-            help="For transactions open at the end: refuse, cut the log before the first, or abort.",
+            help="For transactions open at the log's end: fail, cut the log before the first of them, or abort them.",
         ),
     ] = "fail",
     *,

@@ -59,7 +59,7 @@ def offsets(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="A topic of the bucket.")] = None,
     partition: Annotated[
         int | None,
-        typer.Argument(metavar="PARTITION", min=0, help="Partition of the topic; shows each range of offsets."),
+        typer.Argument(metavar="PARTITION", min=0, help="Partition of the topic: show all its ranges of offsets."),
     ] = None,
     old_offsets: Annotated[
         list[int] | None, typer.Argument(metavar="OFFSET", min=0, max=MAX_OFFSET, help="Old offsets to translate.")
@@ -102,7 +102,7 @@ def offsets(
 
 
 def _partitions(offset_map: OffsetMap, topic: str) -> Iterator[_Moved]:
-    """Yield the restored offsets of each partition, once for each target partition."""
+    """Yield a row with the restored offsets for each pair of a source partition and a target partition."""
     target = offset_map.topics[topic].target
     for partition, restored in offset_map.partitions(topic).items():
         first, last = (restored.start, restored.stop - 1) if restored else (None, None)

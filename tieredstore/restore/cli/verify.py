@@ -42,10 +42,10 @@ def verify(
 ) -> None:
     """Compare the records of a restore with the bucket, or the backup, one by one: offset, time, key, value, headers.
 
-    The output has a digest of each side per partition. If they differ, it names the first different record, and the
-    exit code is 4. Offsets that the source has lost are listed and not compared; then the exit code is 3. Offsets that
-    a run's cut left out, and what a backup lacks, are listed too. --from and --to are offsets or times in the bucket,
-    for --same-offsets.
+    The output has a digest of each side per partition. If the digests differ, the output names the first different
+    record, and the exit code is 4. Offsets that the source has lost are listed and not compared; then the exit code is
+    3. Offsets left out by a run's cut, and records missing in a backup, are listed too. --from and --to are offsets or
+    times in the bucket, for --same-offsets.
 
     Example: tieredstore restore verify orders -c store.properties --bootstrap-server broker1:9092
     """

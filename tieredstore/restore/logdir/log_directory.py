@@ -172,7 +172,7 @@ def replace_file(path: Path, content: bytes, *, like: Path) -> None:
 def take_owner(path: Path, folder: Path) -> None:
     """Give a file the folder's owner, and the folder's mode without execution.
 
-    The owner and mode matter: if a broker cannot open a single file, it takes its whole log directory offline.
+    The owner and mode matter: a broker that fails to open one file takes its whole log directory offline.
     """
     like = folder.stat()
     # Only root may give any group.

@@ -136,8 +136,7 @@ def _split(chunks: Iterable[memoryview], size: int) -> Iterator[memoryview]:
 
 
 def _lacking(head: bytearray | memoryview, position: int, size: int) -> int:
-    """Return how many bytes must at least be added to ``head``, the beginning of a batch; 0 if the batch is
-    complete."""
+    """Return the minimum number of bytes to add to ``head``, the beginning of a batch; 0 if the batch is complete."""
     if len(head) < FRAME_SIZE:
         return FRAME_SIZE - len(head)
     length = first_batch_size(head)

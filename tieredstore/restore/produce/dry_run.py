@@ -120,8 +120,8 @@ def check_transactions(needed_ms: int, longest_ms: int | None) -> Check:
         return _skipped("transactions", "transaction.max.timeout.ms: the login may not see the brokers' settings")
     if longest_ms < needed_ms:
         detail = (
-            f"transaction.max.timeout.ms is {longest_ms}, but the run needs {needed_ms}: raise it, or give a shorter "
-            "transaction.timeout.ms"
+            f"transaction.max.timeout.ms is {longest_ms}, but the run needs {needed_ms}: raise this "
+            "limit, or set a shorter transaction.timeout.ms"
         )
         return Check("transactions", Verdict.BAD, detail)
     return Check("transactions", Verdict.GOOD, f"transaction.max.timeout.ms is {longest_ms}")

@@ -191,7 +191,8 @@ class OffsetMap:
             pairs = self._mapped.setdefault(where, {})
             if not is_rehashed and any(partition != run.target_partition for partition in pairs):
                 raise CorruptDataError(
-                    f"the run {self.run} has {name_of(where)} in another partition than {run.target_partition}"
+                    f"the run {self.run} wrote records of {name_of(where)} to partition {run.target_partition} and to "
+                    "another partition"
                 )
             if not _is_valid(run) or (run.gaps and not is_rehashed):
                 raise CorruptDataError(f"{run} is not valid")
@@ -219,7 +220,7 @@ class OffsetMap:
         return dict(sorted(ends.items()))
 
     def mapped_runs(self, where: TopicPartition) -> Iterator[OffsetRun]:
-        """Yield the offset runs of a source partition, one target partition after the other, ascending within each."""
+        """Yield the offset runs of a source partition, ordered by target partition, then by offset."""
         for known in self._mapped.get(where, {}).values():
             yield from known
 
@@ -435,7 +436,7 @@ def _decode(pair: _Pair, columns: Sequence[array[int]]) -> Iterator[OffsetRun]:
     end = target_end = 0
     for length, missing, target_missing, gaps, target_gaps in zip(*columns, strict=True):
         if target_gaps:
-            raise CorruptDataError(f"a run of {pair.topic}-{pair.partition} has gaps in the target")
+            raise CorruptDataError(f"an offset run of {pair.topic}-{pair.partition} has gaps in the target")
         run = OffsetRun(
             pair.topic, pair.partition, end + missing, pair.target, target_end + target_missing, length, gaps
         )

@@ -65,7 +65,7 @@ class Partitioning:
         return [hash_of(key) % count if key else without_key for key in keys]
 
     def shares(self, keys: Sequence[bytes | None], source: int) -> dict[int, Sequence[int]]:
-        """Return, for each target partition, the indexes in ``keys`` of its records."""
+        """Return the indexes of the keys that belong to each target partition."""
         if self.partitioner == "keep":
             return {source: range(len(keys))} if keys else {}
         shares: dict[int, list[int]] = {}

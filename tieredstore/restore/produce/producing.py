@@ -105,8 +105,8 @@ class ProduceRun:
     """One run of ``restore produce`` in this process. ``properties`` are the properties of the target cluster's
     clients.
 
-    ``timeout_s`` is the longest time that a call waits for the brokers without progress. A transaction ends at the
-    latest with the batch by which it reaches ``most_records`` records.
+    ``timeout_s`` is the longest time that a call waits for the brokers without progress. A transaction ends after the
+    batch with which it reaches ``most_records`` records, or earlier.
     """
 
     def __init__(
@@ -351,8 +351,8 @@ class ProduceRun:
         for topic, target in position.topics.items():
             file.map.add_topic(topic, target, is_rehashed=position.partitioner != "keep")
         for (topic, number), source in position.sources.items():
-            # This end matters only for a target partition without produced records, for which it is still the end
-            # before the run.
+            # The map uses this end only for a target partition to which the run has written no records. For this
+            # partition, the end is still the end before the run.
             end = position.ends.get((position.topics[topic], number), 0)
             file.map.begin((topic, number), source.start, target_start=end)
         for runs in control.offset_runs(position.mapped, position.offset_records):

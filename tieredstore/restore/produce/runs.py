@@ -49,7 +49,7 @@ class OffsetRun(NamedTuple):
     target partition.
 
     The source offsets from ``start`` on are consecutive too, except that ``gaps`` of them are missing. Offsets are
-    missing only if keys are hashed again: their records went to other partitions, or they have no records.
+    missing only if keys are hashed again: the records at these offsets went to other partitions, or do not exist.
     """
 
     topic: str

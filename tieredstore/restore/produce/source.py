@@ -128,7 +128,7 @@ class SourceTopics(Closing, ABC):
         """Yield the remaining records of the ranges: a few partitions take turns, and each partition's records come in
         offset order.
 
-        A partition's turn ends with the batch by which it reaches ``turn`` records.
+        A partition's turn ends after the batch with which the partition has yielded at least ``turn`` records.
         """
         waiting = deque(sorted(where for where, left in ranges.items() if left.next < left.stop))
         turns: deque[Generator[SourceBatch]] = deque()

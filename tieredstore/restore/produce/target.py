@@ -50,8 +50,8 @@ class TargetTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. The fields have the names of a snapshot's ``TopicSettings``. If a number is None, the bucket's
-    number of partitions or the cluster's default applies.
+    """A topic to create. The fields have the names of a snapshot's ``TopicSettings``. If ``partition_count`` is None,
+    the topic gets the bucket's number of partitions; if ``replication_factor`` is None, the cluster's default applies.
     """
 
     settings: dict[str, str]

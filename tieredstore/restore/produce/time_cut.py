@@ -124,7 +124,7 @@ stops) or later.
 def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
     """Find the cut for a time. ``query`` names the topics, and ``snapshot`` has their logs.
 
-    The search reads each log from the segment that has the cut to the log's end. For missing offsets, raise
+    The search reads each log to its end, beginning with the segment in which the cut is. For missing offsets, raise
     DataLossError or log them, as the query says.
     """
     reader = TopicReader(lambda: source, query, ReadSettings(columns=("timestamp",)))
@@ -276,7 +276,8 @@ class TransactionSearch:
         """Return the index of the last segment, up to ``number``, at whose beginning the producers are known, and these
         producers.
 
-        The raw layout does not store the producers' epochs, so the result is always the first segment in this layout.
+        The raw layout does not store the producers' epochs. So in this layout, the result is always index 0, without
+        producers.
         """
         for end in range(number if self._source.layout.raw_cluster is None else 0, 0, -1):
             span = self._spans[end - 1]

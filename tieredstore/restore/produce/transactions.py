@@ -133,7 +133,8 @@ class Transactions(Closing):
             first, last = self._acknowledged.get(where, (-1, -1))
             if first < 0 or last - first + 1 != count:
                 raise BrokerUnavailableError(
-                    f"{doing} as expected: {name_of(where)} has {count} records at the offsets {first} to {last}"
+                    f"records of the run {self._run} have unexpected offsets: {count} records of {name_of(where)} got "
+                    f"the offsets {first} to {last}"
                 )
             firsts[where] = first
         return firsts
