@@ -116,8 +116,8 @@ class ChunkSizes(LazyNumbers):
     def are_most_within(self, least: int, most: int) -> bool:
         """Return True if all sizes except the last lie within ``least..most``.
 
-        The check is slow only if a size is near ``most``, or if another writer than the plugin wrote the list in
-        another way.
+        The check is slow only if a size is near ``most``, or if a writer other than the plugin has packed the list
+        differently.
         """
         if self.length < 2:
             return True
@@ -224,7 +224,7 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     # too large.
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
-    # The sizes need a check only if a difference of this width can lead out of bounds.
+    # The sizes need a check only if a difference of this width can make a size exceed the limit.
     if base + (1 << 8 * width) - 1 > MAX_INT32 and not sizes.are_most_within(base, MAX_INT32):
         raise _corrupt_list(f"holds a size above {MAX_INT32}")
     return sizes
@@ -288,8 +288,8 @@ class ChunkIndex(ABC):
     def positions(self) -> Sequence[int]:
         """``chunk_count + 1`` stored positions: chunk ``i`` is stored at ``[p[i], p[i + 1])``.
 
-        A ``variable`` index unpacks its list at each call, so callers should keep the returned sequence, which computes
-        each position on access.
+        The returned sequence computes each position on access. A ``variable`` index unpacks its list at each call, so
+        callers should keep the sequence.
         """
 
     @property

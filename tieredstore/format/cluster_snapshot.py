@@ -20,8 +20,8 @@ _Moment: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT64)]
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic's number of partitions, and the settings of the topic itself, without defaults of cluster and Kafka.
-    ``withheld`` has the names of settings that are set, but that the brokers keep secret.
+    """A topic's number of partitions, and the topic's own settings, without the defaults of the cluster and of Kafka.
+    ``withheld`` has the names of settings whose values the brokers keep secret.
     """
 
     topic: str
@@ -110,8 +110,8 @@ class RegistrySchemas:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class NotHeld:
-    """Something that a snapshot lacks, and the reason. The kinds ``acls``, ``groups`` and ``schemas`` stand for all of
-    a kind, or for an unknown part.
+    """Something that a snapshot lacks, and the reason. The kinds ``acls``, ``groups`` and ``schemas`` stand for all
+    ACLs, groups or schemas, or for an unknown part of them.
     """
 
     kind: Literal["acls", "group", "groups", "schema", "schemas", "topic"]

@@ -1,4 +1,4 @@
-"""The manifest: one JSON object that describes how to read a segment. Not compressed, encrypted or authenticated.
+"""The manifest: one JSON object that describes how to read a segment. It is not compressed, encrypted or authenticated.
 
 A manifest is written exactly as the plugin writes it: compact, with fields in this order. ``transaction`` is null
 without a transaction index; ``encryption`` and ``remoteLogSegmentMetadata`` are left out if absent::
@@ -130,7 +130,7 @@ class WrappedDataKey:
     aad: bytes
 
     def __post_init__(self) -> None:
-        # In the manifest a colon separates id and key, so an id with a colon could not be told from the key.
+        # In the manifest a colon separates id and key, so nobody could tell where an id with a colon ends.
         if not self.key_id.strip() or ":" in self.key_id:
             raise ManifestCorruptError(
                 f"encryption.dataKey has the key id {self.key_id[:60]!r}, but an id must not be blank or contain "
@@ -395,8 +395,8 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
             )
 
 
-# This is a class of its own, because catching ValueError would hide mistakes of this module. It is private: no caller
-# needs the reason.
+# This class exists because catching ValueError would hide mistakes of this module. It is private, because callers get
+# None and need no reason.
 class _UnusableError(Exception):
     """Raised for an absent or invalid field. The fields are only informational, so no message names the field."""
 

@@ -67,7 +67,8 @@ def truncate_from_end(epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
 
 
 def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: int) -> LeaderEpochs:
-    """Return the epochs of a segment's offsets (both inclusive). The epoch of ``start_offset`` begins there."""
+    """Return the leader epochs of a segment with these offsets (both inclusive). In the result, the first epoch begins
+    at ``start_offset``."""
     known = truncate_from_end(epochs, end_offset)
     # As Kafka does, drop the epochs that ended before the segment. The epoch at the segment's first offset stays, and
     # now begins at that offset.
@@ -97,7 +98,8 @@ def epoch_at(epochs: LeaderEpochs, offset: int) -> int | None:
 
 
 def join_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
-    """Return the epochs of ``checkpoint``, preceded by the epochs of ``kept`` that the broker has dropped since then.
+    """Return the epochs of ``checkpoint``, preceded by the epochs of ``kept`` that the broker has dropped from the
+    checkpoint.
 
     When its log start advances, a broker drops earlier epochs and lets the first remaining epoch begin at the log
     start. ``kept`` is an earlier checkpoint of the same log, or the epochs of its batches. If ``kept`` and

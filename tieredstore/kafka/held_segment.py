@@ -173,8 +173,8 @@ def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_o
 
 
 def _last_entry(index: OpenFile, entry_size: int) -> bytes:
-    """Read the last entry of an index, which may have megabytes, and one byte more: :func:`is_trimmed` must see whether
-    the index has several entries."""
+    """Read only the last entry of an index, because an index may have megabytes. Read one byte more, which shows
+    :func:`is_trimmed` that the index has several entries."""
     size = os.fstat(index.descriptor).st_size
     return os.pread(index.descriptor, entry_size + 1, max(0, size - entry_size - 1))
 

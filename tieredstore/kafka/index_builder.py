@@ -1,6 +1,7 @@
 """The ``.index`` and ``.timeindex`` of a segment, built batch by batch as a broker builds them.
 
-This module is separate from ``indexes``: the readers there are needed wherever records are read, this writer is not.
+This module is separate from ``indexes``, because every read of records needs the readers in ``indexes``, and few
+programs need this writer.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class EntropyStore(LaidOutStore):
         return EntropyStore, (self.inner, self.prefix, self.layout)
 
     def inner_key(self, key: str) -> str:
-        """Add to a key the bits of its partition."""
+        """Insert the hash bits of a key's partition after the prefix."""
         if not key.startswith(self.prefix):
             return key
         path = key[len(self.prefix) :]

@@ -41,7 +41,8 @@ class MappedStore(DelegatingStore):
         self.inner.delete(self.inner_key(key) for key in keys)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """Yield the abandoned writes of ``inner``, with their shown keys, if these start with ``prefix``."""
+        """Yield the abandoned writes of ``inner`` under the keys that this store shows, if these keys start with
+        ``prefix``."""
         writes = super().abandoned_writes()
         return None if writes is None else self._see_writes(writes, prefix)
 
@@ -67,8 +68,8 @@ class MappedStore(DelegatingStore):
         return self.inner.discard(replace(write, key=self.inner_key(write.key)))
 
     def see_listing(self, listed: Iterable[ObjectInfo], prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        """Yield the entries of a listing of ``inner`` with their shown keys, if these begin with ``prefix`` and come
-        after ``start_after``. Keep their order."""
+        """Yield the entries of a listing of ``inner`` under the keys that this store shows, if these keys begin with
+        ``prefix`` and come after ``start_after``. Keep their order."""
         for info in listed:
             key = self.outer_key(info.key)
             if key is not None and key.startswith(prefix) and (start_after is None or is_behind(key, start_after)):

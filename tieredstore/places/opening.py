@@ -1,4 +1,4 @@
-"""Opening of the store, with all its places, that the other packages read and write."""
+"""Opens the store of the settings with all its places. All other packages read and write this store."""
 
 from __future__ import annotations
 

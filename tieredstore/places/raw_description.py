@@ -54,7 +54,7 @@ class _Description:
         first = next(self._headers(0), None)
         if first is None or first.base_offset < self._base:
             raise BatchCorruptError(
-                f"the log of base offset {self._base} does not begin with a batch from this offset on"
+                f"the log of base offset {self._base} begins with no batch, or with a batch before this offset"
             )
         entry = self._last_offset_entry()
         end = None if entry is None else self._end_from(*entry)

@@ -92,7 +92,7 @@ def complete_entries(
     """Return entries for all whole segments. Keep those existing ``entries`` for which a log is stored.
 
     ``logs`` has the base offsets of stored logs. ``whole`` maps the base offset of each whole segment to a time. The
-    time of a new entry lies between the times of its neighbors, because readers take entries in the order of their
+    time of a new entry lies between the times of its neighbours, because readers take entries in the order of their
     times.
     """
     kept = {entry for entry in entries if entry.base_offset in logs}

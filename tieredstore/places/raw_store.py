@@ -101,7 +101,9 @@ class RawStore(LaidOutStore):
 
     def _refuse_made(self, key: str) -> None:
         if self._object(key) is not None:
-            raise StoreError(f"{key!r} cannot be written: the raw layout stores no manifests, and each index as a file")
+            raise StoreError(
+                f"{key!r} cannot be written: the raw layout stores no manifests, and stores each index as a file"
+            )
 
     # Reading
 

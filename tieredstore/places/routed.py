@@ -37,7 +37,7 @@ _MOST_TOPICS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An endpoint with its opened store. ``prefix`` is the beginning of the keys of its segments.
+    """An endpoint with its opened store. The keys of its segments begin with ``prefix``.
 
     ``is_own_store`` is True if this place uses the same store as the first place. Only the first place then closes it.
     """

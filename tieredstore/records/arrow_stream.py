@@ -61,8 +61,8 @@ def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch
 
 
 def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
-    """Return an iterator that raises ``error`` from C code (the ``result`` of a future), so that the traceback contains
-    no Python frame.
+    """Return an iterator that raises ``error``. C code raises it (the ``result`` of a future), so the traceback
+    contains no Python frame.
     """
     failed: asyncio.Future[pa.RecordBatch] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", _NoLoop()))
     # The future raises a copy of the error, which has neither the traceback nor the cause.

@@ -136,7 +136,7 @@ class RunRead:
                 if kept.num_rows < records.num_rows:
                     break
             else:
-                # Only the log shows where the records of the last segment end, so compare that with the manifest.
+                # Only the log shows where the records of the last segment end, so compare this end with the manifest.
                 if number == len(self._spans) - 1:
                     lost = self._reader.check_reached(section, decoder)
             self._note_skipped(decoder, span.segment)
@@ -242,8 +242,8 @@ class _TransactionWatch:
 def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:
     """Yield the runs (segments without a gap) that contain any of the offsets.
 
-    A run begins with the segment that contains its first offset of the window. It extends to the next gap, even beyond
-    ``stop``.
+    A run begins with the first of its segments that has an offset of the window. It extends to the next gap, even
+    beyond ``stop``.
     """
     runs: list[list[Span]] = []
     for span in lineage.spans:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 LostOffsets: TypeAlias = Gap
-"""Requested offsets that no segment has, although later ones exist."""
+"""Requested offsets that no segment has, although segments have later offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class ReadReport:
 
 
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
-    """Yield the offsets that no segment has although later ones exist: before the log's first offset, and in gaps."""
+    """Yield the requested offsets that no segment has, although segments have later offsets: those before the log's
+    first offset, and those in gaps."""
     # Offsets before the log's first offset count as lost: retention deleted them, or they were never copied. A Kafka
     # consumer would get "offset out of range".
     if start < min(stop, lineage.earliest_offset):

@@ -107,7 +107,7 @@ def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_by
     at = begin
     while at.position < end.position:
         following = _last_upto(ends, at.position + max_bytes)
-        # No end after this one is within max_bytes, so this end and the next one are too far apart.
+        # No other end lies within max_bytes after `at`, so `at` and the next end are too far apart.
         if following.position <= at.position:
             following = _first_after(ends, at.position)
             yield at, following
@@ -117,8 +117,8 @@ def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_by
 def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int, chunk_bytes: int) -> Iterator[Ends]:
     """Yield sections from ``begin`` to ``end`` of nearly equal sizes, at most ``max_bytes`` where batches allow it.
 
-    If two sections share a chunk of ``chunk_bytes``, it is decompressed twice. So a section begins in the first bytes
-    of a chunk, if its size then differs from an equal part by less than half.
+    If two sections share a chunk of ``chunk_bytes``, it is decompressed twice. So prefer a section end near the
+    beginning of a chunk, if the section then has more than half the size of an equal part.
     """
     at = begin
     # Divide into equal parts, without a small rest, so that tasks take about the same time.
@@ -136,9 +136,10 @@ def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int
 
 
 def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chunk_bytes: int) -> SectionEnd | None:
-    """Return the first section end in one of the two chunks next to the end of an equal part; None if there is none.
+    """Return the first section end in one of the two chunks whose beginnings are next to the end of an equal part,
+    ``share`` bytes after ``position``. Return None if the section would be too small or too large.
 
-    Prefer the nearer chunk if the section's size allows it.
+    Try the chunk with the nearer beginning first.
     """
     even = position + share
     before = even // chunk_bytes * chunk_bytes
@@ -183,7 +184,8 @@ def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_c
     walked: dict[int, SectionEnd] = {}
     for run in _runs(find_oversized(ends, *around(ends, span.start, span.stop), max_bytes)):
         for place in _walk(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
-            # Two adjacent sections share an end, and each section limits the offset there. Apply both limits.
+            # Two adjacent sections share an end. The headers of both sections limit the offset at this end, so apply
+            # both limits.
             known = walked.get(place.position, place)
             low, high = max(known.low, place.low), min(known.high, place.high)
             walked[place.position] = SectionEnd(place.position, low, high)
@@ -307,9 +309,9 @@ class SectionReader:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of a section. Errors name the segment.
 
-        If the iterator is exhausted, no batch of the section was skipped. Raise IndexesCorruptError if the log
-        contradicts the offsets known at the section's ends, and BatchCorruptError if its batches do not follow each
-        other.
+        If the iterator is exhausted, no batch of the section is missing, except damaged batches that the settings say
+        to skip. Raise IndexesCorruptError if the log contradicts the offsets known at the section's ends, and
+        BatchCorruptError if its batches do not follow each other.
         """
         settings = self.settings
         with section.open(
@@ -338,8 +340,8 @@ class SectionReader:
         """Return the requested offsets that come after the segment's last record, although its manifest includes them.
 
         Log the lost offsets or raise DataLossError, as the settings say. If another segment follows, return None,
-        because compaction has removed the records. For the last segment only the manifest claims that the offsets
-        exist: if it is wrong, a reader that continued after them would skip new records.
+        because compaction has removed the records. If no segment follows, only the manifest claims that the offsets
+        exist. If the manifest is wrong, a reader that continues after these offsets would skip new records.
         """
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None

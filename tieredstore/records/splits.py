@@ -129,10 +129,10 @@ def plan_splits(
     """Plan splits that together return each record once. A split has at most ``max_split_bytes`` of the log, unless a
     batch is larger.
 
-    No split covers more than ``max_split_records`` offsets. With ``since_ms``, leave out segments and parts that have
-    only earlier records by their greatest timestamp or time index. Some returned records may still be earlier. Logs are
-    divided at entries of their offset index. If entries are more than ``max_split_bytes`` apart, they are divided at
-    batch headers.
+    No split covers more than ``max_split_records`` offsets. With ``since_ms``, leave out segments, and parts of
+    segments, whose greatest timestamp or time index shows that all their records are earlier. Some returned records may
+    still be earlier. Logs are divided at entries of their offset index or, where these are more than
+    ``max_split_bytes`` apart, at batch headers.
 
     A segment that one split reads whole costs no request. Any other segment costs two requests for its indexes, with
     ``readers`` requests in parallel. read_committed costs two more requests for each segment with aborted transactions,

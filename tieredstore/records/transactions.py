@@ -56,7 +56,8 @@ class Transactions:
         self._known = entries
 
     def skip_to(self, number: int) -> None:
-        """Skip to span ``number``. No transaction before it has a record in the read's offsets."""
+        """Skip to span ``number``. Call this only if no earlier span has a transaction's record in the read's
+        offsets."""
         if self._pending is not None:
             self._pending.skip_to(number)
             self._looked_into = max(self._looked_into, number)
@@ -119,8 +120,8 @@ class Transactions:
         span = self._spans[number]
         entries = self._known[span] if span in self._known else aborted_in(self._source, span)
         ended: Sequence[AbortedTransaction] = ()
-        # The index's last stable offset is valid only up to the span's end, and up to the first transaction that is
-        # still pending there.
+        # The index's last stable offset is valid only up to the span's end, or up to the first transaction that is
+        # still pending at that end.
         limit = span.stop
         if self._pending is not None:
             ended = self._pending.ended_in(number)
@@ -139,8 +140,8 @@ class PendingTransactions:
 
     Segments that one broker uploaded in one leader epoch cost no request. At the first segment of another broker, the
     indexes of that segment are read. The indexes of the segment before it are read too, unless the new broker's log
-    reaches back to ``start``. If the new broker does not know a transaction that was open at that offset, the log is
-    read up to the transaction's end marker.
+    reaches back to ``start``. If a transaction is open where the new broker's segments begin, and the new broker does
+    not know it, the log is read up to the transaction's end marker.
     """
 
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
@@ -156,12 +157,13 @@ class PendingTransactions:
         """
 
     def skip_to(self, number: int) -> None:
-        """Skip to span ``number``. Transactions that are open before it have no record in the read's offsets."""
+        """Skip to span ``number``. Call this only if no earlier span has a transaction's record in the read's
+        offsets."""
         self._next = max(self._next, number + 1)
 
     def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
-        """Return the transactions that end with an abort marker in span ``number``, and that its index may lack, or may
-        begin at too late an offset.
+        """Return the transactions that end with an abort marker in span ``number`` and that the span's index may lack,
+        or may list with too late a first offset.
         """
         while self._next <= number:
             if ended := list(self._go_through(self._next)):
@@ -172,7 +174,7 @@ class PendingTransactions:
         return self._ended.get(number, ())
 
     def pending_from(self, number: int) -> int:
-        """Return the first offset of the transactions that were pending at the end of span ``number``."""
+        """Return the smallest first offset of the transactions that were pending at the end of span ``number``."""
         return self._pending_from.get(number, MAX_OFFSET)
 
     def opened_at_end(self) -> Mapping[int, int]:

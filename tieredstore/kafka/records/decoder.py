@@ -279,8 +279,9 @@ class RecordDecoder:
 
     @property
     def stopped_at(self) -> int | None:
-        """The byte of the last log, the beginning of a batch, at which reading stopped because later batches are at the
-        stop offset or beyond. None if reading reached the end. The value is final once the iterator is exhausted.
+        """The position in the last log, between two batches, at which reading stopped because all later batches are at
+        the stop offset or beyond. None if reading reached the log's end. The value is final once the iterator is
+        exhausted.
         """
         return self._reading.position if self._reading is not None and self._reading.is_stopped else None
 
