@@ -126,7 +126,7 @@ def test_encrypted_private_keys_are_refused(tmp_path: Path) -> None:
     private = load_pem_private_key(PRIVATE.read_bytes(), None)
     encryption = BestAvailableEncryption(b"secret")
     (tmp_path / "private").write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
-    with pytest.raises(KeyRingError, match=r"private is protected by a passphrase: name it by .*passphrase\.env"):
+    with pytest.raises(KeyRingError, match=r"private is protected by a passphrase: set .*passphrase\.env"):
         read_private_key(tmp_path / "private")
 
 

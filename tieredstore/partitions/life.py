@@ -29,8 +29,8 @@ def choose_life(
     """Find the incarnation that bucket and broker share. ``live`` is the broker's topic id, ``wanted`` the requested
     id.
 
-    If the broker's id is unknown or not the wanted id, choose from the bucket: the wanted incarnation, or without a
-    wanted id the only one. Raise ConfigError if the bucket has several incarnations and no id is wanted,
+    If the broker's id is unknown or not the wanted id, choose from the bucket: the wanted incarnation or, if no id is
+    wanted, the bucket's only incarnation. Raise ConfigError if the bucket has several incarnations and no id is wanted,
     ResourceNotFoundError if the bucket lacks the wanted id.
     """
     if live is None or contradict(layout, topic, live, wanted):
@@ -44,7 +44,7 @@ def choose_life(
 
 def others_than(catalog: Catalog, read: Incarnation, choose: str) -> list[str]:
     """Return a list with a sentence that names the other incarnations of a topic; an empty list if the topic has only
-    one.
+    one incarnation.
 
     ``choose`` tells the user how to read another incarnation.
     """

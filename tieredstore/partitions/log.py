@@ -74,8 +74,8 @@ class PartitionLog:
         return self.live_epoch
 
     def position(self, offset: int) -> Position:
-        """Return the position of ``offset`` with its leader epoch. By this epoch, a reader later notices if the log was
-        truncated below the offset."""
+        """Return the position of ``offset`` with its leader epoch. With this epoch, a reader can later notice that the
+        log was truncated below the offset."""
         return Position(offset, self.live_epoch if (epoch := self.epoch_before(offset)) is None else epoch)
 
     @property
@@ -101,7 +101,7 @@ class PartitionLog:
         stored = 0.0
         for span in () if self.lineage is None else self.lineage.spans_between(start, min(stop, self.seam)):
             # Assume that a segment's bytes are spread evenly over its offsets. The index would give exact positions,
-            # but takes a request.
+            # but reading the index takes a request.
             offsets = span.segment.end_offset - span.segment.start_offset + 1
             stored += span.segment.segment_size_in_bytes * (span.stop - span.start) / offsets
         return int(stored + self._bytes_per_offset() * max(0, stop - max(start, self.seam)))

@@ -54,8 +54,8 @@ class LogBounds(Protocol):
         ...
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return the leader epoch of the record before ``offset``; a later epoch if only that is known, None if none is
-        known."""
+        """Return the leader epoch of the record before ``offset``. If only a later epoch is known, return the later
+        epoch; if no epoch is known, return None."""
         ...
 
 
@@ -78,9 +78,9 @@ class Standing:
 
     | kind | when | a loss |
     |---|---|---|
-    | ``cut`` | a later leader epoch than the position's begins before it | yes |
-    | ``before`` | the log begins after it | yes |
-    | ``beyond`` | the log ends before it | yes |
+    | ``cut`` | a leader epoch later than the position's begins before the position | yes |
+    | ``before`` | the log begins after the position | yes |
+    | ``beyond`` | the log ends before the position | yes |
     | ``stale`` | only the bucket exists, and ends in an older epoch: a reader waits for later segments | no |
     | ``stands`` | otherwise | no |
     """

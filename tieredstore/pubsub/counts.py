@@ -59,7 +59,7 @@ class AuditingCounts:
 
 @dataclass(slots=True)
 class PairingCounts:
-    """Counts of Messages that result from pairing the audit records of producers and consumers.
+    """Counts of Messages, made by pairing the audit records of producers with the records of consumers.
 
     ``paired_records`` and ``damaged_records`` count records. ``lag_ms_max`` is the time from a producer's audit record
     to the consumer's in the latest pair; the export takes the maximum of all readers. The last three fields are gauges.

@@ -69,12 +69,12 @@ class BatchSettings(SettingsGroup):
     batch_bytes: Annotated[int, integer(1024, 1073741824)] = Field(
         default=16777216,
         alias="pubsub.batch.bytes",
-        description="Size of a batch in stored bytes at which it is written.",
+        description="Stored size in bytes at which a batch is complete and is written.",
     )
     batch_ms: Annotated[int, integer(1, 3600000)] = Field(
         default=1000,
         alias="pubsub.batch.ms",
-        description="Age in ms of a batch's first record at which the batch is written.",
+        description="Time in ms after a batch's first record at which the batch is written.",
     )
     batch_messages: Annotated[int, integer(1, 100000)] = Field(
         default=1000, alias="pubsub.batch.messages", description="Number of Messages at which a batch is written."
@@ -108,7 +108,7 @@ class BatchSettings(SettingsGroup):
     retention_ms: Annotated[int | None, integer(1)] = Field(
         default=None,
         alias="pubsub.retention.ms",
-        description="Age in ms from which `pubsub gc` frees batches. If unset, it frees no batch for its age.",
+        description="Age in ms from which `pubsub gc` frees batches. If unset, age frees no batch.",
     )
     retention_bytes: Annotated[int | None, integer(0)] = Field(
         default=None,
@@ -279,7 +279,7 @@ class BatchClientSettings(SettingsGroup):
     linger_ms: Annotated[int, integer(0, 60000)] = Field(
         default=10,
         alias="pubsub.linger.ms",
-        description="Age in ms of a Message's first record at which the Message is sent to a broker.",
+        description="Time in ms after a Message's first record at which the Message is sent to a broker.",
     )
     request_timeout_ms: Annotated[int, integer(100)] = Field(
         default=15000,

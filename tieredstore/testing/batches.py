@@ -161,7 +161,7 @@ def _store_snappy(body: bytes) -> bytes:
 
 
 def _snappy_literal(block: bytes) -> bytes:
-    """Return a raw snappy block of one literal: the length minus 1 follows tag 61 in two little-endian bytes."""
+    """Return a raw snappy block of one literal: after the tag 61, two little-endian bytes hold the length minus 1."""
     return _uvarint(len(block)) + bytes([61 << 2]) + struct.pack("<H", len(block) - 1) + block
 
 

@@ -1,4 +1,4 @@
-"""The part of ``ObjectStoreTests`` that reads and lists, and the settings of the subclass."""
+"""Tests of ``ObjectStoreTests`` for reads and listings, and the settings that a subclass can change."""
 
 # ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret
 
@@ -50,7 +50,7 @@ class StoreAccess:
         return store.get(key)
 
     def etag(self, store: ObjectStore, key: str) -> str:
-        """Return the object's etag from ``head``, which always has it."""
+        """Return the object's etag from ``head``, which always returns an etag."""
         etag = store.head(key).etag
         assert etag
         return etag

@@ -1,4 +1,4 @@
-"""The part of ``ObjectStoreTests`` that writes, deletes and prepares objects, and finds the bytes of broken writes.
+"""Tests of ``ObjectStoreTests`` that write, delete and prepare objects, and find the bytes of broken writes.
 
 This module is separate from ``object_store_tests``, because the tests of some stores run only this part against failing
 servers.
@@ -499,7 +499,7 @@ class AbandonedTests(StoreAccess):
         assert list(find_abandoned_writes(store, "folder/object/below")) == []
 
     def _find_abandoned(self, store: ObjectStore, key: str) -> list[AbandonedWrite]:
-        """Return the abandoned writes of one key. Some servers cannot list those of several keys."""
+        """Return the abandoned writes of one key. Some servers cannot list the abandoned writes of several keys."""
         return list(find_abandoned_writes(store, key))
 
     def _put_and_be_killed(self, store: ObjectStore) -> None:

@@ -61,8 +61,8 @@ class KeyPair:
 
 
 class KeyRing:
-    """Key pairs by id. The active pair wraps new data keys; the pair that a manifest names unwraps its data key. Safe
-    from several threads.
+    """Key pairs by id. The active pair wraps new data keys; a manifest names the pair that unwraps the segment's data
+    key. Safe from several threads.
     """
 
     def __init__(self, active_id: str, pairs: Mapping[str, KeyPair]) -> None:
@@ -92,7 +92,7 @@ class KeyRing:
     def wrap(self, data_key: bytes) -> bytes:
         """Encrypt ``data_key`` with the active pair; the result is as long as the modulus of the pair."""
         # Make a cipher for each call: pycryptodome's ciphers are not thread-safe, and RSA takes much longer than making
-        # one.
+        # a cipher.
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:

@@ -56,7 +56,7 @@ def private_key(der: bytes, name: str) -> RsaKey:
     """Decode the RSA private key of an unencrypted PKCS#8 text; raise KeyRingError with ``name`` otherwise."""
     if _is_protected(der):
         raise KeyRingError(
-            f"{name} is protected by a passphrase: name it by private.key.passphrase.env or private.key.passphrase.file"
+            f"{name} is protected by a passphrase: set private.key.passphrase.env or private.key.passphrase.file"
         )
     try:
         oid = PKCS8.unwrap(der)[0]

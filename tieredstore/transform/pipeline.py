@@ -1,4 +1,5 @@
-"""The ordered pipeline: several threads transform chunks, which are yielded in order, in bounded memory."""
+"""The ordered pipeline: several threads transform chunks, and the caller gets the chunks in order. Memory is
+bounded."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_messages_lie_as_the_batch_that_copies_of_them_make() -> None:
     laid = memory.list_messages()
     assert laid == sealed
     assert memory.batch(laid) == build_batch(sealed)
-    with pytest.raises(InvalidRangeError, match="2 Messages given, but the batch holds 3 others"):
+    with pytest.raises(InvalidRangeError, match="the 2 given Messages are not the 3 Messages of the batch"):
         memory.batch(laid[:2])
 
 

@@ -175,9 +175,9 @@ class Broker:
         """Serve until ``is_over()`` is true and all clients know which brokers now have their topics.
 
         This broker answers a write to another broker's topic with 302, and its metadata names the other broker.
-        Redirects are needed because MemQ's clients do not look for another broker when a connection ends. After
-        ``is_over()``, wait at most ten seconds until every writing client was redirected and had a second to ask for
-        metadata. The call takes at most ``seconds``.
+        Redirects are needed because MemQ's clients do not look for another broker when a connection ends. Once
+        ``is_over()`` is true, wait until every writing client was redirected and had a second to ask for metadata, but
+        at most ten seconds. The whole call takes at most ``seconds``.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds
@@ -301,7 +301,7 @@ class Broker:
         connection.expects_to_write = True
         if not header.record_count:
             # Acknowledge an empty Message without storing it, as MemQ does: MemQ's reader would skip the rest of a
-            # batch after it.
+            # batch after an empty Message.
             self.counts.empty_messages += 1
             processor.note_empty(header)
             self.room.give_back(write.held)

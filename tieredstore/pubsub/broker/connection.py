@@ -74,7 +74,7 @@ _PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
 class RequestHandler(Protocol):
-    """The broker's callbacks for its connections, on the loop."""
+    """The broker's methods that its connections call, on the event loop."""
 
     def admit(self, connection: Connection) -> bool:
         """Accept a new client; return False to disconnect it."""
@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inlet = inlet
         self._answers = Answers(inlet.loop)
         self._stops: set[Stop] = set()
-        self._reading = inlet.shared  # memory for the next read, which begins with a copy of ``_left``
+        self._reading = inlet.shared  # memory for the next read; it begins with a copy of ``_left``
         # Received bytes that are not handled yet: the beginning of a frame, or frames that wait for memory.
         self._left = b""
         self._coming: Waiter | _Arriving | None = None
@@ -539,7 +539,7 @@ class Room:
 
 
 FRAMES_AN_ADDRESS: Final = 256
-"""Maximum number of frames from one client address that one turn, an iteration of the event loop, handles."""
+"""Maximum number of frames from one client address in one turn (one iteration of the event loop)."""
 
 FRAMES_A_CONNECTION: Final = 64
 """Maximum number of frames of one connection that are handled before other connections of its address get a turn."""
@@ -570,7 +570,7 @@ class Turns:
         self._waiting.setdefault(address, deque()).append(go_on)
 
     def _begin(self) -> None:
-        """Begin a turn: call waiters of each address up to the limit."""
+        """Begin a turn: for each address, call its waiters until the address has reached its limit."""
         self._taken.clear()
         for address in list(self._waiting):
             waiting = self._waiting[address]

@@ -39,7 +39,7 @@ WAIT_S: Final = 10.0
 """Longest time in seconds from a client's connection to the begin of its TLS handshake."""
 
 HANDSHAKE_S: Final = 10.0
-"""Maximum seconds for the wait for memory and the TLS handshake after it."""
+"""Timeout in seconds for each of two steps: a client's wait for memory, and the TLS handshake after it."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,7 @@
-"""A broker's topics: checks, holds, writes and acknowledges Messages.
+"""A broker's topics: check, hold, write and acknowledge Messages.
 
-The first write to a topic creates the topic's processor, and further writes wait for it. This module handles batches,
-apart from ``broker``, which handles connections and requests.
+The first write to a topic creates the topic's processor, and further writes wait for it. This module is separate from
+``broker``: this module handles batches, and ``broker`` handles connections and requests.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class TopicProcessor:
             self._seal(lane)
 
     async def drain(self) -> None:
-        """Return when every Message is stored or has failed, and is answered."""
+        """Wait until every Message is stored or has failed, and its client has an answer."""
         self.seal_all()
         await self._is_idle.wait()
 
@@ -307,7 +307,7 @@ class TopicProcessors:
             processor.seal_all()
 
     async def drain(self) -> None:
-        """Return when every Message is stored or has failed, and is answered."""
+        """Wait until every Message is stored or has failed, and its client has an answer."""
         await asyncio.gather(*(processor.drain() for processor in self._processors.values()))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A broker as a service: starts its loop, refreshes its topics, and stops it."""
+"""A broker as a service: start the broker's event loop, refresh the topics, and stop the loop."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
     while True:
         begin_s = time.monotonic()
         try:
-            # Until the governor's first successful tick, a stop of the service does not wait for the tick: this broker
-            # has no topics yet, and an announcement by a failed tick soon expires.
+            # Before the first successful tick, a stop of the service does not wait for the running tick. This broker
+            # has no topics yet, and if the tick has announced the broker, the announcement soon expires.
             with contextlib.nullcontext() if has_part else nothing_under_way():
                 governor.tick()
             has_part = True
@@ -152,8 +152,8 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
 
 
 def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, ended: threading.Event) -> None:
-    """Give up the broker's topics, then keep reading the new assignments until the broker has ended, so that it can
-    redirect its clients."""
+    """Give up the broker's topics, then keep reading the new assignments until the broker has ended, so that the broker
+    can redirect its clients."""
     try:
         if not governor.leave():
             return

@@ -1,6 +1,6 @@
 """Groups of options that the ``pubsub`` commands share.
 
-This module is separate from ``pubsub``, which only declares commands: these groups open topics.
+This module is separate from ``pubsub``: that module only declares commands, while these groups of options open topics.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def topics(
             "--read-partitions",
             metavar="N",
             min=1,
-            help="Read partitions of a new topic (default 1), or more for an existing one.",
+            help="Number of read partitions (default 1); an existing topic can get a higher number.",
         ),
     ] = None,
     prices: Prices = None,
@@ -144,8 +144,8 @@ def cat(
 ) -> None:
     """Show a topic's records up to its end: partition/offset/message/record, time, key, value, headers.
 
-    A group continues at its commit; without a commit, --last gives the beginning. With --json, one line per record: id,
-    key, value and headers' values in base64, timestamp in ms.
+    A group continues at its commit; without a commit, --last sets where the group begins. --json prints one line per
+    record: id, key, value and headers' values in base64, timestamp in ms.
 
     Example: tieredstore pubsub cat orders -c store.properties --group billing --follow
     """
@@ -207,9 +207,9 @@ def gc(
     """Delete batches beyond retention, and orphans: objects that no notification refers to.
 
     Retention (pubsub.retention.ms, pubsub.retention.bytes) first frees notifications; a run at least
-    pubsub.delete.delay.ms later deletes their objects. Writers that die between object and notification leave orphans;
-    --min-age applies only to them. Without --yes, only print the plan. A killed run can be repeated; run one at a time
-    per topic.
+    pubsub.delete.delay.ms later deletes their objects. A writer that dies after it has put an object, but before it
+    appends the notification, leaves an orphan; --min-age applies only to orphans. Without --yes, only print the plan.
+    Repeat a killed run; let only one run work on a topic at a time.
 
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """
@@ -236,7 +236,9 @@ def verify(
     late: Annotated[
         str,
         typer.Option(
-            "--late", metavar="AGE", help="A request is late if a higher-numbered request was stored this long before."
+            "--late",
+            metavar="AGE",
+            help="A request is late if it was stored AGE or more after a higher-numbered request.",
         ),
     ] = "60s",
     bodies: Annotated[bool, typer.Option("--bodies", help="Read every object, and check its checksums.")] = False,
@@ -252,13 +254,14 @@ def verify(
     """Find requests of producers that are lost, doubled, late or altered, by the headers of Messages.
 
     Each producer numbers its requests from 0, so a missing number means a lost request. The loss of a producer's last
-    requests is not found. If retention has freed batches, numbering begins at the first batch left. Exit code 4 for any
-    finding except pending, and lost or empty: MemQ's producers also number requests without records, which no broker
-    of MemQ stores. This project's brokers record these requests; with other brokers the missing number stays unclear.
+    requests is not found. If retention has freed batches, numbering begins at the first batch left. The exit code is 4
+    for any finding, except for requests that are pending, or lost or empty. MemQ's producers also number requests
+    without records, which no broker of MemQ stores, so a missing request may have been empty. This project's brokers
+    record empty requests.
 
     With --audit-records, pair MemQ's audit records in Kafka since --from: requests sent by producers and read by
-    consumers, by count and hash of message ids. --follow does so until stopped, beginning ten minutes ago, with metrics
-    at pubsub.audit.metrics.listen.
+    consumers, by count and hash of message ids. --follow pairs new records until stopped, begins with those of the last
+    ten minutes, and serves metrics at pubsub.audit.metrics.listen.
 
     Example: tieredstore pubsub verify orders -c store.properties
     """

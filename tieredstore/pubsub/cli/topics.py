@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def show_topics(topics: Topics, chosen: Sequence[Topic], output: Output, *, with_groups: bool) -> None:
-    """Show the extent of topics' queues, and ``with_groups`` the groups' positions."""
+    """Show the first and last offsets of topics' queues. If ``with_groups`` is True, also show the groups'
+    positions."""
     states = [_QueueState.of(topics, topic) for topic in chosen]
     groups = [row for topic in chosen for row in _groups_of(topics, topic)] if with_groups else []
     as_json = output.as_json
@@ -70,7 +71,7 @@ def _no_topics(topics: Topics) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _QueueState:
-    """Extent of a topic's queue, over all of its partitions."""
+    """The least start and the greatest end of the partitions of a topic's queue."""
 
     topic: Topic
     partitions: int

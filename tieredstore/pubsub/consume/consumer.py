@@ -146,7 +146,7 @@ class BatchConsumer(Closing):
         """Yield records until no record arrives for ``timeout_s``. :meth:`commit` includes a record once it is yielded.
 
         Before each record, this method checks that the record's partition still belongs to this group member. A loop
-        may stop at any record; the next call continues with the following one.
+        may stop at any record; the next call continues with the next record.
         """
         while (state := self._poll(timeout_s)) is not None:
             self.counts.records += 1
@@ -201,7 +201,7 @@ class BatchConsumer(Closing):
             self._move(partition, Position(self._queue.offset_at(partition, moment.timestamp_ms)))
 
     def seek_to_last(self, records: int) -> None:
-        """Move each partition without a group commit to ``records`` records before the partition's end."""
+        """Move each partition for which the group has no commit: the last ``records`` records are then read."""
         committed = self.committed()
         for partition in list(self._partitions):
             if committed.get(partition) is None:

@@ -48,8 +48,8 @@ class FetchedObject(NamedTuple):
 
 
 class Fetches:
-    """A consumer's threads that fetch objects ahead, and their budget: at most ``objects`` objects, of ``most_bytes``
-    in all.
+    """The threads with which a consumer prefetches objects, and their budget: at most ``objects`` objects, and at most
+    ``most_bytes`` bytes in total.
 
     An object larger than ``most_bytes`` is fetched alone.
     """
@@ -242,12 +242,12 @@ class OpenBatch:
             passed = _count_passed(rows, position)
             if passed < rows.num_rows:
                 yield rows.slice(passed)
-        # Report the object's wrong checksum itself if no Message was skipped for it.
+        # If the object's checksum is wrong, but no Message was damaged and skipped, report the wrong checksum.
         self._shared.skip(decoder.skipped or ([] if self._damage is None else [self._damage]))
 
 
 def _count_passed(rows: pa.RecordBatch, position: Position) -> int:
-    """Return the number of rows before a position in its Message."""
+    """Return how many rows of the position's Message are before the position."""
     if not position.record:
         return 0
     is_passed = pc.and_(
@@ -464,7 +464,7 @@ def with_places(rows: pa.RecordBatch, partition: int, offset: int) -> pa.RecordB
 
 
 def records_of(rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:
-    """Yield the rows as records. Rows need all columns of a decoder, and those of :func:`with_places`."""
+    """Yield the rows as records. Rows need all columns of a decoder, and the columns that :func:`with_places` adds."""
     for row in rows.to_pylist():
         headers = tuple((header["key"], header["value"]) for header in row.pop("headers") or ())
         yield ConsumedRecord(headers=headers, **row)

@@ -68,7 +68,7 @@ class SeenMessages:
     def _is_earlier(self, sighting: _Sighting, batch: QueuedBatch, number: int, header: MessageHeader) -> bool:
         before = sighting.batch
         if (before.offset, sighting.number) >= (batch.offset, number):
-            return False  # the batch is read again: the remembered Message is this one or a later one
+            return False  # the batch is read again: the remembered Message is this Message or a later Message
         if before.appended_ms < batch.appended_ms - self._window_ms:
             return False
         if sighting.header is not None and sighting.header != header:

@@ -66,7 +66,8 @@ class BatchTable:
         return next((error for error in errors if isinstance(error, TieredStoreError)), None)
 
     def check_interruption(self) -> None:
-        """If an interrupt ended a scan, raise it again, because the query engine has replaced it by its own error."""
+        """Raise again the interrupt that ended a scan, if any: the query engine has replaced the interrupt by an engine
+        error."""
         for scan in self._scans:
             if scan.error is not None and not isinstance(scan.error, Exception):
                 raise scan.error
@@ -141,7 +142,7 @@ class BatchTable:
 
 
 class BatchScan(Closing):
-    """One scan, iterated once; ``error`` is set if it failed."""
+    """One scan, iterated once; ``error`` is set if the scan failed."""
 
     def __init__(self, table: BatchTable, columns: Sequence[str], filter: ds.Expression | None) -> None:
         self.error: BaseException | None = None

@@ -57,7 +57,8 @@ class AuditRecord:
 
 
 def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
-    """Parse an audit record; raise CorruptDataError, beginning with ``where``, if it is invalid."""
+    """Parse an audit record; raise CorruptDataError if the record is invalid; the error's text begins with
+    ``where``."""
     at = 0
 
     def field() -> bytes:

@@ -39,7 +39,7 @@ _START: Final = struct.Struct(">ii")
 _ENTRY: Final = struct.Struct(">iii")
 _LEAST_SPLIT: Final = 64 << 10  # for smaller Messages, reading the object again is faster than combining CRCs
 MAX_BATCH_SIZE: Final = MAX_INT32
-"""Maximum bytes of an object, whose fields are signed 32-bit numbers."""
+"""Maximum bytes of an object: the index states positions and sizes as signed 32-bit numbers."""
 
 
 def index_size(message_count: int) -> int:
@@ -108,7 +108,7 @@ class BatchIndex:
         return start, start + size
 
     def place(self, number: int) -> MessagePlace:
-        """Return the place of a Message, which errors name."""
+        """Return the place of a Message, for error messages."""
         return MessagePlace(self.name, number, self.byte_range(number)[0])
 
     def messages(
@@ -122,7 +122,8 @@ class BatchIndex:
 
 
 def read_index(read: Callable[[int, int], Buffer], name: str, size: int) -> BatchIndex:
-    """Return the index of an object, by two small reads; ``read(start, stop)`` returns those bytes of the object."""
+    """Return the index of an object, by two small reads; ``read(start, stop)`` returns the object's bytes from
+    ``start`` up to ``stop`` (exclusive)."""
     head = parse_index_size(read(0, min(START_SIZE, size)), name)
     return BatchIndex(read(0, min(head, size)), name, size)
 
@@ -142,8 +143,8 @@ def build_batch(messages: Sequence[Buffer]) -> bytes:
 
 
 def fill_batch(messages: Sequence[Buffer], room: Callable[[int], memoryview]) -> memoryview:
-    """Build a batch like :func:`build_batch` in memory from ``room(size)``, which may return more than ``size``
-    bytes."""
+    """Build a batch like :func:`build_batch`, in memory that ``room(size)`` returns. The memory may be larger than
+    ``size``."""
     index = batch_index(messages)
     batch = room(len(index) + sum(map(len, messages)))
     end = 0

@@ -183,7 +183,8 @@ class BatchDecoder:
     def decode_messages(
         self, messages: Iterable[tuple[MessagePlace, memoryview]], checksums: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of these Messages of an object; ``checksums`` are those of all its Messages."""
+        """Yield the records of these Messages of an object. ``checksums`` holds a checksum for every Message of the
+        object."""
         self._skipped = []
         reader = RecordReader(self._columns.wanted)
         for place, message in messages:

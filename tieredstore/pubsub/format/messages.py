@@ -230,8 +230,8 @@ def seal_message(
     request: ProducerRequest | None,
     compression: Compression = Compression.ZSTD,
 ) -> bytes:
-    """Return the Message of a body of ``record_count`` records, which is compressed as a whole. Most of the work
-    releases the interpreter's lock."""
+    """Compress a body of ``record_count`` records as a whole, and return its Message. Most of the work releases the
+    interpreter's lock."""
     with memoryview(body) as view:
         stored = _COMPRESS[compression](view)
     return message_header(stored, record_count, request, compression).to_bytes() + stored
@@ -249,7 +249,7 @@ def message_header(
 
 
 def seal_body(body: BodyWriter, request: ProducerRequest | None, compression: Compression) -> bytes | memoryview:
-    """Build the Message of a finished body like :func:`seal_message`, but without a copy if it is not compressed.
+    """Build the Message of a finished body like :func:`seal_message`, but do not copy an uncompressed body.
 
     Without compression the Message uses the memory of ``body``, so do not use ``body`` afterwards.
     """

@@ -1,8 +1,8 @@
 """Keys of batches, and notifications as JSON that MemQ's own consumer can read.
 
 A key is ``[<hh>/]<path>/<client request id>_<server request id>_<ms>_<attempt>_<host>``. Keys show neither the order
-nor the time of records; ``hh`` spreads them over 256 prefixes. A notification has MemQ's fields first, in MemQ's order,
-then fields of this project, which MemQ ignores.
+nor the time of records; ``hh`` spreads the keys over 256 prefixes. A notification has MemQ's fields first, in MemQ's
+order, then fields of this project, which MemQ ignores.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BatchFacts:
 
     ``crc32`` is the checksum of the whole object. ``producers`` lists the requests of its Messages. ``empty`` lists
     requests without records, which the broker has acknowledged since its last batch without storing them. Timestamps
-    are in ms, None if no record has one.
+    are in ms, or None if no record has a timestamp.
     """
 
     batch_id: Annotated[str, Strict(), AfterValidator(_check_batch_id), Field(alias="batchId")]

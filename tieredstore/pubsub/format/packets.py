@@ -319,7 +319,7 @@ class _Fields:
         return count
 
     def brokers(self) -> tuple[BrokerAddress, ...]:
-        """Read a list of brokers with its length."""
+        """Read the number of brokers, and then the brokers."""
         return tuple(BrokerAddress(self.text(), self.text(), self._port()) for _ in range(self.count(6)))
 
     def _port(self) -> int:
@@ -343,7 +343,7 @@ class _Fields:
 
 
 MOST_READ_BYTES: Final = MAX_INT32 - 64
-"""Maximum bytes of an object in one answer, whose size is a signed 32-bit number."""
+"""Maximum bytes of an object in one answer: the answer's size must fit a signed 32-bit number."""
 
 _MOST_ERROR: Final = 4000  # maximum length of an error text in characters, each at most 4 bytes
 
@@ -382,7 +382,8 @@ def write_acknowledgement(version: int, request_id: int) -> bytes:
 
 
 def read_response_head(version: int, request_id: int, size: int) -> bytes:
-    """Return the start of a READ answer, to be followed by the ``size`` bytes of data as they arrive from the store."""
+    """Return the start of a READ answer. The caller sends the ``size`` bytes of data after it, as they arrive from the
+    store."""
     head = struct.pack(">hqbh", version, request_id, PacketType.READ.value, Code.OK.value) + _text("")
     return struct.pack(">i", len(head) + 4 + size) + head + struct.pack(">i", size)
 

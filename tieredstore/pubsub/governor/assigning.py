@@ -93,7 +93,8 @@ class FreeCapacity(AssignmentStrategy):
     def assign(
         self, topics: Sequence[TopicLoad], brokers: Sequence[BrokerSeat], current: Assignments, now_ms: int
     ) -> dict[str, dict[str, int]]:
-        """In each rack, keep the brokers that have a topic where possible, then fill up and rebalance."""
+        """In each rack, leave a topic at its brokers where possible. Then add missing brokers, and move topics to
+        balance the load."""
         racks: dict[str, list[_Seat]] = {}
         for broker in sorted(brokers, key=lambda broker: broker.name):
             racks.setdefault(broker.address.locality, []).append(_Seat(broker, broker.capacity_mb))

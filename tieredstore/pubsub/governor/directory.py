@@ -135,7 +135,7 @@ class StoreTopics(TopicSource):
 
 
 class Directory:
-    """The topics as last read. ``refresh`` and ``look`` send requests, so brokers call them on a thread."""
+    """The topics that were read last. ``refresh`` and ``look`` send requests, so brokers call them on a thread."""
 
     def __init__(self, *sources: TopicSource, monotonic: Callable[[], float] = time.monotonic) -> None:
         """If several ``sources`` have a topic of the same name, use the first source's."""
@@ -243,8 +243,8 @@ class Governor(Assignment):
 
     @abstractmethod
     def leave(self) -> bool:
-        """Withdraw this broker, so that its topics go to other brokers; :meth:`follow` shows when. Return False if
-        there is no other broker.
+        """Withdraw this broker, so that its topics go to other brokers: call :meth:`follow` to see them go. Return
+        False if there is no other broker.
         """
 
     @abstractmethod

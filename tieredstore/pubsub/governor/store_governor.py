@@ -33,8 +33,8 @@ from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.versions import ASSIGNMENTS, BROKER_SEAT, LEASE
 
 PATIENCE_S: Final = 8.0
-"""Seconds without a new heartbeat after which a broker counts as dead. With a tick to notice the death and a tick to
-read the new assignments, other brokers have its topics within 15 s.
+"""Seconds without a new heartbeat after which a broker counts as dead. Another tick passes before the death is noticed,
+and another before the new assignments are read: other brokers have the topics within 15 s.
 """
 
 _SEATS_FOR_S: Final = 30.0
@@ -108,8 +108,8 @@ class _Watched:
 
 
 class StoreGovernor(Governor):
-    """One broker's part in the election and, if elected, in governing. The clocks and timeouts are parameters for
-    tests.
+    """One broker's part in the election. If the broker is elected, it governs. The clocks and timeouts are parameters
+    for tests.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class StoreGovernor(Governor):
             try:
                 self._govern(living)
             except (FencedError, PreconditionFailedError):
-                _logger.info("%s no longer governs: another governor has written", seat.name)
+                _logger.info("%s no longer governs: another governor has written the assignments", seat.name)
                 self._forget_lease()
         self.follow()
 
@@ -224,7 +224,7 @@ class StoreGovernor(Governor):
             self._own_etag = self._folder.store.replace(key, body, stored)
 
     def _find_living(self, own: BrokerSeat) -> list[BrokerSeat]:
-        """Return the brokers whose heartbeat has changed recently, this one included."""
+        """Return the brokers whose heartbeat has changed recently, including this broker."""
         beginning = self._key("brokers", "")
         now_s = self._monotonic()
         living = {own.name: own}

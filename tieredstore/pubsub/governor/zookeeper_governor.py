@@ -44,8 +44,8 @@ Nodes = Mapping[str, BrokerNode]
 
 
 class ZooKeeperGovernor(Governor):
-    """One broker's part in the election and, if elected, in governing. The broker's node has its IP address as name, so
-    a cluster has one broker per address.
+    """One broker's part in the election. If the broker is elected, it governs. The broker's node has its IP address as
+    name, so a cluster has one broker per address.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ZooKeeperGovernor(Governor):
     # --- answers to the broker, on its loop ---
 
     def serves(self, topic: str) -> bool:
-        """Return True if the topic is assigned to this broker, as last read."""
+        """Return True if the assignments that were read last give the topic to this broker."""
         return topic in self._own
 
     def writers(self, topic: str) -> tuple[BrokerAddress, ...]:
@@ -115,7 +115,7 @@ class ZooKeeperGovernor(Governor):
             self._own = own.assigned
 
     def leave(self) -> bool:
-        """Delete this broker's nodes, so that the next tick of the governing broker gives its topics to other
+        """Delete this broker's nodes, so that the next tick of the governing broker gives this broker's topics to other
         brokers.
         """
         self.generation = None
@@ -141,7 +141,7 @@ class ZooKeeperGovernor(Governor):
         self._session.close()
 
     def _keep_own_node(self, seat: BrokerSeat) -> None:
-        """Create this broker's node with its assignments again if the node's session has ended."""
+        """If the session of this broker's node has ended, create the node again, with the broker's assignments."""
         path = f"{BROKERS}/{seat.address.ip}"
         try:
             raw, stat = self._session.get(path)

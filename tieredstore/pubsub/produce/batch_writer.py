@@ -382,14 +382,16 @@ class BatchMemory:
         self._memory[start : self._end] = message
 
     def list_messages(self) -> list[memoryview]:
-        """Return views of the Messages; call it after the last one is added."""
+        """Return views of the Messages; call this method after the last Message is added."""
         ends = list(accumulate(self._sizes, initial=self._first))
         return [self._memory[start:end] for start, end in pairwise(ends)]
 
     def batch(self, messages: Sequence[Buffer]) -> memoryview:
         """Return the object that holds all Messages; ``messages`` must be the result of :meth:`list_messages`."""
         if list(map(len, messages)) != self._sizes:
-            raise InvalidRangeError(f"{len(messages)} Messages given, but the batch holds {self.messages} others")
+            raise InvalidRangeError(
+                f"the {len(messages)} given Messages are not the {self.messages} Messages of the batch"
+            )
         index = batch_index(messages)
         start = self._first - len(index)
         self._memory[start : self._first] = index

@@ -44,7 +44,7 @@ from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
 _logger: Final = logging.getLogger(__name__)
 
 _ROOM_FOR_HEADERS: Final = 64 << 10
-"""Bytes of a packet for headers and for the growth of incompressible data."""
+"""Bytes of a packet that are reserved for headers, and for incompressible data that compression makes larger."""
 
 _FIRST_DELAY_S: Final = 0.05
 _MOST_DELAY_S: Final = 2.0
@@ -58,7 +58,8 @@ def message_bytes_of(settings: BatchSettings) -> int:
 
 
 def open_broker_outbox(sending: Sending, *, topic: str, client: BatchClientSettings) -> Outbox:
-    """Return an outbox that delivers to the brokers of a topic, found through the brokers of ``client``."""
+    """Return an outbox that delivers to the brokers of a topic. The brokers that ``client`` names tell which brokers
+    these are."""
     return Outbox(sending, PlainPacker(sending.message_bytes), BrokerDelivery(sending, topic, client))
 
 
@@ -449,7 +450,8 @@ class BrokerLink:
             while True:
                 response = await self._next()
                 answer = self._waiting.get((response.kind, response.request_id))
-                # Ignore an answer that no request waits for: MemQ's broker answers a Message that is too large twice.
+                # Ignore an answer that no request waits for: MemQ's broker sends two answers to a Message that is too
+                # large.
                 if answer is not None and not answer.done():
                     answer.set_result(response)
         except PacketCorruptError as error:

@@ -86,7 +86,7 @@ class RecordFuture(Future[RecordPlace]):
 
     def __init__(self, outcome: MessageOutcome, number: int) -> None:
         """Make the future of record ``number`` in the Message of ``outcome``."""
-        # The base class's __init__ is not called, because it creates the lock and the lists.
+        # Do not call the base class's __init__: it creates the lock and the lists, which most futures never need.
         self._outcome = outcome
         self.number = number
 

@@ -1,4 +1,4 @@
-"""A producer's buffer: packs records into Messages, and completes their futures after delivery."""
+"""A producer's buffer: it packs records into Messages, and completes the records' futures after delivery."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ class BatchEnd:
 
 
 class Packer(Protocol):
-    """Allocates the memory of Messages. The outbox calls it while holding its lock, so it must not call the outbox."""
+    """Allocates the memory of Messages. The outbox calls the packer while the outbox's lock is held, so the packer must
+    not call the outbox."""
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
         """Return a writer for the next Message, and the batch's memory if the Message is written in place."""
@@ -120,7 +121,7 @@ class PlainPacker:
         return False
 
     def has_other_room(self) -> bool:
-        """Return False: every Message gets the same amount of memory."""
+        """Return False: a new batch has no more room, because every Message gets the same amount of memory."""
         return False
 
     def end_batch(self) -> None:
@@ -185,7 +186,7 @@ class Outbox:
         return RecordFuture(message.outcome, number)
 
     def flush(self, longest_s: float) -> None:
-        """Return when every record is stored or has failed; raise DeliveryFailedError after ``longest_s``."""
+        """Wait until every record is stored or has failed; raise DeliveryFailedError after ``longest_s`` seconds."""
         with self._changed:
             self._is_flushing = True
             self._changed.notify_all()

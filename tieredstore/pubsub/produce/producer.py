@@ -46,9 +46,9 @@ class BatchProducer(Closing):
     once, and delivery failures are only logged. With ``"1"``, which needs brokers, it completes once a broker has the
     record. Close a producer, or use it as a context manager.
 
-    Brokers do not report a record's place, so its four numbers are −1. A Message without an answer is sent again
-    unchanged, to another broker if there is one. Several Messages are sent at the same time, so a retry may change
-    their order.
+    Brokers do not report a record's place, so the four numbers of the place are −1. A Message without an answer is sent
+    again unchanged, to another broker if there is one. Several Messages are sent at the same time, so a retry may
+    change their order.
 
     A forked child begins with an empty outbox and a new producer id. The parent delivers its own records.
 
@@ -183,7 +183,7 @@ def _open_store_outbox(sending: Sending, *, topics: Topics, topic: Topic) -> Out
 
 _HEADER_BYTES: Final = message_header(b"", 0, ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), Compression.NONE).size
 _LEAST_SHARE: Final = 8
-"""A batch is closed if fewer bytes are left in it than a Message's limit divided by this number."""
+"""A batch is closed once its free space is smaller than a Message's maximum size divided by this number."""
 
 
 class BatchPacker:

@@ -74,7 +74,8 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class SinkRecord:
-    """Progress of a query: its latest epoch, True if all batches of that epoch are notified, and their notifications.
+    """Progress of a query: the latest epoch, and the notifications of its batches. ``is_done`` is True once all these
+    notifications are in the queue.
 
     ``aborts`` counts the aborts since that epoch. Epoch -1 means that the query has only aborted so far.
     """
@@ -110,8 +111,9 @@ class SinkCommits:
 
         An epoch that was recorded before is a repetition, so its new batches are deleted. Raise FencedError if a later
         epoch was recorded, or if this epoch was notified with another number of records: then the query runs from an
-        older checkpoint, and its epochs have records that were never written. After that error, the batches stay for
-        ``pubsub gc``, because an earlier call of this run may have recorded them.
+        older checkpoint, and its epochs have other records than the recorded epochs: to skip an epoch would lose
+        records. After that error, the batches stay for ``pubsub gc``, because an earlier call of this run may have
+        recorded them.
 
         When this method returns, the epoch is notified exactly once. After an error the epoch's state is unknown; the
         next commit of the same epoch continues the work.
@@ -137,8 +139,8 @@ class SinkCommits:
                 return True
 
     def _check_same(self, recorded: SinkRecord, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Raise FencedError if the query's checkpoint is older than the record: its epoch is earlier, or has another
-        number of records."""
+        """Raise FencedError if the recorded epoch is later than ``epoch``, or had another number of records: then the
+        query continues from an older checkpoint."""
         if recorded.epoch > epoch:
             why = f"cannot be written, because the later epoch {recorded.epoch} has been written"
         else:
@@ -155,7 +157,8 @@ class SinkCommits:
         )
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Delete the batches, except batches in this epoch's record: its next commit appends their notifications."""
+        """Delete the batches. Keep batches that this epoch's record lists: the epoch's next commit appends their
+        notifications."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
             # A failed commit's write may still arrive, and would record the batches deleted here: change the record
@@ -164,8 +167,8 @@ class SinkCommits:
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
             except PreconditionFailedError:
-                # Read the record again to see which write has won: another driver's, the failed commit's, or this one
-                # if only its answer was lost.
+                # Read the record again to see which write has won: another driver's, the failed commit's, or this
+                # write, if only its answer was lost.
                 stored = self._read()
             else:
                 self._discard(None, batches)
@@ -246,7 +249,7 @@ def _records_in(notifications: Iterable[bytes]) -> int:
 
 
 def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
-    """Yield the keys of batches that are recorded but not notified yet; their queries will notify of these objects
+    """Yield the keys of batches that are recorded but not notified yet; their queries will append the notifications
     later.
     """
     beginning = topics.folder.key("sinks", topic.name, "")

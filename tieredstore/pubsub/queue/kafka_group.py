@@ -2,8 +2,8 @@
 positions are committed offsets.
 
 The committed offset is the offset of the next batch's notification, as with MemQ's consumers. The metadata of the
-commit has the position within the batch as ``message/record``, which MemQ ignores. Separate from ``kafka_queue``, which
-reads and writes the queue.
+commit has the position within the batch as ``message/record``, which MemQ ignores. This module is separate from
+``kafka_queue``, which reads and writes the queue.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class KafkaGroup(GroupMember):
             consumer.close()
 
     def _serve(self) -> None:
-        """Run the client's callbacks, and raise its lasting errors."""
+        """Run the client's callbacks. Raise the client's error if a retry cannot help."""
         if self._consumer is None:
             self._consumer = LiveConsumer(self._configuration)
             self._consumer.subscribe([self._name], on_assign=self._take, on_revoke=self._give_up, on_lost=self._give_up)

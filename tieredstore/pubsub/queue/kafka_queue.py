@@ -159,7 +159,7 @@ class KafkaQueue(NotificationQueue):
                 return offset
 
     def _floor(self, partition: int) -> int:
-        """Return a lower bound for the offset of a record that is not delivered yet."""
+        """Return the least offset that a new record of the partition can get."""
         with self._lock:
             floor = self._floors.get(partition)
         if floor is None:
@@ -229,7 +229,8 @@ class KafkaQueue(NotificationQueue):
             return self._logs.read(partition, offset, end, Deadline.after(_CALL_S))
         except BrokerError as error:
             if not error.retryable and not isinstance(error, DataLossError):
-                end()  # the usual reason is that retention has freed the offset: then ``end`` raises DataLossError
+                # The read usually fails because retention has freed the offset: then ``end`` raises DataLossError.
+                end()
             raise
 
     def start(self, partition: int) -> int:
@@ -289,8 +290,8 @@ class KafkaQueue(NotificationQueue):
 
 
 def _producer_configuration(properties: Mapping[str, str], send_s: float) -> dict[str, str]:
-    """Return the producer's configuration. Its timeouts are short: after them this queue searches for the record
-    itself."""
+    """Return the producer's configuration. Its timeouts are short: after a timeout, this queue itself searches for the
+    record."""
     common = TopicAdmin.configuration(properties)
     return {
         **common,

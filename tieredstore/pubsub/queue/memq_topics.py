@@ -1,7 +1,7 @@
 """MemQ's topic JSON, for ``--topic-config`` and ``pubsub.topic.config``.
 
-A topic of MemQ's brokers has its objects in a bucket and its notifications in Kafka. Its JSON file describes it:
-missing fields have MemQ's defaults; unknown fields, and fields that only MemQ's brokers use, have no effect.
+A topic of MemQ's brokers has its objects in a bucket and its notifications in Kafka. A JSON file describes the topic.
+Missing fields have MemQ's defaults; unknown fields, and fields that only MemQ's brokers use, have no effect.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class QueuedNotification(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The next record to read: the queue's offset of its batch, the number of its Message in the batch, and its number
-    in the Message."""
+    """The next record to read: the offset of the record's batch in the queue, the number of the Message in the batch,
+    and the number of the record in the Message."""
 
     offset: int
     message: int = 0
@@ -44,7 +44,7 @@ class Position(NamedTuple):
 class GroupPartition:
     """A group's state of one partition.
 
-    ``position`` is None before the first commit. ``generation`` is None if the queue has none.
+    ``position`` is None before the first commit. ``generation`` is None if the queue has no generations.
     """
 
     partition: int
@@ -143,7 +143,7 @@ class NotificationQueue(Closing):
         """
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
-        """Return a cursor at ``offset``. Reading on with it may need fewer requests than :meth:`read`."""
+        """Return a cursor at ``offset``. Reads through the cursor may need fewer requests than :meth:`read`."""
         return QueueCursor(self, partition, offset)
 
     def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedNotification]:
@@ -169,9 +169,9 @@ class NotificationQueue(Closing):
 
         After a crash or an unknown state, the caller repeats the call with the same arguments. ``mark`` is a permanent
         name for these notifications. No other notification in the queue has the same bytes, so this default
-        implementation searches the queue for them. A delayed write of a dead process may still duplicate them; a queue
-        that stores the mark can avoid that. Raise DataLossError if retention has freed ``since``, because then it is
-        unknown whether they were appended.
+        implementation searches the queue for these bytes. A delayed write of a dead process may still duplicate the
+        notifications; a queue that stores the mark can avoid that. Raise DataLossError if retention has freed
+        ``since``, because then it is unknown whether the notifications were appended.
         """
         del mark
         wanted = frozenset(notifications)
@@ -258,7 +258,8 @@ class TopicPartitions:
         self._until_s = monotonic() + LOOK_AGAIN_S
 
     def __call__(self) -> int:
-        """Return the number of partitions. If it is older than 30 s, look it up again, if possible."""
+        """Return the number of partitions. If the last lookup was more than 30 s ago, look the number up again, if
+        possible."""
         if self._look is not None and self._monotonic() >= self._until_s:
             self._until_s = self._monotonic() + LOOK_AGAIN_S
             with contextlib.suppress(TieredStoreError):

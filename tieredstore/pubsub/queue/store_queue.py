@@ -6,8 +6,9 @@ absent.
     <own folder>/queues/<topic>/<partition>/<20 digits>    an entry: a line of JSON, and a line per notification
     <own folder>/queues/<topic>/<partition>/start          the first number that retention has not freed; absent: 0
 
-If two writers put the same number, the store accepts one; the other takes the next number. The offset of a notification
-is the entry's number × 256 + its place in the entry. A reader gets the next number without listing.
+If two writers put an entry with the same number, the store accepts one entry, and the other writer takes the next
+number. The offset of a notification is the entry's number × 256 + its place in the entry. A reader gets the next number
+without listing.
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ class StoreQueue(NotificationQueue):
         return self.cursor(partition, offset).read()
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
-        """Return a cursor that, at the queue's end, reads the queue's start only at some of its reads."""
+        """Return a cursor that saves requests at the queue's end: only some of its reads check the queue's start."""
         return _EntryCursor(self, partition, offset)
 
     def read_entry(self, partition: int, number: int, place: int) -> list[QueuedNotification] | None:
@@ -399,7 +400,7 @@ class StoreQueue(NotificationQueue):
         return self._search_free(partition, self._start_number(partition)) if free is None else free
 
     def _search_tail(self, partition: int, least: int) -> int:
-        """Return the first number after all entries, from ``least`` on. Deleted entries are not free."""
+        """Return the first number after all entries, from ``least`` on. The number of a deleted entry is not free."""
         free = self._search_free(partition, least)
         later = deque(self._entries_after(partition, free), maxlen=1)
         return later[0] + 1 if later else free
@@ -442,9 +443,9 @@ class StoreQueue(NotificationQueue):
 class _EntryCursor(QueueCursor):
     """Reads the entries of a partition one by one, each with one GET.
 
-    At the queue's end a read asks only for the next entry. The first such read, and then every fifteenth, also checks
-    the queue's start. The sixteenth such read in a row, and the first read of a cursor if it is at the end, also check
-    that no entry is missing.
+    At the queue's end, a read asks only for the next entry. The first read at the end also checks the queue's start;
+    every fifteenth read after it checks the start instead of asking for the next entry. A cursor's first read, if at
+    the end, and the sixteenth read in a row at the end also check that no entry is missing.
     """
 
     def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:

@@ -213,7 +213,8 @@ class Topics:
         return {name: list_group(self.folder, name, topic.name, partitions) for name in names}
 
     def objects(self, topic: Topic) -> Iterator[tuple[ObjectInfo, BatchKey]]:
-        """Yield all objects under the topic's path whose keys are those of batches, with or without a notification."""
+        """Yield all objects under the topic's path whose keys have the form of a batch's key, with or without a
+        notification."""
         path = topic.path
         for folder in [f"{prefix}/{path}/" for prefix in PREFIXES] if topic.is_hashed else [f"{path}/"]:
             for info in self.store.list(folder):
@@ -280,8 +281,8 @@ _WHOLE_BELOW: Final = 65_536  # mean bytes per Message; below it, read the whole
 class QueuedBatch:
     """A batch and its place in the queue.
 
-    Only :meth:`BatchLog.batch_of` creates it, after it has checked that the notification points to an object of its
-    topic. ``appended_ms`` is the writer's clock."""
+    Only :meth:`BatchLog.batch_of` creates a QueuedBatch, after a check that the notification points to an object of its
+    topic. ``appended_ms`` is the time of the append by the writer's clock."""
 
     partition: int
     offset: int
@@ -322,7 +323,7 @@ class BatchLog(Closing):
         self.queue.close()
 
     def place(self, partition: int, offset: int) -> str:
-        """Return a place in the queue, for messages."""
+        """Return a text that names a place in the queue, for error messages."""
         return f"queue {self.topic.name}/{partition}, offset {offset}"
 
     def batch_of(self, partition: int, entry: QueuedNotification) -> QueuedBatch:
@@ -339,7 +340,8 @@ class BatchLog(Closing):
             yield self.batch_of(partition, entry)
 
     def position_before_end(self, partition: int, records: int) -> Position:
-        """Return the position of the last ``records`` of a partition, counted by the headers of its Messages.
+        """Return the position after which a partition has ``records`` more records, as counted in the headers of its
+        Messages.
 
         Return the start if the partition has fewer records. The search goes backwards in growing steps, so it reads few
         batches more than needed. A damaged batch counts as empty; a reader will report the damage.
@@ -380,7 +382,7 @@ class BatchLog(Closing):
         """Yield each Message's number and header, or the header's error. Raise MessageCorruptError if the index is
         damaged.
 
-        ``headers`` reads the whole object, or only the headers if the Messages are large.
+        This method reads the whole object, or only the headers if the Messages are large.
         """
         notification = batch.notification
         if batch.size <= _WHOLE_BELOW * notification.message_count:
@@ -397,7 +399,8 @@ class BatchLog(Closing):
 
 
 def _position_after(offset: int, counts: Sequence[int], records: int) -> Position:
-    """Return the position ``records`` into a batch whose Messages have ``counts`` records."""
+    """Return the position after the first ``records`` records of a batch; ``counts`` are the record counts of its
+    Messages."""
     for message, count in enumerate(counts):
         if records < count:
             return Position(offset, message, records)

@@ -251,7 +251,7 @@ class TopicAudit:
 
 
 class _EmptyRequests:
-    """Sequences of ids of requests without records. Calls of ``subtract`` must have ascending numbers."""
+    """Sequences of ids of requests without records. Successive calls of ``subtract`` must pass ascending ids."""
 
     def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
         self._runs = sorted(runs)

@@ -54,8 +54,8 @@ class AuditLog(Closing):
         self._forget_counts()
 
     def read(self, now_ms: Callable[[], int], *, wait: Callable[[], bool] = lambda: False) -> Iterator[AuditFinding]:
-        """Yield findings from all available records. With ``wait``, call it at the end of the records: True stops
-        reading, False continues."""
+        """Yield findings from all available records. Before each read, call ``wait``: once it returns True, read no
+        more records."""
         for partition in range(self._log.partitions):
             end = self._log.end(partition)
             while self._place(partition) < end and not wait():
@@ -176,7 +176,7 @@ class _Known:
         return self.read_ms is None
 
     def has_side(self, record: AuditRecord) -> bool:
-        """Return True if the record's side has already reported."""
+        """Return True if the record's side (producer or consumer) has already reported this Message."""
         return (self.sent_ms if record.is_producer else self.read_ms) is not None
 
     def note_side(self, record: AuditRecord, ms: int) -> None:

@@ -85,7 +85,7 @@ class TopicCost:
 
     @property
     def saved_share(self) -> float | None:
-        """Savings by batches as a share of Kafka's costs; None if those are unknown."""
+        """Savings by batches as a share of Kafka's costs; None if Kafka's costs are unknown."""
         kafka = self.kafka
         return None if not kafka else 1 - self.batches / kafka
 
@@ -119,7 +119,8 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
 def _estimate_published(
     facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int
 ) -> tuple[float, float, float]:
-    """Return a month's bytes, batches and PUTs, by the price file's throughput or extrapolated from the last days."""
+    """Return a month's bytes, batches and PUTs. The price file's throughput determines them; if it is not set, the last
+    days are extrapolated."""
     throughput = prices.pubsub.throughput_mib_s
     if not throughput:
         factor = MONTH_DAYS / growth_days(facts.oldest_ms, now_ms)

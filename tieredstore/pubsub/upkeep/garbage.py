@@ -66,8 +66,9 @@ class GarbageCollection:
         settings = self.topics.batches
         if self.min_age_ms < _DELIVERIES * settings.delivery_timeout_ms:
             raise ConfigError(
-                f"a minimum age of {self.min_age_ms} ms is too short, since orphans may still be notified: use at "
-                f"least {_DELIVERIES * settings.delivery_timeout_ms} ms, {_DELIVERIES} times pubsub.delivery.timeout.ms"
+                f"a minimum age of {self.min_age_ms} ms is too short, since a writer may still append an orphan's "
+                f"notification: use at least {_DELIVERIES * settings.delivery_timeout_ms} ms, {_DELIVERIES} times "
+                "pubsub.delivery.timeout.ms"
             )
 
     def run(self) -> Iterator[Step[Found]]:
@@ -76,8 +77,8 @@ class GarbageCollection:
         with BatchLog(self.topics, self.topic) as log:
             queue = log.queue
             self._warn(queue)
-            # List the objects before reading the queue: an old object that is listed has its notification in the queue
-            # by then, or never gets one.
+            # List the objects before reading the queue: when the queue is read, an old listed object either has its
+            # notification there already, or never gets a notification.
             objects = [info for info, _ in self.topics.objects(self.topic)]
             partitions = range(queue.partitions)
             pending = {_digest(key) for key in list_pending_keys(self.topics, self.topic)}
@@ -126,7 +127,7 @@ class GarbageCollection:
                     continue
                 for offset, key in self._list_freed(retired, start, referenced):
                     # A batch may have two notifications. Retention freed this notification only recently, so keep the
-                    # object until the delay after that is over.
+                    # object until ``delete_delay_ms`` has passed since then.
                     kept.add(_digest(key))
                     yield Step(Found(key, None, partition, offset), Outcome.WAITING)
         for partition, retired in due:
@@ -213,7 +214,7 @@ def plan_gc(
     all topics.
 
     ``warn`` is called if a queue drops notifications before its objects expire. Raise ConfigError if ``min_age`` is so
-    short that a writer may still append the notification.
+    short that a writer may still append the notification of an orphan.
     """
     age_ms = int(min_age.total_seconds() * 1000)
     chosen = topics.select(names)
