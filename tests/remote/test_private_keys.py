@@ -109,7 +109,7 @@ def test_a_wrong_or_missing_passphrase_is_told_and_not_shown(protected: Path, mo
         with pytest.raises(KeyRingError, match="is not opened by its passphrase") as caught:
             opens(settings_of(file=str(protected), passphrase_env="PASSPHRASE"))
         assert wrong not in str(caught.value)
-    with pytest.raises(KeyRingError, match=r"is protected by a passphrase: name it by private\.key\.passphrase\.env"):
+    with pytest.raises(KeyRingError, match=r"is protected by a passphrase: set private\.key\.passphrase\.env"):
         opens(settings_of(file=str(protected)))
     monkeypatch.setenv("PASSPHRASE", "")
     with pytest.raises(KeyRingError, match="PASSPHRASE, which holds the passphrase of key1, is not set"):
