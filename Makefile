@@ -75,7 +75,7 @@ unit: $(VENV)/installed ## the tests that need no server, no Spark and no proces
 	$(BIN)/python -m pytest --numprocesses 3 -m "not (server or broker or spark or slow or soak)" $(PYTEST_ARGS)
 
 core: toolchain ## the core's unit tests in a copy of the tree without the wings: a minute
-	$(BIN)/python -m tests.support.core_alone --numprocesses 2 -m "not (server or broker or spark or slow or soak or hypothesis)"
+	$(BIN)/python -m tests.support.core_alone --numprocesses 3 -m "not (server or broker or spark or slow or soak or hypothesis)"
 
 soak: toolchain servers ## what make test has no time for
 	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 --timeout 3600 -o faulthandler_timeout=3000 -m "soak or hypothesis or slow or sweep" $(PYTEST_ARGS)

@@ -217,6 +217,7 @@ def test_refusals_are_sentences(service: RegistryService, answer: Answer, error:
         assert registry.latest("n") == '"long"'
 
 
+@pytest.mark.slow
 def test_an_answer_that_drips_ends_with_the_deadline(service: RegistryService, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = replace(schema_registry.RETRY_POLICY, attempts=1, attempt_timeout_s=0.5)
     monkeypatch.setattr(schema_registry, "RETRY_POLICY", policy)

@@ -56,6 +56,7 @@ def test_each_public_name_has_one() -> None:
     assert OF_CORE.keys() | WINGS == set(tieredstore.__all__) - {"__version__", "errors"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_CORE)
 @pytest.mark.usefixtures("folder")
 def test_an_example_of_the_core(name: str, bucket: tieredstore.Bucket, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,6 +113,7 @@ def test_a_segment_is_a_file(bucket: ts.Bucket, disk: Path, tmp_path: Path) -> N
         alone.open()
 
 
+@pytest.mark.slow
 def test_a_read_is_an_arrow_stream_once(bucket: ts.Bucket, tmp_path: Path) -> None:
     assert bucket.read("txn").to_arrow().num_rows == 2357
     assert bucket.query("SELECT count(*) AS n FROM txn").to_arrow().to_pylist() == [{"n": 2357}]

@@ -98,6 +98,7 @@ def test_partitions_are_numbers_in_a_pandas_frame(growing: Bucket) -> None:
         assert str(bucket.read("orders", columns=["offset"]).to_pandas()["offset"].dtype) == "int64"
 
 
+@pytest.mark.slow
 def test_json_of_any_form_is_its_text_to_frames_and_what_it_says_to_programs(growing: Bucket, tmp_path: Path) -> None:
     texts = ['{"id": 7, "of": {"name": "é"}}', "[1, 2.5]", "null", '"x"']
     with stored(growing, "orders", [text.encode() for text in texts]) as bucket:

@@ -57,6 +57,7 @@ def stored(bucket: ts.Bucket, root: Path) -> ts.Bucket:
     return bucket
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_each_entry_point_takes_each_kind_of_source(entry: Entry, kind: str, stored: ts.Bucket, root: Path) -> None:

@@ -92,6 +92,7 @@ def check(raw: bytes) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_texts_with_damage_are_read_as_the_standard_library_reads_them() -> None:
     chance, read = random.Random(3), 0
     for raw in damaged_manifests(7, 1_500):

@@ -50,6 +50,7 @@ def noticed_by_decryption(damaged: SegmentManifest, whole: SegmentManifest) -> b
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment", FLIPPED, ids=str)
 def test_every_single_bit_flip_is_refused_or_noticed_later_or_harmless(segment: GoldenSegment) -> None:
     raw = segment.stored("rsm-manifest").read_bytes()

@@ -307,6 +307,7 @@ def test_headers_are_found_across_the_pieces_in_which_a_log_is_read(tmp_path: Pa
     assert [header.base_offset for header in read_batch_headers(log)] == list(range(9))
 
 
+@pytest.mark.slow
 def test_describing_a_big_segment_takes_little_memory(tmp_path: Path) -> None:
     build_segment(tmp_path, 16 * 1024 * 1024)
     segment = found_in(tmp_path, 0)

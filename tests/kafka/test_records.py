@@ -210,6 +210,7 @@ def test_a_batch_far_over_the_target_comes_in_slices() -> None:
     assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == list(range(200))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 def test_more_records_than_a_block_holds(codec: CompressionType) -> None:
     log = compressed_batch(MANY, 5, codec)

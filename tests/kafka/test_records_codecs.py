@@ -115,6 +115,7 @@ def test_a_body_of_exactly_the_limit_is_read(codec: CompressionType) -> None:
     assert rows(packed, max_batch_bytes=len(BODY)) == rows(PLAIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_a_bomb_costs_no_more_than_the_limit(codec: CompressionType) -> None:
     bomb = with_body(PLAIN, COMPRESS[codec](bytes(64 << 20)), codec)

@@ -259,6 +259,7 @@ def test_headers_count_against_what_a_batch_may_expand_to(columns: tuple[str, ..
     assert len(row.get("headers") or [None] * 300_000) == 300_000
 
 
+@pytest.mark.slow
 def test_headers_that_nobody_asks_for_take_no_memory() -> None:
     """Measured in a separate process: the kernel's tables are not Python's."""
     code = """

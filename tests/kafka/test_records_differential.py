@@ -73,6 +73,7 @@ def test_a_log_of_any_batches(seed: int) -> None:
     assert ours(log) == list(parsed(AioRecords, log))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_huge_record_between_empty_ones(codec: CompressionType) -> None:
     huge = random.Random(1).randbytes(3_000_000) + bytes(3_000_000)

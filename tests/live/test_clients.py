@@ -42,6 +42,7 @@ print(*sorted(set(ends)))
     assert printed == "KeyboardInterrupt\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["poll", "flush"])
 def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> None:
     assert not issubclass(KafkaError, BaseException)

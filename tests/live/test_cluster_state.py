@@ -94,6 +94,7 @@ def offsets_of(group: str, protocol: Any) -> GroupOffsets:
     return GroupOffsets(group, protocol, (CommittedOffset("orders", 0, 10), CommittedOffset("orders", 1, 7, "a note")))
 
 
+@pytest.mark.slow
 def test_everything_is_read_that_the_login_may_read(newest: Filled) -> None:
     with newest.state() as state:
         topics, not_held = state.topic_settings()
@@ -109,6 +110,7 @@ def test_everything_is_read_that_the_login_may_read(newest: Filled) -> None:
     assert all("share and streams" in each.reason for each in groups_not_held)
 
 
+@pytest.mark.slow
 def test_what_a_login_may_not_read_is_named(newest: Filled) -> None:
     with newest.state(**newest.login) as state:
         topics, not_held = state.topic_settings()
@@ -157,6 +159,7 @@ def test_a_group_with_a_hanging_transaction_is_named_and_the_others_are_read(
     assert "the offsets of the group pending" in not_held[-1].reason
 
 
+@pytest.mark.slow
 def test_brokers_that_do_not_answer_are_an_error() -> None:
     with (
         ClusterState({"bootstrap.servers": "127.0.0.1:9"}, timeout_s=0.5) as state,

@@ -46,6 +46,7 @@ def test_an_epoch_that_the_leader_does_not_know_has_no_answer() -> None:
             assert cluster.epoch_ends({("orders", 0): 5}) == {}
 
 
+@pytest.mark.slow
 def test_what_may_pass_is_asked_again() -> None:
     with mock_kafka() as mock:
         filled(mock, 10)

@@ -157,6 +157,7 @@ def test_a_client_of_the_parent_is_neither_closed_nor_destroyed_by_a_child() -> 
     assert printed == "closed by the parent\ndestroyed by the parent\n"
 
 
+@pytest.mark.slow
 def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
     pytest.importorskip("confluent_kafka")
     run_forks("""
@@ -175,6 +176,7 @@ def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
     """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("construction", "lock", "used"),
     [

@@ -122,6 +122,7 @@ def test_one_act_that_hangs_or_fails_does_not_keep_the_others(monkeypatch: pytes
     assert wait_until(lambda: acts == ["act"])
 
 
+@pytest.mark.slow
 def test_what_needs_time_gets_it_and_a_second_signal_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interruption, "TAKING_BACK_S", 60)
     end = End()

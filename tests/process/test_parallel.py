@@ -206,6 +206,7 @@ def test_closing_early_drops_what_waits_and_the_pool_can_be_used_again(ordered: 
     assert len(begun) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_deadline_ends_the_wait_for_a_result_that_does_not_come(ordered: bool) -> None:
     go_on = threading.Event()

@@ -77,6 +77,7 @@ def test_a_snapshot_leaves_no_cluster_open(bucket: Bucket, closed: list[str], mo
     assert closed == ["Cluster"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", [ALONE, ASKED], ids=["bucket alone", "bucket and broker"])
 def test_a_tail_that_waits_ends_soon_when_its_bucket_is_closed(
     bucket: Bucket, closed: list[str], query: LogQuery, monkeypatch: pytest.MonkeyPatch

@@ -122,6 +122,7 @@ def test_a_passphrase_for_a_plain_key_is_refused(monkeypatch: pytest.MonkeyPatch
         opens(settings_of(file=str(KEYS / "key1.private.pem"), passphrase_env="PASSPHRASE"))
 
 
+@pytest.mark.slow
 def test_a_pair_that_we_protect_is_opened_by_openssl_and_by_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PASSPHRASE", WORDS)
     passphrase = passphrase_from("PASSPHRASE", None)

@@ -64,6 +64,7 @@ def test_an_id_that_is_not_on_the_ring_is_named_with_those_that_are() -> None:
         golden_ring().unwrap("key9", bytes(384))
 
 
+@pytest.mark.slow
 def test_a_data_key_that_the_pair_does_not_open_is_a_wrong_key() -> None:
     wrapped = bytearray(golden_ring().wrap(b"k" * 32))
     for damaged in (bytes(384), bytes(wrapped[:-1]), b"", bytes(wrapped) + b"x", b"\xff" * 384):

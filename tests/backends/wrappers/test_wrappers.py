@@ -207,6 +207,7 @@ def test_one_limit_is_one_bucket_for_the_process() -> None:
     assert shared_bucket("up", 5_000_000) is not shared_bucket("up", 6_000_000)
 
 
+@pytest.mark.slow
 def test_the_exporter_serves_the_metrics_and_stops() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

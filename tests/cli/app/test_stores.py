@@ -51,6 +51,7 @@ def test_a_store_goes_over_the_settings(tmp_path: Path) -> None:
     assert all(row["compressed"] for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("url", "said"),
     [

@@ -76,6 +76,7 @@ def test_a_wrong_rm(remove: Callable[[Path], None], stage: Path) -> None:
     assert content(stage) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
 def test_a_corrupt_segment(suffix: str, stage: Path) -> None:
     before = content(stage)

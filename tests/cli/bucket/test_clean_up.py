@@ -175,6 +175,7 @@ def test_du_of_a_window_counts_the_segments_that_hold_its_records(root: Path) ->
     refused.fails(2, "--to needs the manifests: leave --listing out")
 
 
+@pytest.mark.slow
 def test_du_draws_what_is_stored_beside_the_log(root: Path, tmp_path: Path) -> None:
     picture = tmp_path / "du.svg"
     table = run(root, "du", "--by", "day")

@@ -93,6 +93,7 @@ def test_without_prices_of_brokers_there_is_no_saving(root: Path, tmp_path: Path
     assert picture.stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_picture_has_both_sides(root: Path, tmp_path: Path) -> None:
     for number in range(12):
         MadeSegment(partition_of(f"$topic_{number}"), 0, 9).put(FilesystemObjectStore(root))
@@ -106,6 +107,7 @@ def test_a_picture_has_both_sides(root: Path, tmp_path: Path) -> None:
         assert (abs(image[:, :, :3] - parts) < 0.02).all(axis=2).sum() > 50, color
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_created_again_has_bars_of_its_own(root: Path, tmp_path: Path) -> None:
     MadeSegment(partition_of(topic_id=OTHER_ID), 0, 9).put(FilesystemObjectStore(root))
     picture = tmp_path / "cost.svg"

@@ -46,6 +46,7 @@ def rules(settings: Path) -> list[tuple[str, str]]:
     return [(line["outcome"], line["detail"]) for line in lines if line["check"] == "rules"]
 
 
+@pytest.mark.slow
 def test_rules_are_shown_and_the_dangerous_ones_named(settings: Path) -> None:
     assert rules(settings)[:3] == [
         ("bad", "the rule eats deletes objects after 30 days: it deletes segments"),

@@ -125,6 +125,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(settings: Path, tmp_path:
     assert "Is a directory" in tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", tmp_path).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("fetch", "txn", 0, 0), ("ls", "--json"), ("inspect", "txn", 0, 0, "--chunks")])
 def test_a_reader_that_has_enough_is_no_error_to_talk_of(settings: Path, arguments: tuple[object, ...]) -> None:
     running = subprocess.Popen(

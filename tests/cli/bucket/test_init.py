@@ -128,6 +128,7 @@ def answered(answers: Sequence[str], *arguments: str) -> Result:
     return Result(asking.returncode, text, "")
 
 
+@pytest.mark.slow
 def test_answers_become_settings(folder: Path) -> None:
     keys = GOLDEN / "08-keyring" / "keys"
     done = answered(
@@ -156,6 +157,7 @@ def test_a_secret_is_written_and_never_shown(folder: Path) -> None:
     assert s3.credentials.secret_access_key.get_secret_value() == SECRET
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answers", "said"),
     [

@@ -17,6 +17,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return install_safe(monkeypatch, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_sealed_pair_reads_what_was_written_before_and_the_plain_one_may_go(tmp_path: Path, service: str) -> None:
     printed = tieredstore("keys", "new", "k", "-d", tmp_path, "--bits", 2048).text
     settings = write_settings(tmp_path)
@@ -58,6 +59,7 @@ def test_nothing_is_written_over_and_nothing_of_a_pair_that_is_not_listed(tmp_pa
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_pair_with_a_passphrase_encrypts_and_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = write_settings(tmp_path)
     (tmp_path / "words").write_text("correct horse\n")

@@ -77,6 +77,7 @@ def counted(settings: Path) -> dict[str | None, int]:
     return {row["key_id"]: row["segments"] for row in tieredstore("keys", "list", "-c", settings, "--json").rows[0]}
 
 
+@pytest.mark.slow
 def test_rotate_then_check_then_retire(root: Path, both: Path, new_alone: Path) -> None:
     before = {"key1": len(OLD), "key2": len(SEGMENTS) - len(OLD)}
     assert counted(both) == before

@@ -166,6 +166,7 @@ def test_a_settings_file_whose_owner_cannot_be_kept_stays_as_it_is(
     assert settings.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_second_pair_joins_the_first_and_other_lines_stay(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
     settings.write_bytes(b"# our bucket\n! \xe9\n" + settings.read_bytes())
@@ -207,6 +208,7 @@ def test_a_pair_that_is_listed_already_is_not_made(tmp_path: Path) -> None:
     assert "lists the key pair 'k1' already" in again.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_passphrase", [False, True])
 def test_a_killed_run_is_completed_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_passphrase: bool

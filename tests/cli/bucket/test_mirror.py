@@ -244,6 +244,7 @@ HOSTILE = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CA
 """Every tenth here, all in `make soak`."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=case.name, marks=[pytest.mark.soak] if at % 10 else []) for at, case in enumerate(HOSTILE)],

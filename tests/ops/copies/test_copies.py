@@ -151,6 +151,7 @@ ENCODINGS: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("case", ["01-none", "07-txn"])
 def test_transcoded_segments_have_the_same_records_and_indexes(case: str, name: str) -> None:
@@ -200,6 +201,7 @@ def test_for_another_ring_data_keys_are_wrapped_anew_and_data_stay() -> None:
     assert content(target) == stored
 
 
+@pytest.mark.slow
 def test_new_data_keys_encrypt_every_segment_again() -> None:
     """A segment gets a new data key, even if an attacker has read the old one from its manifest."""
     texts, store = golden_texts(KEYRING), golden_store(KEYRING)

@@ -170,6 +170,7 @@ def test_a_segment_without_a_manifest_is_left_to_mirror() -> None:
     assert outcomes(repair(plain(), plain(store))) == {Outcome.LEFTOVER: 1, Outcome.THERE: 1}
 
 
+@pytest.mark.slow
 def test_a_rotated_manifest_stays_when_the_log_is_replaced() -> None:
     good, store = golden_store(KEYRING), golden_store(KEYRING)
     texts = golden_texts(KEYRING)
@@ -190,6 +191,7 @@ def test_a_rotated_manifest_stays_when_the_log_is_replaced() -> None:
     assert content(store) == before
 
 
+@pytest.mark.slow
 def test_a_target_whose_settings_lack_the_pair_is_left_alone() -> None:
     good, store = golden_store(KEYRING), golden_store(KEYRING)
     before = content(store)

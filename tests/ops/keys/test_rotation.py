@@ -200,6 +200,7 @@ def test_whichever_request_fails_a_second_run_completes_the_work(moment: Moment)
         assert_completes(store, BOTH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_at_any_operation_a_second_run_completes_the_work(moment: Moment, tmp_path: Path) -> None:
     for number in OperationSweep(partial(golden_store, CASE), run_alone).numbers:

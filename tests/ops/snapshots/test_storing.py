@@ -153,6 +153,7 @@ def test_another_release_and_another_name_are_refused() -> None:
         snapshots.find(NOON_MS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ring", [None, RING], ids=["plain", "encrypted"])
 def test_a_flipped_bit_never_gives_another_snapshot(ring: KeyRing | None) -> None:
     store = MemoryObjectStore()

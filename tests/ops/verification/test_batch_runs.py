@@ -88,6 +88,7 @@ def test_planted_faults(fault: PlantedFault) -> None:
     assert findings_of(planted.bucket) == one_by_one(planted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_damage_at_random(damage: Damage) -> None:
     kinds: set[FindingKind] = set()

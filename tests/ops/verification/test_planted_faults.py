@@ -71,6 +71,7 @@ def test_every_kind_is_planted_but_for_those_of_other_tests() -> None:
     assert {fault.kind for fault in PLANTED_FAULTS} | elsewhere == set(FindingKind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most_segments", [1, 3])
 @pytest.mark.parametrize("fault", PLANTED_FAULTS[::3], ids=lambda fault: fault.name)
 def test_a_verification_in_parts_finds_what_one_run_finds(fault: PlantedFault, most_segments: int) -> None:

@@ -115,6 +115,7 @@ def test_a_clean_up_that_fails_too_never_shows_half_a_segment(
     assert all(f".{suffix}" in notes for suffix in left)  # remaining objects are named
 
 
+@pytest.mark.slow
 def test_a_store_that_dies_for_good_never_shows_half_a_segment(mode: str, files: LogSegmentData) -> None:
     for dies_at, moment in FAILURES:
         inner, metadata = MemoryObjectStore(), new_metadata(len(LOG))

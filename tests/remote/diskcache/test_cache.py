@@ -237,6 +237,7 @@ def open_databases(path: Path) -> int:
     return open_files.count(str(own_folder(path).resolve() / "cache.db"))
 
 
+@pytest.mark.slow
 def test_threads_share_a_cache_and_leave_no_connection_behind(tmp_path: Path) -> None:
     def work(cache: DiskChunkCache, seed: int) -> None:
         for step in range(60):

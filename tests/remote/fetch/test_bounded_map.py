@@ -7,6 +7,7 @@ import threading
 import weakref
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -145,6 +146,7 @@ def test_each_use_puts_the_end_off() -> None:
     assert tested.get("a") is None
 
 
+@pytest.mark.slow
 def test_expired_values_are_let_go_of_by_the_next_call() -> None:
     class Value:
         pass
