@@ -92,7 +92,7 @@ MARK = Watermark(PARTITION, 20, 0, holes=(Hole(12, 14, "the log is damaged", 0),
             (30, 40),
             BrokerLog(8, 40, segment_ms=9),
             None,
-            [f"offsets 30 to 39 are {ALONE}, at the latest by the first record after segment.ms=9"],
+            [f"offsets 30 to 39 are {ALONE}: the first record after segment.ms=9 closes it at the latest"],
         ),
         (
             (30, 40),
@@ -294,7 +294,7 @@ def test_a_bucket_is_compared_with_a_broker_and_the_uploaders_watermark(
         one, other = events.partitions
         assert (one.number, one.complete_up_to, other.complete_up_to) == (1, first.last_time, None)
         could_not = "the uploader could not store offsets 10 to 14: it is damaged"
-        by_segment_ms = f"offsets 10 to 14 are {ALONE}, at the latest by the first record after segment.ms=1000"
+        by_segment_ms = f"offsets 10 to 14 are {ALONE}: the first record after segment.ms=1000 closes it at the latest"
         assert one.why_missing == (could_not if has_mark else by_segment_ms,)
         # All before the last record of the first segment is stored, wherever the broker's own log begins.
         (events,) = bucket.topics(where.topic, partitions=1, until=first.last_time)

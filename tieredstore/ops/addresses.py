@@ -39,7 +39,7 @@ class SegmentAddress:
         return " and ".join(start + ([] if self.segment_id is None else [f"has the id {self.segment_id}"]))
 
     def matches(self, objects: SegmentObjects) -> bool:
-        """Return True if these objects, of a segment of the partition, have this address."""
+        """Return True if a segment of the partition has the base offset and the segment id of this address."""
         return self.base_offset in {None, objects.start_offset} and self.segment_id in {None, objects.segment_id.id}
 
 
@@ -107,8 +107,8 @@ def find_segment(
     """Find the segment at ``address`` and read its manifest. Costs one listing of the partition and one request.
 
     Complete segments take precedence. Without one, return a committed segment that lacks an object, so that damage is
-    not mistaken for absence. Raise SegmentAbsentError and AmbiguousSegmentError; ResourceNotFoundError for an absent
-    topic or partition.
+    not mistaken for absence. Raise SegmentAbsentError if no segment has the address, AmbiguousSegmentError if several
+    have, and ResourceNotFoundError for an absent topic or partition.
     """
     listed = _list_partition(store, prefix, address)
     committed = [objects for objects in _committed(listed) if address.matches(objects)]

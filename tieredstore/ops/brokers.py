@@ -119,10 +119,10 @@ class BrokersView(Closing):
     """The brokers' metadata records, for tools that delete segments. Look up a segment's record only after the segment
     was seen in the store. The caller closes the view.
 
-    A broker writes a segment's record before it uploads the segment. So if the topic has no record after the manifest
-    was seen, no broker owns the segment. If the topic was read before the manifest was seen, a missing record proves
-    nothing. Raise CorruptDataError for an unreadable record, because then it is unknown which segments the brokers
-    list.
+    A broker writes a segment's record before it uploads the segment. So if the metadata topic, read after the manifest
+    was seen, has no record of this segment, no broker owns the segment. If the topic was read before the manifest was
+    seen, a missing record proves nothing. Raise CorruptDataError for an unreadable record, because then it is unknown
+    which segments the brokers list.
     """
 
     def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]]) -> None:
@@ -142,7 +142,7 @@ class BrokersView(Closing):
             yield from piece
 
     def state_of(self, segment_id: RemoteLogSegmentId) -> SegmentState | None:
-        """Return the segment's state by the records read so far; None without a record."""
+        """Return the segment's state according to the records read so far; None without a record."""
         row = self._segments.row_of(segment_id)
         return None if row is None else SegmentState(row[0])
 

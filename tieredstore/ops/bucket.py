@@ -1,4 +1,4 @@
-"""A store with the segments under one prefix, and its settings: what an operator's tools work on."""
+"""A store with the segments under one prefix, and its settings. An operator's tools work on this."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class BrokerLog:
 
 
 def lost_between(held: Iterable[Extent]) -> tuple[Extent, ...]:
-    """Return the offsets missing between the first and last of ``held``. Retention deleted the offsets before the
-    first.
+    """Return the offsets missing between the first and last of ``held``. Earlier offsets do not count: retention
+    deleted them.
     """
     known = sorted(held)
     return tuple(without(known, (known[0][0], max(end for _, end in known)))) if known else ()
@@ -103,7 +103,7 @@ def _why_not_uploaded(extent: Extent, lost: Iterable[Extent], log: BrokerLog) ->
             f"{alone}, and the active one is idle: no record is younger than {_SEGMENT_MS}={log.segment_ms}, and only "
             "another record closes it"
         )
-    return f"{alone}, at the latest by the first record after {_SEGMENT_MS}={log.segment_ms}"
+    return f"{alone}: the first record after {_SEGMENT_MS}={log.segment_ms} closes it at the latest"
 
 
 def _named(extent: Extent) -> str:
@@ -123,10 +123,11 @@ def ask_broker(
 ) -> dict[tuple[str, Uuid], dict[int, BrokerLog]]:
     """Return the brokers' logs of the bucket's topics, by topic name and bucket's topic id, then by partition.
 
-    ``others`` names topics that the bucket lacks; they are returned too if the brokers tier them. The result lacks
-    topics that the brokers do not have, and topic ids that differ from the brokers' ids. Each log is cut to the
-    ``window``; a time in it means the first record at or after that time. Raise ConfigError if the bucket has a topic
-    only under other ids than the brokers', or, with ``check_start``, if the window begins beyond the ends of all logs.
+    ``others`` names topics that the bucket lacks. Their logs are returned too if the brokers tier these topics. The
+    result lacks topics that the brokers do not have, and topic ids that differ from the brokers' ids. Each log is cut
+    to the ``window``; a time as a bound means the first record at or after that time. Raise ConfigError if the bucket
+    has a topic, but not under the brokers' topic id. With ``check_start``, also raise ConfigError if the window begins
+    beyond the ends of all logs.
     """
     names = dict.fromkeys(topic for topic, _ in lives)
     more = [topic for topic in others if topic not in names]

@@ -23,7 +23,7 @@ class Outcome(enum.StrEnum):
     # Outcomes of items that were changed.
     ADDED = "added"
     ADOPTED = "adopted"
-    """A batch that no notification named now has a notification, so that readers find it."""
+    """The batch had no notification. A new notification lets readers find the batch."""
     COPIED = "copied"
     """The item is in the target, and was verified."""
     DELETED = "deleted"
@@ -99,8 +99,8 @@ _CHANGES = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[ItemT_co]):
-    """An item that a command has processed, and the outcome. ``reason`` says why the item was kept, if the outcome
-    does not.
+    """An item that a command has processed, and the outcome. ``reason`` says why the item was kept, if the outcome does
+    not say so.
     """
 
     item: ItemT_co

@@ -14,8 +14,8 @@ from tieredstore.places.raw_keys import raw_topic_id
 class KeyLayout:
     """Key layout given by the settings ``key.prefix`` and ``key.prefix.mask``.
 
-    ``raw_cluster`` is the cluster's name in the raw layout, which stores no topic ids and no transaction indexes. It is
-    None for the plugin's layout.
+    ``raw_cluster`` is the cluster's name in the raw layout, and None in the plugin's layout. The raw layout stores no
+    topic ids and no transaction indexes.
     """
 
     prefix: str = ""

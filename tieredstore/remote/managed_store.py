@@ -61,7 +61,7 @@ class ManagerCalls:
         """Make calls directly on this thread during the block, for a thread that another thread watches and may
         abandon.
 
-        Direct calls save two hand-overs between threads. These cost more time than a small call to a local disk.
+        A direct call saves two hand-overs between threads, which cost more time than a small call to a local disk.
         """
         before, self._here.is_so = self._here.is_so, True
         try:
@@ -82,13 +82,14 @@ class ManagerCalls:
 
         ``write`` gets a function to call between its steps. That function raises if the manager was closed or the
         caller was interrupted; ``write`` must then roll back. An interrupted caller waits for the rollback. After
-        ``Interrupted`` it waits without a limit: ``Interruption``, which raised that error, ends the process and names
-        the objects that stay. After KeyboardInterrupt it waits ``undo_s``, and then names the objects itself.
+        ``Interrupted`` the caller waits without a limit: ``Interruption``, which raised ``Interrupted``, ends the
+        process and names the objects that stay. After KeyboardInterrupt the caller waits ``undo_s``, and then names the
+        objects itself.
         """
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
         is_interrupted = threading.Event()
-        # An interrupt may come before ``submit`` returns its future, so make our own future before.
+        # An interrupt may come before ``submit`` returns its future, so create a separate future first.
         ended: Future[None] = Future()
 
         def check() -> None:

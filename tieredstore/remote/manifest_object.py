@@ -45,8 +45,8 @@ def read_manifest_text(store: ObjectStore, key: str, shown: str) -> bytes:
 
 
 def manifest_text(raw: bytes | None, shown: str) -> bytes:
-    """Return ``raw``, the result of ``get_small``; raise ManifestCorruptError if it is None, because it was too
-    large.
+    """Return ``raw``, the result of ``get_small``. Raise ManifestCorruptError if ``raw`` is None, because then the
+    object was too large.
     """
     if raw is None:
         raise ManifestCorruptError(

@@ -22,8 +22,8 @@ def key_pair_of(pair: KeyPairSettings) -> KeyPair:
 
 
 def open_pair(pair: KeyPairSettings) -> tuple[KeyPair, bytes]:
-    """Open the pair; return it and its private key (PKCS#8, DER). This reads a passphrase, or calls a key service, only
-    once.
+    """Open the pair; return the pair and its private key (PKCS#8, DER). A passphrase is read only once, and a key
+    service is called only once.
     """
     name, public = _name(pair), read_public_key(pair.public_key_file)
     der = _private_key_der(pair)

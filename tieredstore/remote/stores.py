@@ -59,7 +59,7 @@ class NamedStore:
     properties: tuple[tuple[str, str], ...]
     source: str
     elsewhere: tuple[tuple[str, str], ...] = ()
-    """The properties, without those from the URL that replaced the store."""
+    """``properties`` without those that come from the URL of a store."""
 
     def load(self, default: Properties = MappingProxyType({})) -> Settings:
         """Load the settings now, with ``default`` for missing settings. Raise a ConfigError that lists all faults."""
@@ -93,7 +93,8 @@ class NamedStore:
 
 
 def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING) -> Settings:
-    """Load the settings of ``source``, overridden by ``extra``; a URL in ``store`` replaces the store.
+    """Load the settings of ``source``, overridden by ``extra``. A URL in ``store`` replaces the store that ``source``
+    names.
 
     Make no request. Raise ConfigError, without a secret in its text, if ``source`` names no settings.
     """
@@ -225,7 +226,7 @@ def _of_text(text: str, store: str | None, extra: GivenProperties) -> NamedStore
 def _named(
     file: Path | None, texts: Properties, store: str | None, extra: GivenProperties, *, source: str | None
 ) -> NamedStore:
-    """Make the origin; ``texts`` are the file's properties, or all properties without a file."""
+    """Make the origin. ``texts`` are the properties in the file; without a file, ``texts`` are all properties."""
     label = source or "settings"
     given = texts_of(extra, label)
     if file is None:

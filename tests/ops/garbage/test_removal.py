@@ -222,7 +222,7 @@ def test_a_damaged_hold_stops_everything(store: MemoryObjectStore, raw: bytes) -
 def test_a_hold_s_name_is_plain(name: str) -> None:
     with pytest.raises(ConfigError, match="is not a valid name of a hold"):
         LegalHold(name)
-    with pytest.raises(ConfigError, match="name it too"):
+    with pytest.raises(ConfigError, match="name the topic too"):
         LegalHold("h", partition=1)
 
 

@@ -86,7 +86,7 @@ class VerbatimSegment:
 
     @property
     def sizes(self) -> dict[Suffix, int]:
-        """The sizes of the log's and the indexes' object, by the manifest."""
+        """The sizes of the ``.log`` and ``.indexes`` objects according to the manifest."""
         manifest = self.stored.manifest
         return {Suffix.LOG: manifest.chunk_index.stored_size, Suffix.INDEXES: manifest.segment_indexes.total_size}
 
@@ -104,7 +104,7 @@ class VerbatimCopies:
     def write(self, segment: VerbatimSegment, listed: SegmentObjects | None) -> int:
         """Write the missing objects; return the bytes sent, 0 if all existed.
 
-        ``listed`` are the target's objects of the segment id. Raise SegmentAlreadyExistsError if these objects have
+        ``listed`` are the target's objects with the segment's id. Raise SegmentAlreadyExistsError if these objects have
         other bytes, and LeftAloneError if they are too old to be completed.
         """
         standing = {} if listed is None else dict(listed.objects)
@@ -194,8 +194,8 @@ class VerbatimCopies:
         return age_s
 
     def _require_equal_manifest(self, segment: VerbatimSegment) -> None:
-        """Raise SegmentAlreadyExistsError unless the target's manifest equals the source's. Its data key may be
-        wrapped differently, if the target's key ring opens it.
+        """Raise SegmentAlreadyExistsError unless the target's manifest equals the source's. The data key in the
+        target's manifest may be wrapped differently, if the target's key ring opens it.
         """
         name = self._shown(segment, Suffix.MANIFEST)
         try:
@@ -491,7 +491,7 @@ class ProvenStore(DelegatingStore):
             with contextlib.suppress(StoreError):
                 self.inner.delete([key])
             raise StoreError(
-                f"{self.identity} returned other bytes than were written as {key!r}; the object was deleted"
+                f"{self.identity} does not return the bytes that were written to {key!r}; the object was deleted"
             )
 
     def _holds(self, key: str, sent: Digest) -> bool:

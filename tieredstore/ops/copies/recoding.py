@@ -226,7 +226,8 @@ class Transcoder:
         return first_batch_compression(head) is CompressionType.NONE
 
     def find_existing(self, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> Uuid | None:
-        """Return the id of a complete copy among the target's segments at the same offset; None without one.
+        """Return the id of a complete copy among the target's segments at the same offset; None if there is no complete
+        copy.
 
         Raise SegmentAlreadyExistsError if the existing copy was written with other settings than the present ones.
         """
@@ -241,7 +242,7 @@ class Transcoder:
                 continue
             if self._route.recoding.changes_data_keys and objects.segment_id == segment.objects.segment_id:
                 raise SegmentAlreadyExistsError(
-                    f"the target has {segment.objects.main_path} under its old data key; copy to another prefix or "
+                    f"the target has {segment.objects.main_path} with the source's data key; copy to another prefix or "
                     "bucket, then delete this segment"
                 )
             if not self._is_as_wanted(segment, copy):

@@ -147,7 +147,7 @@ class _GoodCopy:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """An object to write. ``etag`` is that of the damaged object, None if it is missing."""
+    """An object to write. ``etag`` is the damaged object's etag; None if the object is missing."""
 
     suffix: Suffix
     etag: str | None
@@ -254,11 +254,10 @@ class _Repairing:
         return changes
 
     def _is_good_manifest(self, raw: bytes, good: _GoodCopy) -> bool:
-        """Return True if the manifest equals the good copy's. The data key may be wrapped by another pair that opens
-        it.
+        """Return True if the manifest equals the good copy's, or differs only in how the same data key is wrapped.
 
-        Raise UnknownKeyError or WrongKeyError if the data key does not open, and it is unclear if the manifest or the
-        target's key ring is wrong.
+        Raise UnknownKeyError or WrongKeyError if the target's key ring does not open the data key, because either the
+        manifest or the key ring may be wrong.
         """
         if raw == good.segment.raw:
             return True
@@ -299,8 +298,8 @@ class _Repairing:
             raise SegmentCorruptError(f"{objects.main_path} was deleted from the source during the repair") from error
         if digest.sha256 != good.sha256[change.suffix]:
             raise SegmentCorruptError(
-                f"the source returned other bytes of {objects.main_path}.{change.suffix.value} than before: the "
-                "object was not replaced"
+                f"{objects.main_path}.{change.suffix.value} in the source has changed since it was verified: the "
+                "target's object was not replaced"
             )
 
     def _manifest(self, good: _GoodCopy) -> bytes:
@@ -321,7 +320,7 @@ class _Repairing:
         if not after.is_sound or self._changes(objects, good):
             raise SegmentCorruptError(
                 f"{objects.main_path} was replaced, but the target does not return the good copy's bytes: run this "
-                "again, and look for what changes them"
+                "again, and find out what changes the bytes"
             )
 
 

@@ -110,8 +110,8 @@ class Shipper:
     def ship(self, segment: FoundSegment) -> ShipStep:
         """Copy one segment. Return its outcome, and raise only for bugs:
 
-        COPIED, or THERE if the store has a complete copy; ACTIVE if the broker may still append to it; GONE if the
-        broker has deleted its records; or FAILED with the error.
+        COPIED, or THERE if the store has a complete copy; ACTIVE if the broker may still append to the segment; GONE if
+        the broker has deleted the segment's records; or FAILED with the error.
 
         The caller may repeat the call after any outcome, and after a kill: a segment counts as copied once its manifest
         exists.

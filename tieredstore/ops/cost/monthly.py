@@ -53,8 +53,8 @@ class RequestSizes:
             # Count two more requests for S3: one begins the multipart upload, and one completes it.
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
-            # Count one more request for Azure, which sends the list of blocks. Google needs no more: it bills a
-            # resumable upload as one operation.
+            # Count one more request for Azure: it sends the list of blocks. Google needs no more: it bills a resumable
+            # upload as one operation.
             part_size, around = settings.azure.part_size, 1
         return cls(part_size, around, settings.fetch.coalesce_max_bytes)
 
@@ -81,7 +81,7 @@ class RequestSizes:
 
 
 def growth_days(oldest_ms: int | None, now_ms: int) -> float:
-    """Return the days since ``oldest_ms``, from 1 to 30; 30 if it is None."""
+    """Return the days since ``oldest_ms``, from 1 to 30; 30 if ``oldest_ms`` is None."""
     if oldest_ms is None:
         return MONTH_DAYS
     return max(1.0, min(MONTH_DAYS, (now_ms - oldest_ms) / _DAY_MS))
@@ -164,12 +164,12 @@ class MonthlyCost:
 
     @property
     def brokers(self) -> float | None:
-        """The total cost on brokers: disks and traffic between zones. None without prices."""
+        """The total cost on brokers: disks and traffic between zones. None without prices of brokers."""
         return None if self.disks is None or self.cross_zone is None else self.disks + self.cross_zone
 
     @property
     def saved(self) -> float | None:
-        """The cost on brokers minus the bucket's; negative if the bucket costs more. None without prices."""
+        """The cost on brokers minus the bucket's; negative if the bucket costs more. None without prices of brokers."""
         return None if self.brokers is None else self.brokers - self.bucket
 
 
@@ -225,7 +225,7 @@ def assumptions_of(prices: PriceFile, undated: int) -> list[str]:
     use = prices.use
     reads = f"{use.direct_reads_per_month:g} × a month from the bucket, {use.broker_reads_per_month:g} × through"
     sentences = [
-        "growth continues as in the last 30 days, by the newest record of each segment that is still stored",
+        "growth continues as in the last 30 days: the segments that are still stored, dated by their newest records",
         f"all data are read {reads} brokers, and listed {use.listings_per_month:g} ×",
     ]
     if undated:
@@ -235,7 +235,7 @@ def assumptions_of(prices: PriceFile, undated: int) -> list[str]:
         sentences.append(
             f"brokers would hold {kafka.replication_factor:g} replicas on disks that are {kafka.disk_fill:.0%} full, "
             f"in {kafka.zones:g} zones, except for the last {kafka.local_days:g} "
-            f"day{'s' * (kafka.local_days != 1)}, which they hold anyway; each "
+            f"day{'s' * (kafka.local_days != 1)}, which brokers hold anyway; each "
             f"replica is copied to another broker {kafka.moved_per_month:g} × a month"
         )
     return [*sentences, *prices.assumptions]

@@ -52,8 +52,8 @@ class StorePrices(PriceGroup):
     write_1000: float = number("1,000 writing requests: PUT, POST, a part, a block")
     list_1000: float = number("1,000 listings")
     read_1000: float = number("1,000 reading requests: GET, HEAD")
-    write_gib: float = number("a GiB that is written, besides its requests")
-    read_gib: float = number("a GiB that is read: retrieval, and transfer to where it is read")
+    write_gib: float = number("a GiB that is written, in addition to the requests")
+    read_gib: float = number("a GiB that is read: retrieval, and transfer to the reader")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class KafkaPrices(PriceGroup):
 
     disk_gib_month: float = number("a GiB of a broker's disk for a month")
     disk_fill: float = number(
-        "share of each disk that is used, 0 to 1; the free rest is paid too", least=0.01, most=1.0
+        "share of each disk that is used, 0 to 1; unused space costs the same", least=0.01, most=1.0
     )
     replication_factor: float = number("replicas of each partition", least=1, most=100)
     zones: float = number("zones that the brokers are in", least=1, most=100)
@@ -85,7 +85,7 @@ class Use(PriceGroup):
 
 @dataclass(frozen=True, slots=True)
 class PubsubUse(PriceGroup):
-    """``[pubsub]``: the use of topics of batches. In some fields, 0 means that the number is derived from the topic's
+    """``[pubsub]``: how topics of batches are used. In some fields, 0 means that the number is derived from the topic's
     batches.
     """
 
@@ -143,7 +143,7 @@ def _parse(raw: bytes, *, is_json: bool) -> object:
 
 
 class _Reader:
-    """Converts a parsed document to prices, and collects all its faults."""
+    """Converts a parsed document to prices, and collects all faults of the document."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -198,7 +198,7 @@ class _Reader:
         if isinstance(value, str) and len(value.strip()) > 0 and len(value) <= _MOST_TEXT:
             return value.strip()
         if value is None:
-            self.problems.append(f"{name} is missing: say whose prices these are, of when, and in which currency")
+            self.problems.append(f"{name} is missing: say whose prices these are, of which date, and in which currency")
         else:
             self.problems.append(f"{name} is {_shown(fields[name])}, not a text of at most {_MOST_TEXT} characters")
         return ""

@@ -48,10 +48,10 @@ class UsageKey:
 
 @dataclass(slots=True)
 class Usage:
-    """Sums over segments. ``size`` is the size before compression of all logs with a readable manifest.
+    """Sums over segments. ``size`` is the size of the logs before compression, for segments with a readable manifest.
 
-    ``sized_stored`` is the stored size of these segments. ``leftovers`` counts segments without a manifest; they are
-    not in ``segments``. Segments with a damaged manifest are in ``damaged`` and in ``segments``.
+    ``sized_stored`` is the stored size of the segments with a readable manifest. ``leftovers`` counts segments without
+    a manifest; they are not in ``segments``. Segments with a damaged manifest are in ``damaged`` and in ``segments``.
     """
 
     segments: int = 0

@@ -1,7 +1,7 @@
 """The first checks after a failure: settings, keys, store and caches.
 
-If a check fails, the checks that do not depend on it are still made. :func:`checked` writes only if asked to: a few
-objects below ``!tieredstore/doctor/``, which it deletes again.
+If a check fails, the checks that do not depend on it are still made. :func:`checked` writes only if ``write`` is true:
+a few objects below ``!tieredstore/doctor/``, which :func:`checked` deletes again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def racing(store: ObjectStore, place: str) -> Iterator[str]:
     taken = f"{place}/taken"
     store.put(taken, b"first")
     if _wins(partial(store.put, taken, b"second", if_absent=True)) or store.get(taken) != b"first":
-        yield "a write that must not replace an object replaced one"
+        yield "a write that may only create an object has replaced one"
     etag = _etag(store, taken)
     store.replace(taken, b"third", etag)
     if _wins(partial(store.replace, taken, b"fourth", etag)) or store.get(taken) != b"third":
@@ -145,8 +145,8 @@ def checked(
 ) -> Iterator[Check]:
     """Make the checks and yield each result. A check waits no longer than the store's own timeouts.
 
-    ``named`` tells where the settings come from. With it, also make the checks of installed optional parts: an entry
-    point of ``tieredstore.checks`` names a function that takes a :class:`NamedStore` and yields results. With
+    ``named`` tells where the settings come from. With ``named``, also make the checks of installed optional parts: an
+    entry point of ``tieredstore.checks`` names a function that takes a :class:`NamedStore` and yields results. With
     ``release``, make only the checks of :func:`checked_for`.
     """
     if release is not None:
@@ -196,7 +196,9 @@ def _of_release(
                     {"version": version, "reads": reads}, NewerVersionError.exit_code,
                 )  # fmt: skip
     if not newer:
-        yield Check("release", Verdict.GOOD, f"tieredstore {release} can read all {count} objects of our state here")
+        yield Check(
+            "release", Verdict.GOOD, f"tieredstore {release} can read all {count} objects of tieredstore's own state"
+        )
 
 
 def _reads(version: int) -> str:
@@ -204,8 +206,8 @@ def _reads(version: int) -> str:
 
 
 def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, StateKind, int | None]:
-    """Return an object's version, 0 without a version; None if the object was just deleted or belongs to another
-    tool."""
+    """Return an object's key, kind and version. The version is 0 if the object states none, and None if the object was
+    just deleted or belongs to another tool."""
     store, info, kind = found
     most = CATALOG_HEAD_BYTES if kind is CATALOG else HEAD_BYTES
     try:
@@ -325,7 +327,9 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
 def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
     other = other_layout(store, prefix)
     if other is not None:
-        sentence = f"objects here were written with {other}; the settings lack it, so readers do not find them"
+        sentence = (
+            f"objects here were written with {other}; the settings do not have this, so readers do not find the objects"
+        )
         yield Check("layout", Verdict.BAD, sentence, exit_code=2)
 
 
@@ -349,7 +353,8 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     if theirs_ms is None:
         yield Check("clock", Verdict.WARN, "the store does not report its time, so gc cannot tell the age of objects")
         return
-    # Allow for the store's time being in whole seconds, and taken at some moment between request and answer.
+    # The store's time has whole seconds, and the store may read its clock at any moment between request and answer. Do
+    # not count these differences.
     skew_ms = max(theirs_ms - after_ms, before_ms - theirs_ms - 1000, 0.0)
     figures = {"skew_ms": skew_ms}
     if skew_ms <= _SKEW_MS:
@@ -358,7 +363,7 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     outcome = Verdict.BAD if skew_ms >= _REFUSED_SKEW_MS else Verdict.WARN
     yield Check(
         "clock", outcome,
-        f"this machine's clock and the store's differ by {skew_ms / 1000:.0f} s: S3 refuses more than 15 minutes",
+        f"this machine's clock and the store's differ by {skew_ms / 1000:.0f} s: S3 refuses 15 minutes or more",
         figures, exit_code=6 if outcome is Verdict.BAD else 0,
     )  # fmt: skip
 

@@ -92,7 +92,7 @@ _ANY_NAME: Final = f"{0:020d}-{'A' * 22}.{Suffix.LOG.value}"
 
 
 def least_age_ms(upload_max_age_ms: int) -> int:
-    """Return the smallest safe ``min_age_ms``, if no attempt commits after ``upload_max_age_ms``."""
+    """Return the smallest safe ``min_age_ms`` for copies that commit within ``upload_max_age_ms``."""
     return AGES_APART * upload_max_age_ms
 
 
@@ -104,8 +104,8 @@ class GarbageCollection:
     deletion. If a run is stopped or killed, the next one deletes the rest.
 
     With ``brokers``, segments that the brokers no longer need are garbage too. Segments that no broker's record ever
-    named are deleted only with ``unknown_too``; otherwise they are reported. Ages are taken at ``as_of_ms`` by the
-    store's clock, by default when the run begins.
+    named are deleted only with ``unknown_too``; otherwise they are reported. Ages are counted up to ``as_of_ms`` of the
+    store's clock, by default up to the start of the run.
     """
 
     store: ObjectStore
@@ -128,8 +128,8 @@ class GarbageCollection:
         if self.min_age_ms < least_age_ms(self.upload_max_age_ms):
             raise ConfigError(
                 f"a minimum age of {_hours(self.min_age_ms)} is too short: copies may take "
-                f"{_hours(self.upload_max_age_ms)} (upload.max.age.ms), and objects younger than {AGES_APART} times "
-                "that may belong to a running copy"
+                f"{_hours(self.upload_max_age_ms)} (upload.max.age.ms), and an object younger than {AGES_APART} times "
+                "that time may belong to a running copy"
             )
         now_ms = store_time_ms(self.store) if self.as_of_ms is None else self.as_of_ms
         older_than_ms, holds = now_ms - self.min_age_ms, Holds(self.store, self.prefix)
@@ -189,7 +189,8 @@ def find_garbage(
 ) -> Iterator[Garbage]:
     """Yield segments without a manifest, segments that the brokers have forgotten, and then unfinished writes.
 
-    Garbage of any age is yielded. Skip topic names that Kafka does not allow: such objects belong to another program.
+    Garbage of any age is yielded. Objects are skipped if Kafka does not allow the topic's name: they belong to another
+    program.
     """
     listed = list_in_scope(store, prefix, scope)
     for objects in listed if brokers is None else brokers.read_behind(listed):
@@ -222,8 +223,8 @@ def _hours(duration_ms: int) -> str:
 
 
 def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
-    """Return the write's key in the layout of segments. A draft (unfinished file) of a folder has a name outside this
-    layout; for a draft, return the key of a segment in the same folder.
+    """Return the write's key in the layout of segments. A store in a folder names its drafts (unfinished files) outside
+    this layout. For a draft, return the key of a segment in the same folder.
     """
     folder, slash, name = write.key.rpartition("/")
     if name.startswith(DRAFT_PREFIX):

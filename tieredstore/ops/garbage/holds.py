@@ -52,7 +52,7 @@ class LegalHold:
                 f"{self.name!r:.120} is not a valid name of a hold: use letters, digits, dots, dashes and underscores"
             )
         if self.topic is None and (self.partition, self.first_offset, self.last_offset) != (None, None, None):
-            raise ConfigError("a partition or offsets need a topic: name it too")
+            raise ConfigError("a partition or offsets need a topic: name the topic too")
         first, last = self.first_offset or 0, self.last_offset
         if first < 0 or (last is not None and last < first):
             raise ConfigError(f"offsets {first} to {last} are not a valid range")
@@ -121,7 +121,7 @@ def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
 
 
 class Holds:
-    """A bucket's legal holds, for tools that delete. It reads them again after ``LOOK_AGAIN_S``. Thread-safe."""
+    """A bucket's legal holds, for tools that delete. The holds are read again after ``LOOK_AGAIN_S``. Thread-safe."""
 
     def __init__(self, store: ObjectStore, prefix: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store

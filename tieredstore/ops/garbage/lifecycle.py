@@ -43,7 +43,7 @@ def abort_rule_name(prefix: str) -> str:
 
 
 def least_days(upload_max_age_ms: int) -> int:
-    """Return the smallest safe number of days, if no upload lasts longer than ``upload_max_age_ms``."""
+    """Return the smallest safe number of days for uploads that last at most ``upload_max_age_ms``."""
     return math.ceil(least_age_ms(upload_max_age_ms) / _DAY_MS)
 
 
@@ -62,13 +62,13 @@ def add_abort_rule(
 
     Raise ConfigError for fewer days than twice ``upload_max_age_ms``. Raise PreconditionFailedError if another process
     changes the rules during each attempt. Raise StoreError if a rule of the same name does something else, or if the
-    rules afterwards are not the earlier ones plus this one.
+    rules after the change are not the earlier rules plus the new one.
     """
     least = least_days(upload_max_age_ms)
     if days < least:
         raise ConfigError(
             f"{days} days are too few: copies may take {upload_max_age_ms / 3_600_000:g} h (upload.max.age.ms), and "
-            f"only twice that is safe; give {least} or more"
+            f"the rule must wait twice as long; give {least} or more"
         )
     lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str):
@@ -109,7 +109,7 @@ def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int,
 
 
 def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, prefix: str, days: int) -> None:
-    """Raise StoreError unless exactly the wanted rule was added and all others are unchanged."""
+    """Raise StoreError unless exactly the wanted rule was added and all other rules are unchanged."""
     contents = Counter(rule.content for rule in after.rules)
     lost = [rule for rule in before.rules if not contents[rule.content]]
     contents.subtract(rule.content for rule in before.rules)
@@ -124,5 +124,5 @@ def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, pr
     if not ours:
         raise StoreError(
             f"{store.identity} accepted a rule that aborts unfinished uploads, but does not list it: the store does "
-            "not support such rules; all others are unchanged, and gc removes unfinished uploads too"
+            "not support such rules; all other rules are unchanged, and gc removes unfinished uploads too"
         )

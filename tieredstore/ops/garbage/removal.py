@@ -79,8 +79,8 @@ class Removal:
     def run(self, listed: Iterable[SegmentObjects], before: Before) -> Iterator[Step[ListedSegment]]:
         """Yield a step for each segment within the limit ``before``.
 
-        Memory does not hold manifests, and holds the listing only if the limit is an offset. An offset beyond the end
-        of all listed segments would remove everything, and may be meant as a time. So such an offset raises ConfigError
+        Memory holds no manifests. Memory holds the listing only if the limit is an offset. An offset beyond the end of
+        all listed segments would remove everything, and may be meant as a time. So such an offset raises ConfigError
         before any deletion. A deletion that the store refuses becomes a step; the store's other errors end the run.
         Raise ConfigError for ``brokers`` with a store that has no clock.
         """
@@ -126,7 +126,8 @@ class Removal:
                 ended = segment.partition
 
     def _judge(self, segment: ListedSegment, older_than_ms: int) -> Step[ListedSegment]:
-        """Plan one segment by its age and the brokers' records. A segment without a record is removed if it is old."""
+        """Plan what to do with one segment, by its age and the brokers' records. A segment without a record is removed
+        if it is old."""
         outcome, reason, time_ms = Outcome.DELETED, None, written_ms(segment.objects)
         if self.as_of_ms is not None and time_ms is not None and time_ms > self.as_of_ms:
             return Step(segment, Outcome.NEWER, "it was written after the plan was made")

@@ -70,12 +70,12 @@ def passphrase_from(variable: str | None, file: Path | None) -> Passphrase | Non
 def generate_key_pair(
     key_id: str, directory: Path, bits: int, *, passphrase: Passphrase | None = None, resumes: bool = False
 ) -> KeyPairFiles:
-    """Create an RSA key pair in ``directory``: ``ID.private.pem`` (PKCS#8, only for its owner), ``ID.public.pem``
-    (X.509).
+    """Create an RSA key pair in ``directory``: ``ID.private.pem`` (PKCS#8, readable only by its owner),
+    ``ID.public.pem`` (X.509).
 
-    A missing directory is created, only for its owner. Both files are written, or neither. Raise ConfigError for an
-    invalid id and for existing files. With ``resumes``, keep a private key that a killed run left, and complete the
-    pair.
+    A missing directory is created, accessible only to its owner. Both files are written, or neither. Raise ConfigError
+    for an invalid id and for existing files. With ``resumes``, keep a private key that a killed run left, and complete
+    the pair.
     """
     if not _ID.fullmatch(key_id):
         raise ConfigError(f"key id {excerpt(key_id)!r} is invalid: use letters, digits, '.', '_' and '-'")

@@ -35,7 +35,8 @@ from tieredstore.transform.keyring import KeyRing
 
 @dataclass(frozen=True, slots=True)
 class RotationStep(Step[SegmentObjects | StoredSnapshot]):
-    """The result of one item in a rotation. ``key_id`` is the pair that wrapped its data key before."""
+    """The result of one item in a rotation. ``key_id`` is the pair that wrapped the item's data key before the
+    rotation."""
 
     key_id: str | None = None
 

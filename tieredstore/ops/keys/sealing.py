@@ -13,7 +13,7 @@ from tieredstore.ops.keys.pairs import write_new
 
 @dataclass(frozen=True, slots=True)
 class KmsKey:
-    """A key of a key management service, as ``private.key.kms`` and the settings below it name it."""
+    """A key of a key management service, named by ``private.key.kms`` and the settings below ``private.key.kms``."""
 
     service: str
     key: str
@@ -44,7 +44,7 @@ def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[
     text = sealed_key.seal(private_key, pair=key_id, service=kms.service, source=source)
     name = f"the key that {kms.service} has just sealed"
     if sealed_key.open_sealed(text, name=name, pair=key_id, service=kms.service, source=source) != private_key:
-        raise KeyServiceError(f"{name} opens to another key; nothing was written")
+        raise KeyServiceError(f"{name} differs from the private key when opened again; nothing was written")
     write_new(path, text, mode=0o600)
     lines = {"file": str(path.absolute()), "kms": kms.service, "kms.key": kms.key}
     if kms.endpoint_url is not None:

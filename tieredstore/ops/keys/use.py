@@ -71,9 +71,9 @@ def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
 def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> float | None:
     """Return the time, by the store's clock, until which readers with cached manifests may need a replaced key pair.
 
-    ``cached_ms`` is how long readers cache manifests after the rotation that replaced the key pair; -1 means forever.
-    Return None if that time is over, or if no rotation replaced the pair. Return ``math.inf`` if caches never expire or
-    the store has no clock.
+    ``cached_ms`` is the time for which readers cache a manifest; -1 means forever. Return None if more time has passed
+    since the rotation, or if no rotation replaced the pair. Return ``math.inf`` if caches never expire or the store has
+    no clock.
     """
     if not cached_ms:
         return None
@@ -96,8 +96,8 @@ def needs_of(
 ) -> Iterator[KeyNeed]:
     """Yield everything that needs, or may need, the pair ``key_id``. If nothing is yielded, the pair can be retired.
 
-    Unfinished writes are looked up before the first segment is taken from ``listed``, so that a write that is committed
-    in between appears in the listing.
+    Unfinished writes are looked up before the first segment is taken from ``listed``. So a write that is committed in
+    the meantime appears in ``listed``.
     """
     until_ms = cached_until_ms(store, prefix, key_id, cached_ms)
     if until_ms is not None:

@@ -35,7 +35,7 @@ class StoredVersion:
 def read_schemas(registry: SchemaRegistry) -> tuple[RegistrySchemas, list[NotHeld]]:
     """Return all schemas of the registry's default context, and the versions whose metadata and rules are left out.
 
-    The call makes three requests per subject and one per version. Raise RegistryError.
+    The call makes three requests per subject and one per version. Raise RegistryError if the registry fails.
     """
     held: list[SchemaVersion] = []
     levels: dict[str, str] = {}

@@ -1,4 +1,5 @@
-"""Cluster snapshots in the bucket: ``<prefix>!tieredstore/snapshots/<cluster id>/<moment>.json``, written if absent.
+"""Cluster snapshots in the bucket: ``<prefix>!tieredstore/snapshots/<cluster id>/<moment>.json``. A new snapshot never
+replaces an old one.
 
 ``<moment>`` is the hour of an hourly snapshot, and the second of any other snapshot.
 
@@ -76,7 +77,7 @@ class Snapshots:
 
     @classmethod
     def of(cls, manager: RemoteStorageManager) -> Snapshots:
-        """Return the snapshots of a manager's bucket, with its keys."""
+        """Return the snapshots of a manager's bucket, with the manager's key ring."""
         return cls(manager.store, manager.layout.prefix, manager.key_ring)
 
     def key(self, cluster_id: str, moment_ms: int, form: str = _HOUR) -> str:
@@ -127,7 +128,7 @@ class Snapshots:
         """Read the newest snapshot, or the newest of those taken at or before ``at_ms``.
 
         With ``has_schemas``, skip snapshots without schemas. Raise ResourceNotFoundError if there is no snapshot, and
-        ConfigError if there are several clusters and ``cluster_id`` names none; see also :meth:`read`.
+        ConfigError if there are snapshots of several clusters but no ``cluster_id`` is given; see also :meth:`read`.
         """
         listed = self.find_all()
         clusters = sorted({each.cluster_id for each in listed})
@@ -255,7 +256,8 @@ class _Encryption:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The object's JSON. ``size`` is that of the snapshot's own JSON, ``sha256`` that of the decoded ``content``."""
+    """The object's JSON. ``size`` is the size of the snapshot's own JSON, ``sha256`` the digest of the decoded
+    ``content``."""
 
     size: Annotated[int, Field(ge=0, le=_MAX_BYTES)]
     encryption: _Encryption | None

@@ -30,7 +30,9 @@ def take_snapshot(store: ObjectStore, cluster: ClusterState, registry: SchemaReg
     acls = cluster.acls()
     if acls is None:
         not_held.append(NotHeld("acls", "", _NO_CLUSTER_RIGHT))
-        not_held.append(NotHeld("groups", "", f"{_NO_CLUSTER_RIGHT}, so only groups that it may describe are known"))
+        not_held.append(
+            NotHeld("groups", "", f"{_NO_CLUSTER_RIGHT}, so only groups that the login may describe are known")
+        )
     groups, groups_not_held = cluster.groups(topics)
     schemas, schemas_not_held = _schemas_of(registry)
     not_held += [*groups_not_held, *schemas_not_held]

@@ -33,7 +33,7 @@ _WORDS: Final = {
 
 
 class BrokersBelief(Closing):
-    """The segments that the brokers list by their metadata topic. Not thread-safe.
+    """The segments that the brokers list, according to their metadata topic. Not thread-safe.
 
     A temporary file holds the segments, because there may be millions; :meth:`close` removes the file. Call the methods
     in this order: :meth:`take` all records, :meth:`compare` each segment of a run, take the new records, and ask for
@@ -77,10 +77,11 @@ class BrokersBelief(Closing):
     def rest(
         self, bucket: Bucket, scopes: Collection[Scope], has_offsets: Callable[[int, int], bool] = lambda _, __: True
     ) -> Iterator[Finding]:
-        """Yield a finding for each segment that only the bucket or only the brokers have, after looking for its
+        """Yield a finding for each segment that only the bucket or only the brokers have. First look for the segment's
         manifest again.
 
-        Only segments in one of the scopes count, with first and last offsets that ``has_offsets`` accepts.
+        A segment that only the brokers have counts if it is in one of the scopes, and if ``has_offsets`` accepts its
+        first and last offset.
         """
         for *ids, start in self._database.execute("SELECT * FROM doubtful"):
             segment_id = _segment_id(*ids)

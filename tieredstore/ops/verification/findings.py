@@ -38,7 +38,7 @@ class Severity(enum.StrEnum):
 
 
 class FindingKind(enum.StrEnum):
-    """The kind of a finding. Its value is its name in reports."""
+    """The kind of a finding. Reports show the value."""
 
     MANIFEST_DAMAGED = "manifest-damaged"
     MANIFEST_REFUSED = "manifest-refused"
@@ -111,7 +111,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.METADATA_UNUSABLE: KindFacts(
         _DAMAGE,
-        "the segment is readable, but readers work out its offsets and times from its log, by a few requests each",
+        "the segment is readable, but readers work out its offsets and times from its log, with a few requests",
         "compare with an older version of the manifest; readers do without this part",
     ),
     _KIND.METADATA_ABSENT: KindFacts(
@@ -125,7 +125,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         "compare with an older version of the manifest",
     ),
     _KIND.NUMBERS_CONTRADICT: KindFacts(
-        _DAMAGE, "one number of the manifest is wrong; the bytes that it points to cannot be read", COPY_AGAIN
+        _DAMAGE, "one number of the manifest is wrong; the bytes that the number points to cannot be read", COPY_AGAIN
     ),
     _KIND.LOG_MISSING: KindFacts(_DAMAGE, "the segment's records are lost; reading fails", COPY_AGAIN),
     _KIND.INDEXES_MISSING: KindFacts(
@@ -159,7 +159,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     _KIND.LEFT_BEHIND: KindFacts(
         _GAP,
         "these offsets are only in a segment of an abandoned leader epoch: readers do not get them",
-        "an unclean election lost them; fetch reads the segment itself",
+        "an unclean election lost them; `tieredstore fetch` can still read the segment",
     ),
     _KIND.LEFT_BEHIND_COVERED: KindFacts(
         _NOTICE,
@@ -203,7 +203,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.END_OFFSET: KindFacts(
         _DAMAGE,
-        "the manifest's end offset is not that of the records: readers may skip records of this segment or the next",
+        "the manifest's end offset is not the last record's: readers may skip records of this segment or the next",
         "compare with an older version of the manifest, or copy the segment again",
     ),
     _KIND.ENDS_EARLY: KindFacts(
@@ -224,13 +224,14 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.MAX_TIMESTAMP: KindFacts(
         _DAMAGE,
-        "the manifest's greatest timestamp is not that of the records: look-ups by time skip the segment, and "
+        "the manifest's greatest timestamp differs from the records': look-ups by time skip the segment, and "
         "retention deletes it too early or too late",
         "compare with an older version of the manifest",
     ),
     _KIND.TRAILING_ZEROS: KindFacts(
         _NOTICE,
-        "the log ends in zeros, as a preallocated log does; readers stop there, and fail if the manifest claims more",
+        "the log ends in zeros, as a preallocated log does; readers stop there, and fail if the manifest claims more "
+        "records",
         "nothing, if this is the segment's only finding",
     ),
     _KIND.NOT_IN_BUCKET: KindFacts(

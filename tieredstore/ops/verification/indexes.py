@@ -158,7 +158,7 @@ class _IndexCheck:
             return True
         last = index[-1]
         if last.position >= size:
-            self._contradiction(IndexType.OFFSET, f"it points to byte {last.position}, but the log has {size}")
+            self._contradiction(IndexType.OFFSET, f"it points to byte {last.position}, but the log has {size} bytes")
             return False
         if 0 <= end < last.offset:
             self._contradiction(IndexType.OFFSET, f"it has offset {last.offset}, but the segment ends at {end}")
@@ -169,7 +169,7 @@ class _IndexCheck:
         start = self._metadata.start_offset
         for entry in aborted:
             if entry.last_offset < start or 0 <= end < entry.last_offset:
-                detail = f"it has a marker at offset {entry.last_offset}, but the segment is {start} to {end}"
+                detail = f"it has a marker at offset {entry.last_offset}, but the segment has offsets {start} to {end}"
                 self._contradiction(IndexType.TRANSACTION, detail)
                 return
 
@@ -188,7 +188,8 @@ class _IndexCheck:
             )
         elif end >= 0 and said and (indexed := segment_leader_epochs(history, start, end)) != said:
             self._contradiction(
-                IndexType.LEADER_EPOCH, f"it has the epochs {indexed[:3]} for the segment, but the manifest {said[:3]}"
+                IndexType.LEADER_EPOCH,
+                f"it has the epochs {indexed[:3]} for the segment, but the manifest has {said[:3]}",
             )
 
     def _parse(

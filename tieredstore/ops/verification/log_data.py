@@ -120,7 +120,7 @@ class LogWalk:
         return self._tail[first:]
 
     def _load(self, tail: bytes) -> None:
-        """Load the next chunk. Keep ``tail``, the needed bytes before it."""
+        """Load the next chunk. Keep ``tail``: the bytes before the chunk that are still needed."""
         end = self.end
         # Store the tail first: the request for the next chunk invalidates the bytes of the present chunk.
         self._tail = tail
@@ -149,7 +149,7 @@ class BatchChecks:
         self._epochs = [epoch for epoch, _ in epochs]
         self._epoch_starts = [start for _, start in epochs]
         self._pending: BatchHeader | None = None
-        """The latest batch. The next batch shows if its offsets are right."""
+        """The latest batch. Its offsets are confirmed by the next batch."""
         self._is_damaged = False
         start = self._metadata.start_offset
         self._offsets = indexes.offsets or read_offset_index(b"", start)
@@ -171,7 +171,7 @@ class BatchChecks:
 
     @property
     def last_offset(self) -> int:
-        """The last offset of the last whole batch; -1 without one, or if batches were skipped since."""
+        """The last offset of the last whole batch; -1 if there is none, or if later batches were skipped."""
         return self._run.last_offset
 
     def add(self, finding: Finding) -> None:
@@ -218,7 +218,7 @@ class BatchChecks:
     def take(self, header: BatchHeader, log: LogWalk) -> None:
         """Check the next batch."""
         self._settle()
-        # Read the marker before the checksum, which may load further chunks.
+        # Read the marker first: computing the checksum may load further chunks.
         marker = _marker_of(header, log) if header.is_control else b""
         self._is_damaged = (crc := log.checksum(header)) != header.crc
         if self._is_damaged:
@@ -331,7 +331,10 @@ class BatchChecks:
             run.next_time += 1
             # The time index entry's offset must be in the batch with the greatest timestamp so far.
             if not time.timestamp == run.max_timestamp == header.max_timestamp:
-                detail = f"it has timestamp {time.timestamp} at offset {time.offset}, not {run.max_timestamp}"
+                detail = (
+                    f"it has timestamp {time.timestamp} at offset {time.offset}, but the greatest timestamp is "
+                    f"{header.max_timestamp} in the batch and {run.max_timestamp} in the log so far"
+                )
                 self._time_finding(detail)
 
     def _hold_against(self, header: BatchHeader, entry: OffsetIndexEntry) -> bool:
@@ -355,7 +358,7 @@ class BatchChecks:
         self._run.end_transactions()
         entry, first = self._aborted.pop((producer, offset), None), self._opened.pop(producer, None)
         before, self._ended[producer] = self._ended.get(producer), offset
-        what = f"the transaction of producer {producer} that offset {offset}"
+        what = f"the transaction of producer {producer} that the marker at offset {offset}"
         if marker_kind(marker) != ABORT:
             if entry is not None:
                 self._txn_finding(f"it has {what} commits")
@@ -367,25 +370,24 @@ class BatchChecks:
         # readers.
         elif first is not None and first < entry.first_offset:
             self._txn_finding(
-                f"it says that {what} aborts begins at {entry.first_offset}, after the transaction's first record at "
-                f"{first}"
+                f"it gives {entry.first_offset} as the first offset of {what} aborts, but the transaction's first "
+                f"record is at {first}"
             )
         elif before is not None and entry.first_offset <= before:
             self._txn_finding(
-                f"it says that {what} aborts begins at {entry.first_offset}, but the transaction before it ends "
-                f"at {before}"
+                f"it gives {entry.first_offset} as the first offset of {what} aborts, but the transaction before it "
+                f"ends at {before}"
             )
 
     def _check_stable(self) -> None:
-        """Check the greatest last stable offset of the transaction index: readers look for no aborted transactions
-        beyond it.
+        """Check the greatest last stable offset in the transaction index: readers do not look for aborted transactions
+        beyond this offset.
         """
         opened = min(self._opened.values(), default=self.last_offset + 1)
         limit = min([opened, *self._known_open.values()])
         if self._stable > limit:
             self._txn_finding(
-                f"it has the last stable offset {self._stable}, but at the end of the transaction it was at most "
-                f"{limit}"
+                f"it has the last stable offset {self._stable}, but according to the log it can be at most {limit}"
             )
 
 
@@ -409,7 +411,8 @@ def _offsets(header: BatchHeader) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogResult:
-    """The findings in a log. ``last_offset`` is that of its last batch: -1 if it has none, None if unknown."""
+    """The findings in a log. ``last_offset`` is the last offset of the last batch: -1 if the log has no batch, None if
+    unknown."""
 
     findings: list[Finding]
     last_offset: int | None
@@ -434,8 +437,8 @@ def check_pointers(
 ) -> LogResult:
     """Check that the first, middle and last entry of the offset index lead to batches.
 
-    The check also reads the batches from the last entry on, which must end where the segment ends. It costs one request
-    for each chunk that is reached, usually three.
+    The check also reads the batches from the index's last entry to the end of the log. The last batch must end where
+    the segment ends. The check costs one request for each chunk that is reached, usually three.
     """
     checks = BatchChecks(subject, stored, CheckedIndexes())
     with manager.open(stored.metadata) as stream:

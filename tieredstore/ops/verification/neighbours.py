@@ -17,8 +17,8 @@ from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.subject import Extent, Subject
 
 _EPOCHS_KEPT: Final = 1000
-"""The maximum number of leader epochs to remember of a partition. Segments overlap only with those of the last one or
-two epochs."""
+"""The maximum number of leader epochs to remember for a partition. A segment overlaps only with segments of the last
+one or two epochs."""
 
 
 class Neighbours:
@@ -151,8 +151,7 @@ class _LogSoFar:
         if extent.end > reach:
             first = max(start, reach + 1)
             self._left_until = max(self._left_until, extent.end)
-            # Record the offsets as missing for now: the next segment of the newer epoch begins after ``reach``, so it
-            # may have them.
+            # Record the offsets after ``reach`` as missing for now: the next segment of the newer epoch may have them.
             self._left.append(_LeftBehind(subject, extent, newest, [(first, extent.end)]))
         elif self._epoch_at(extent.end) != epoch:
             detail = (

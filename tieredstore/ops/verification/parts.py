@@ -33,8 +33,8 @@ _BETWEEN: Final = frozenset(
 class VerifyPart:
     """Segments of one partition that begin at or after ``first_offset`` and before ``stop_offset`` (None: no limit).
 
-    With ``is_between``, only compare the manifests of all the partition's segments with each other. ``known`` are
-    findings made while planning.
+    With ``is_between``, the part only compares the manifests of all segments of the partition with each other.
+    ``known`` are findings made while planning.
     """
 
     partition: TopicIdPartition
@@ -62,8 +62,8 @@ def verify_part(
 
 
 def plan_parts(listed: Iterable[SegmentObjects], most_segments: int) -> Iterator[VerifyPart]:
-    """Divide a listing into parts: one part to compare each partition's segments, and one to check the content of about
-    every ``most_segments``.
+    """Divide a listing into parts. For each partition, one part compares the segments, and each further part checks the
+    content of about ``most_segments`` segments.
 
     Memory does not hold the listing. Segments with the same base offset are in the same part, so that each segment is
     checked once.

@@ -1,4 +1,5 @@
-"""Selects segments and the level of their check: all, a sample, new ones, or those not checked before."""
+"""Selects the segments to check (all, a sample, new segments, or segments not checked before), and the level of each
+check."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A random share of the segments. It is the same for the same ``seed``, whatever else is stored."""
+    """A random share of the segments. With the same ``seed``, a segment is always in the share or never, whatever else
+    is stored."""
 
     part: float
     seed: str = ""
@@ -39,7 +41,7 @@ class Selection:
 
     A segment is only checked for presence if its manifest was written before ``since_ms`` by the store's clock, or if
     the ``state`` knows it to be sound. Segments outside the ``sample`` are checked at level listing. Raise ConfigError
-    for a sample of a run at that level.
+    for a sample if ``level`` is listing.
     """
 
     level: Level = Level.LISTING

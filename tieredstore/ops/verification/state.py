@@ -68,8 +68,8 @@ class VerifyState(Closing):
             raise
 
     def known(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
-        """Return the result of a recent check of a segment at this level or deeper; None without one. The check must
-        have found no fault, and the segment must be unchanged since.
+        """Return the result of a recent check of a segment at this level or deeper. Return None without such a check,
+        if the check found a fault, or if the segment has changed since.
         """
         with self._explained():
             row = self._database.execute(

@@ -93,9 +93,9 @@ def verify(
     """Check the segments in scope, in key order. The ``selection`` decides which segments are checked, and at what
     level.
 
-    With ``stop_offset``, check only segments of one partition that begin before it. ``narrow`` is a function that
-    filters the listing. Memory does not grow with the listing. Nothing is written. The levels index and data need the
-    private keys, and bypass all caches. Errors of the store end the run; with a state, the next run continues.
+    With ``stop_offset``, check only segments of one partition that begin before this offset. ``narrow`` is a function
+    that filters the listing. Memory does not grow with the listing. Nothing is written. The levels index and data need
+    the private keys, and bypass all caches. Errors of the store end the run; with a state, the next run continues.
     """
     count = parallel or (_LOGS_AT_ONCE if selection.level is Level.DATA else READERS)
     with contextlib.ExitStack() as opened:
@@ -219,8 +219,8 @@ class OpenTransactions:
         )
 
     def _goes_on(self, extent: Extent, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Return True if no gap is before this segment, and no newer leader epoch begins before the end of the log so
-        far."""
+        """Return True if there is no gap before this segment, and its newer leader epochs begin after the last offset
+        of the earlier segments."""
         reach = self._extent.end
         newer = [start for epoch, start in extent.epochs if epoch > _last_epoch(self._extent)]
         return metadata.start_offset <= reach + 1 and all(start > reach for start in newer)
@@ -270,8 +270,8 @@ class OpenTransactions:
 
 def _finding(subject: Subject, producer: int, marker: int, index: str, before: str) -> Finding:
     detail = (
-        f"the transaction index does not match the log: the transaction of producer {producer} that offset {marker} "
-        f"aborts {index}, but according to the segments before it {before}"
+        f"the transaction index does not match the log: the transaction of producer {producer}, aborted at offset "
+        f"{marker}, {index}, but according to the segments before it {before}"
     )
     return subject.finding(FindingKind.TRANSACTION_INDEX, detail, Suffix.INDEXES)
 
@@ -295,8 +295,8 @@ def _metadata_of(result: SegmentResult) -> RemoteLogSegmentMetadata | None:
 class SegmentResult:
     """The result of checking one segment by itself.
 
-    ``stored`` is None without a readable manifest. ``last_offset`` is that of the last batch, if the log was read up to
-    its end. ``is_gone`` is true if the segment was deleted meanwhile.
+    ``stored`` is None without a readable manifest. ``last_offset`` is the last batch's last offset, if the log was read
+    up to its end. ``is_gone`` is true if the segment was deleted meanwhile.
     """
 
     subject: Subject
@@ -334,7 +334,7 @@ class SegmentResult:
 
     @property
     def is_sound(self) -> bool:
-        """True if the check of the segment by itself found no fault."""
+        """True if the check of this segment alone found no fault."""
         return self.stored is not None and all(finding.severity is Severity.NOTICE for finding in self.findings)
 
 
@@ -463,7 +463,7 @@ def check_manifest(
     objects = subject.objects
     info = manifest_info(objects)
     name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
-    # Refuse a manifest that is too large by its listed size, without a request.
+    # The listing shows that the object is too large for a manifest, so report the damage without a request.
     if info.size > MAX_MANIFEST_SIZE:
         detail = f"it has {info.size} bytes, more than any manifest"
         return None, [subject.finding(FindingKind.MANIFEST_DAMAGED, detail, Suffix.MANIFEST)]

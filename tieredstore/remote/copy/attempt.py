@@ -31,7 +31,7 @@ class AttemptAge:
     def __init__(
         self, clock: Callable[[], float], most_s: float, metadata: RemoteLogSegmentMetadata, *, before_s: float = 0.0
     ) -> None:
-        """Start the time now, or ``before_s`` ago if this attempt continues an earlier one."""
+        """Count the attempt's age from now, or from ``before_s`` ago if this attempt continues an earlier one."""
         self._clock = clock
         self._began_s = clock() - before_s
         self._most_s = most_s

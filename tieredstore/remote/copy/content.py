@@ -63,7 +63,8 @@ class InOrder:
         self._has_failed = False
 
     def read_into(self, position: int, buffer: memoryview) -> None:
-        """Fill the buffer from the stream's ``position``; raise InvalidSegmentError if the stream ends within it."""
+        """Fill the buffer from the stream's ``position``; raise InvalidSegmentError if the stream ends before the
+        buffer is full."""
         with self._turn:
             is_due = self._turn.wait_for(lambda: self._has_failed or self._position == position, _TURN_S)
             if self._has_failed or not is_due:

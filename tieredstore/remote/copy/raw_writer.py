@@ -69,8 +69,8 @@ class RawSegmentWriter:
         return StoredSizes(log_size, sizes, 0)
 
     def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
-        """Move ``offset.wm`` at least to a stored segment, and update the metadata. An earlier attempt may have stopped
-        before these two steps.
+        """Move ``offset.wm`` at least to the base offset of a stored segment, and update the metadata. An earlier
+        attempt may have stored the segment without doing so.
         """
         folder = f"{self._layout.prefix}{main_path(segment_id, base_offset)}".rpartition("/")[0]
         self._move_watermark(f"{folder}/{WATERMARK}", base_offset)

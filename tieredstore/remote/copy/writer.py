@@ -77,7 +77,7 @@ class StoredSizes:
 
     @property
     def total(self) -> int:
-        """All bytes, which custom metadata record as ``REMOTE_SIZE``."""
+        """The sum of the sizes, which custom metadata record as ``REMOTE_SIZE``."""
         return self.log + self.indexes + self.manifest
 
 

@@ -136,8 +136,8 @@ def _digest(*parts: str) -> bytes:
 def _make_private_folder(path: Path) -> Path:
     """Make the cache's own folder within ``path``, accessible only to its owner.
 
-    Make ``path`` too if it is absent. Do not change an existing ``path``, because it may hold other files. Raise
-    ConfigError if the folder cannot be made.
+    If ``path`` is absent, make ``path`` first. Do not change an existing ``path``, because it may hold other files.
+    Raise ConfigError if the folder cannot be made.
     """
     folder = path / f"tieredstore-v{DISK_CACHE.version}"
     try:

@@ -89,7 +89,7 @@ class DiskTable:
         self.counters: Counters = Counters()
 
     def pause(self) -> None:
-        """Before a fork, write the recorded uses, close the connection, and end its thread."""
+        """Before a fork, write the recorded uses, close the connection, and end the table's thread."""
         if self._gate.shut(_PAUSE_S) and self._thread is not None:
             if self._noted:
                 self._thread.submit(self._attempt, self._write_uses)
@@ -237,7 +237,7 @@ class DiskTable:
         return self._cache
 
     def _connect(self) -> _PayloadCache:
-        limit = self._limit + 0.5  # the library evicts when its limit is reached, not exceeded
+        limit = self._limit + 0.5  # the library evicts as soon as its limit is reached
         return _PayloadCache(str(self._folder), self._lock_timeout_s, RawDisk, size_limit=limit, **_SETTINGS)
 
     def _find(self) -> tuple[int, int] | None:

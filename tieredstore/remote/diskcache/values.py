@@ -85,7 +85,7 @@ def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryvi
         raise CorruptDataError("a cached value ends within its header")
     magic, own_key, length = _BOUND.unpack_from(header)
     if magic != _MAGIC or own_key != key:
-        raise CorruptDataError("a cache file has another value than its name says")
+        raise CorruptDataError("a cache file has another format, or the value of another key")
     if os.fstat(file.fileno()).st_size != HEADER_SIZE + length:
         raise CorruptDataError(f"a cached value does not have the {length} bytes that its header states")
     buffer = buffer_for(length)
@@ -116,8 +116,8 @@ class RawDisk(Disk):
         return key
 
     def store(self, value: object, read: bool, key: str) -> tuple[int, int, str | None, None]:  # noqa: ARG002 - the library passes it
-        """Rename a written value's file by its key; return size, mode and name for the table's row, which does not
-        contain the value.
+        """Rename the file of a written value to the name made from the key. Return size, mode and file name for the
+        table's row, which does not contain the value.
 
         None becomes a row without a file; anything else raises TypeError.
         """

@@ -41,11 +41,11 @@ class _Entry(Generic[Value]):
 class BoundedMap(Generic[Key, Value]):
     """Map limited by the weight of its entries; the least recently used are evicted first. Safe from several threads.
 
-    ``limit`` bounds the sum of ``weigh(value)``, called once per value (default: each weighs 1); -1 is no limit. An
-    entry above the limit is not kept. ``entry_cost`` is the weight of an entry besides its value. The map adds this
-    cost for each entry beyond ``free_entries``: the cost is negligible for a few heavy values, but dominates with
-    millions of light values. Entries expire ``retention_ms`` after their last use (-1: never). ``clock`` returns
-    monotonic seconds. In a forked child the map is empty.
+    ``limit`` bounds the sum of the values' weights; -1 is no limit. ``weigh`` is called once per value and returns its
+    weight (default: 1). An entry above the limit is not kept. ``entry_cost`` is the weight of an entry besides its
+    value. The map adds this cost for each entry beyond ``free_entries``: the cost is negligible for a few heavy values,
+    but dominates with millions of light values. Entries expire ``retention_ms`` after their last use (-1: never).
+    ``clock`` returns monotonic seconds. In a forked child the map is empty.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class BoundedMap(Generic[Key, Value]):
             return replace(self._stats, entries=len(self._entries))
 
     def _expire(self) -> float:
-        """Remove expired entries, which are the first of the map; return the current time."""
+        """Remove expired entries, which are the first entries of the map; return the current time."""
         now = self._clock()
         if self._retention is not None:
             while self._entries and now - next(iter(self._entries.values())).used >= self._retention:

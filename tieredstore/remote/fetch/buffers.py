@@ -20,8 +20,8 @@ Original: TypeAlias = memoryview
 class BufferPool:
     """Memory that one stream reuses. Page faults in fresh memory cost more than decoding into it.
 
-    Without ``reuse`` every buffer is fresh memory, because a cache shares its content among readers. Safe from several
-    threads.
+    Without ``reuse`` every buffer is fresh memory, because readers share the buffers' content through a cache. Safe
+    from several threads.
     """
 
     def __init__(self, *, reuse: bool) -> None:
@@ -43,7 +43,7 @@ class BufferPool:
         return fresh_memory(-(-size // _ROUNDED) * _ROUNDED if size > _ROUNDED else size)[:size]
 
     def give(self, view: memoryview) -> None:
-        """Return memory from ``take`` that nothing refers to any more."""
+        """Accept memory from ``take`` for reuse. Nothing may refer to the memory any more."""
         if self._reuse:
             with self._lock:
                 self._free.append(memoryview(view.obj))
@@ -52,7 +52,7 @@ class BufferPool:
 class StreamBuffers:
     """Memory of a stream, in separate pools for stored and for decoded bytes, because their sizes differ.
 
-    Buffers in ``cached`` hold chunks read for this stream alone, so their memory is always reused.
+    No other stream uses the chunks in the buffers of ``cached``, so that memory is always reused.
     """
 
     def __init__(self, *, reuse: bool) -> None:
@@ -80,12 +80,12 @@ class Destination:
 
     @contextmanager
     def lend(self, log_range: ByteRange) -> Generator[memoryview]:
-        """Yield the part of the buffer for ``log_range``, to be filled in the block; raise AlreadyClosedError if
-        taken back.
+        """Yield the part of the buffer for ``log_range``, to be filled in the block; raise AlreadyClosedError if the
+        reader has taken the buffer back.
         """
         with self._changed:
             if self._is_back:
-                raise AlreadyClosedError("the read that this was fetched for has ended")
+                raise AlreadyClosedError("the read that these bytes were fetched for has ended")
             self._writers += 1
         try:
             yield self._buffer[log_range.start - self._range.start : log_range.stop - self._range.start]

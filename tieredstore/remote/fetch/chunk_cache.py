@@ -51,7 +51,8 @@ def layout_digest(manifest: SegmentManifest) -> bytes:
     hashed = hashlib.blake2b(digest_size=LAYOUT_DIGEST_SIZE, person=b"chunk layout")
     aad = b"" if manifest.encryption is None else b"aad" + manifest.encryption.aad
     for part in (*_index_parts(manifest.chunk_index), str(manifest.compression).encode(), aad):
-        hashed.update(len(part).to_bytes(8, "big"))  # prefix the length, so that different lists of parts differ
+        # Prefix the length, so that different lists of parts have different digests.
+        hashed.update(len(part).to_bytes(8, "big"))
         hashed.update(part)
     return hashed.digest()
 

@@ -112,8 +112,8 @@ class CachedChunks:
         return helping
 
     def _helper_count(self, wanted: CachedRead) -> int:
-        """Return the number of helpers: 0 if one thread is as fast, else one less than the processors or the chunks,
-        whichever are fewer.
+        """Return the number of helper threads: 0 if one thread is as fast, else one for each chunk but the first, up to
+        ``MAX_HELPERS``.
         """
         decoded = self._cache.encrypted and not wanted.segment.decoder.is_identity
         if not (decoded or self._cache.is_worth_threads):
@@ -141,7 +141,7 @@ class CachedChunks:
 
 
 MAX_IDLE_BUFFERS: Final = max(2, min(8, os.cpu_count() or 2))
-"""Number of closed streams for which the memory is kept for later streams: about as many as a process reads in
+"""The memory of at most this many closed streams is kept for later streams: about as many as a process reads in
 parallel. With fresh memory, page faults would take a fifth of the time of a read.
 """
 
@@ -217,8 +217,8 @@ class ChunkLoader:
 
         Without a cache, chunks inside ``destination`` are decoded into it, and bytes of the log from ``end`` on need
         not be decoded (see :meth:`whole`). If the reader waits for a single chunk (``is_awaited``), the reader's thread
-        decodes it, because waking another thread takes longer; with ``by_reader`` it decodes every chunk. With a cache,
-        loads are shared, so these options have no effect.
+        decodes it, because waking another thread takes longer; with ``by_reader``, the reader's thread decodes every
+        chunk. With a cache, loads are shared, so these options have no effect.
         """
         # Without a cache, the load is for this reader alone, so the reader can reuse the chunk's memory.
         if self.cache is None:

@@ -78,8 +78,8 @@ class Job:
 class Arrived:
     """Result of a GET: a future for each chunk that is being decoded.
 
-    ``stored`` are the fetched bytes, None if no single buffer has them all. If ``decode`` is set, the reader calls it
-    with a chunk's number to decode that chunk itself.
+    ``stored`` are the fetched bytes, None if no single buffer has them all. If ``decode`` is set, no chunk is being
+    decoded: the reader's thread decodes a chunk by calling ``decode`` with its number.
     """
 
     decoding: list[Future[Original]]

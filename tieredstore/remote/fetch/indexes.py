@@ -147,7 +147,7 @@ def _open_index(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, 
 
 
 def _split(plain: bytes, manifest: SegmentManifest) -> dict[IndexType, bytes] | None:
-    """Split the concatenated plaintexts; None if their length is not the sum of the index sizes."""
+    """Split the concatenated plaintexts; None if the total length is not the sum of the index sizes."""
     overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
     indexes: dict[IndexType, bytes] = {}
     position = 0

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 
 _MANIFEST_COST: Final = 64 << 10
-"""Bytes per unit of cache weight. An ordinary manifest weighs 1; a manifest with 20,000 chunks takes this many bytes.
-"""
+"""Bytes per unit of cache weight. An ordinary manifest weighs 1; the sizes of 20,000 chunks add one unit."""
 
 _EPOCH_COST: Final = 128
 """Approximate memory of a leader epoch in bytes."""
@@ -71,7 +70,7 @@ def weight_of_manifest(opened: OpenManifest) -> int:
 class Manifests:
     """Manifests of a store, cached by key as ``fetch.manifest.cache.*`` says. Absence is not cached.
 
-    Readers of indexes and logs share its ``store``, ``layout`` and ``counters``.
+    The readers of indexes and logs share ``store``, ``layout`` and ``counters`` with this object.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class ReadAhead:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child, whose readers start again without running loads."""
+        """Reset in a forked child: no loads run there, so its readers start again."""
         # The lock is reentrant: the garbage collector may close a reader while this thread holds the lock.
         self._lock = threading.RLock()
         self._held: WeakKeyDictionary[object, int] = WeakKeyDictionary()

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from tieredstore.remote.pools import Pools
 
 _MOST_LISTED: Final = 1024
-"""Up to this number of chunks, their positions are kept as a tuple. Of more chunks, each position is computed on
-demand."""
+"""If a segment has at most this many chunks, their positions are kept as a tuple. If it has more, each position is
+computed on demand."""
 
 MAX_PREPARED: Final = 4
-"""Maximum number of prepared segments that are not yet opened; the oldest is dropped."""
+"""Maximum number of prepared segments that are not yet opened. If there are more, the oldest is dropped."""
 
 
 class SegmentLogs:
@@ -216,6 +216,6 @@ def range_of_request(metadata: RemoteLogSegmentMetadata, start: int, end: int | 
         return ByteRange(0, 0)
     if not 0 <= start < stop:
         raise InvalidRangeError(
-            f"bytes {start} to {'the end' if end is None else end} are not in {metadata}: it has {size}"
+            f"bytes {start} to {'the end' if end is None else end} are not in {metadata}: it has {size} bytes"
         )
     return ByteRange(start, stop)

@@ -1,4 +1,4 @@
-"""Bytes of a range as a file, with a bounded number of chunks being loaded ahead."""
+"""Bytes of a range as a file. A bounded number of chunks is loaded ahead of the reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.fetch.chunk_loads import Load, OpenSegment, Scheduled
 
 _TAKE_BACK_S: Final = 0.5
-"""Seconds of one wait, after a failed read, for loads that still write into the buffer."""
+"""After a failed read, wait this many seconds at a time for loads that still write into the buffer."""
 
 _POOLED: Final = range(1 << 20, (4 << 20) + 1)
 """Sizes of reads that use pooled memory. With fresh memory, page faults took a sixth of the time of a read of 1 MiB."""
@@ -128,8 +128,7 @@ class SegmentStream(io.RawIOBase):
         """Read up to ``size`` bytes (all that remain if negative); return fewer only at the end."""
         self._check_open()
         size = self.remaining if size is None or size < 0 else min(size, self.remaining)
-        # Fresh memory takes no pages until it is written, so a damaged manifest that claims 2 GiB does not make this
-        # process use them.
+        # Fresh memory takes no pages until it is written, so a damaged manifest that claims 2 GiB costs no memory.
         buffers, is_pooled = self._buffers.originals, size in _POOLED
         data = buffers.take(size) if is_pooled else fresh_memory(size)
         # After an error, loads may still write into ``data``. That does no harm, because nothing reads it any more.
@@ -162,9 +161,9 @@ class SegmentStream(io.RawIOBase):
         """Yield the remaining bytes chunk by chunk, without a copy.
 
         A chunk is valid until the next is requested or the stream is closed, because its memory is reused. Without
-        ``decode_ahead``, this thread decodes each chunk on demand. That takes a fraction of the memory and a tenth less
-        processor time, because the decoded bytes are in this core's cache. Use it if at least as many streams are read
-        in parallel as there are processors.
+        ``decode_ahead``, this thread decodes each chunk on demand. Decoding on demand takes a fraction of the memory
+        and a tenth less processor time, because the decoded bytes are in this core's cache. Use it if at least as many
+        streams are read in parallel as there are processors.
         """
         self._check_open()
         self._decodes_ahead = decode_ahead
@@ -231,7 +230,8 @@ class SegmentStream(io.RawIOBase):
     def _take_back(self, destination: Destination, error: BaseException) -> None:
         """After an error, wait for loads that still write into the buffer, before the caller gets it back.
 
-        The store's deadlines end the wait. After an interrupt, or if the manager is closed, wait only a moment.
+        The store's deadlines end the loads, and so the wait. After an interrupt, or if the manager is closed, wait only
+        a moment.
         """
         is_hurried = not isinstance(error, Exception)
         while not destination.take_back(_TAKE_BACK_S):
