@@ -80,7 +80,7 @@ def test_offsets_of_a_topic_that_was_deleted_are_not_those_of_its_successor(buck
     assert exported(bucket, out) == 10
     batch = build_batch([Record(b"new")], 0)
     bucket.copy(TopicIdPartition(successor, "orders", 0), [batch], range(1))
-    with pytest.raises(ConfigError, match=f"of another topic orders, .* this one has the id {successor}"):
+    with pytest.raises(ConfigError, match=f"of another topic orders, .* this export reads the id {successor}"):
         exported(bucket, out, topic_id=successor)
     assert exported(bucket, tmp_path / "new", topic_id=successor) == 1
 

@@ -62,7 +62,7 @@ def test_a_frame_may_be_of_a_window_and_of_some_partitions(bucket: Bucket) -> No
         ({"start": datetime.fromisoformat("2026-01-01")}, "start is 2026-01-01T00:00:00, which has no time zone"),
         ({"start": 5, "stop": 4}, "start 5 is after stop 4"),
         ({"partitions": "1"}, "partitions is a str: give 0"),
-        ({"topic": "orders$batches", "stop": 5}, "is a topic of batches, which start, stop and partitions do not"),
+        ({"topic": "orders$batches", "stop": 5}, "partitions, start and stop do not apply to orders"),
         ({"topic": 5}, "topic is of the type int; it must be a topic's name"),
         ({"client": "localhost:9092"}, "client is of the type str; it must be a map of properties"),
         ({"value": "text"}, r"value is 'text'; it must be Binary\(\)"),

@@ -1,4 +1,4 @@
-"""``python -m tieredstore.cli``: the command line without its script being installed."""
+"""``python -m tieredstore.cli``: run the command line even if its script is not installed."""
 
 from tieredstore.cli.app.entry import run
 

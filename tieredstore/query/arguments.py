@@ -50,9 +50,7 @@ def check_topic(topic: object) -> None:
 
 
 def check_source(source: object) -> None:
-    """Raise ConfigError if the source has no segments to read: for example, if it is settings, which other functions
-    accept.
-    """
+    """Raise ConfigError if the source has no segments to read, for example because it is a settings object."""
     if not hasattr(source, "fetch_log_segment"):
         raise wrong_kind("source", source, _A_MANAGER)
 
@@ -64,7 +62,7 @@ def check_map(name: str, given: object, wanted: str) -> None:
 
 
 def check_client(client: object) -> None:
-    """Raise ConfigError unless these are a Kafka client's properties, or None."""
+    """Raise ConfigError unless the argument is a mapping of a Kafka client's properties, or None."""
     check_map("client", client, 'a map of properties, as {"bootstrap.servers": "localhost:9092"}')
 
 

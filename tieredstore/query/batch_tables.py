@@ -64,11 +64,11 @@ class BatchTables(Protocol):
     """The topics of batches of one store."""
 
     READERS: ClassVar[str]
-    """What reads a topic of batches, as part of a sentence."""
+    """The names of the tools that read a topic of batches, as part of a sentence."""
 
     @classmethod
     def beside(cls, store: ObjectStore, settings: Settings) -> Self | None:
-        """Return the batch topics of this store; None if it cannot have any."""
+        """Return the batch topics of this store; None if this kind of store cannot have batch topics."""
         ...
 
     @staticmethod
@@ -100,7 +100,7 @@ def batch_tables() -> type[BatchTables] | None:
 
 
 def batches_beside(store: ObjectStore, settings: Settings) -> BatchTables | None:
-    """Return the batch topics of a store; None if it cannot have any."""
+    """Return the batch topics of a store; None if this kind of store cannot have batch topics."""
     tables = batch_tables()
     return None if tables is None else tables.beside(store, settings)
 
@@ -109,6 +109,6 @@ def check_no_window(topic: str, *window: object) -> None:
     """Raise ConfigError if partitions, a start or a stop are given: a topic of batches cannot be limited by them."""
     if any(one is not None for one in window):
         raise ConfigError(
-            f"{topic} is a topic of batches, which start, stop and partitions do not restrict: leave them out, or name "
+            f"partitions, start and stop do not apply to {topic}, a topic of batches: leave them out, or name "
             "topics of segments"
         )

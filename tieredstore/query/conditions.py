@@ -66,7 +66,7 @@ class Condition:
             # Do not show Arrow's message, which may contain a record's data.
             raise ConfigError(
                 f"the filter {excerpt(self._expression)} cannot be computed for a record: a number is too large, or a "
-                "text is not of the type that it is taken for"
+                "text cannot be converted to the type that the filter needs"
             ) from None
         return rows
 
@@ -132,7 +132,7 @@ class Condition:
 
 
 def _fragments(schema: pa.Schema, guarantees: Sequence[ds.Expression], expression: ds.Expression) -> set[str]:
-    """Return which of some files Arrow would read, if each file has one of ``guarantees``.
+    """Return the names of the files that Arrow would read, if each file's records satisfy one of ``guarantees``.
 
     Arrow gets only the files' names, which are numbers; the files do not exist.
     """
@@ -157,7 +157,7 @@ def _of_span(span: PartitionSpan) -> ds.Expression:
 
 
 def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the smallest number from ``low`` to ``high`` for which ``holds``, by bisection.
+    """Find the smallest number from ``low`` to ``high`` for which ``holds`` is true, by bisection.
 
     ``holds`` must be true for ``high``. If it is true for a number, it must be true for all greater numbers.
     """

@@ -25,7 +25,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 _HOME: Final = "_tieredstore"
-"""The folder for the export's record. Spark, Hive and Arrow skip names that begin with an underscore."""
+"""The folder for the note about an export. Spark, Hive and Arrow skip names that begin with an underscore."""
 
 _NOTE: Final = TypeAdapter(dict[str, object])
 _LOSS: Final = "on_data_loss"
@@ -36,12 +36,12 @@ _WAY_OUT: Final = "export into another folder, or delete them"
 def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan, ending: str) -> Generator[None]:
     """Lock the folder for one export of a topic in one format, and remove incomplete files of killed exports.
 
-    Offsets in existing files are not exported again, so all files must come from the same topic, types and isolation.
-    ``_tieredstore/export/`` records these before the first file is written.
+    Offsets in existing files are not exported again, so all files must come from the same topic, types and isolation. A
+    note in ``_tieredstore/export/`` records topic, types and isolation before the first file is written.
 
-    Raise ConfigError if another export of the topic is running, or if the folder's record differs. Also raise
-    ConfigError if this export requires all records (``on_data_loss`` is ``fail``), but an earlier export only reported
-    losses, so that its files may lack records. Raise OSError if the folder cannot be used.
+    Raise ConfigError if another export of the topic is running, or if the note records another topic, other types or
+    another isolation. Also raise ConfigError if this export requires all records (``on_data_loss`` is ``fail``), but an
+    earlier export only reported losses, so that its files may lack records. Raise OSError if the folder cannot be used.
     """
     kind = _kind(query, snapshot, plan)
     note = folder / _HOME / "export" / f"{query.topic}.{ending}.json"
@@ -107,7 +107,7 @@ def _compare(there: Mapping[str, object], wanted: Mapping[str, str], folder: Pat
     if there.get("topic_id") != wanted["topic_id"]:
         raise ConfigError(
             f"the files in {folder} are of another topic {wanted['topic']}, with the id {there.get('topic_id')}; this "
-            f"one has the id {wanted['topic_id']}: {_WAY_OUT}"
+            f"export reads the id {wanted['topic_id']}: {_WAY_OUT}"
         )
     for name, value in wanted.items():
         if there.get(name) != value:

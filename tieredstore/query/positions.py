@@ -56,7 +56,8 @@ def place_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> int | AtTi
 
 
 def time_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> AtTime | None:
-    """Parse the time given as ``name``, in the forms of :func:`place_of`; raise ConfigError for an offset."""
+    """Parse the time given as the argument ``name``, in the forms of :func:`place_of`; raise ConfigError for an
+    offset."""
     place = place_of(name, given, clock=clock)
     if isinstance(place, int):
         raise ConfigError(f"{name} is {place}, an offset: give a time, as yesterday, 2026-01-31 or @1769846400000")
@@ -94,7 +95,7 @@ def window_of(start: GivenPlace, stop: GivenPlace) -> tuple[int | AtTime | None,
 
 
 def duration_of(name: str, given: timedelta | str) -> timedelta:
-    """Parse a duration such as ``90s``, ``30m``, ``24h``, ``7d``; raise ConfigError naming an invalid one."""
+    """Parse a duration such as ``90s``, ``30m``, ``24h``, ``7d``; raise ConfigError for an invalid duration."""
     match given:
         case timedelta():
             return given
@@ -107,7 +108,8 @@ def duration_of(name: str, given: timedelta | str) -> timedelta:
 
 
 def duration_text(given: timedelta) -> str:
-    """Return a duration as :func:`duration_of` parses it, by its largest unit: ``1d``; a part of a second is lost."""
+    """Return a duration as text for :func:`duration_of`, in the largest unit that divides it: ``1d``. Fractions of a
+    second are dropped."""
     units = {letter: timedelta(**{unit: 1}) for letter, unit in reversed(_UNITS.items())}
     letter = next((letter for letter, unit in units.items() if not given % unit), "s")
     return f"{given // units[letter]}{letter}"
@@ -138,7 +140,7 @@ def _offset(name: str, offset: int) -> int:
 def _no_negative(name: str, number: object) -> str:
     count = str(number).lstrip("-")
     if name.startswith("-"):
-        return f"{name} {number} is not an offset; the last records are those of cat --last {count}"
+        return f"{name} {number} is not an offset; for the last records, use cat --last {count}"
     return f"{name}={number} is not an offset; use last={count} for the last records"
 
 

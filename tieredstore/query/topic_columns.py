@@ -20,7 +20,7 @@ _TOPIC: Final = pa.dictionary(pa.int32(), pa.string())
 _PARTITION: Final = pa.dictionary(pa.int32(), pa.int32())
 _BINARY: Final = Binary()
 _SPARE: Final = 4
-"""New arrays are longer than needed by a quarter (one part in this many), because the next batch may be larger."""
+"""A new array for n rows has n / 4 spare elements, because the next batch may be larger."""
 
 TOPIC_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch",

@@ -152,8 +152,9 @@ def begin_read(
 ) -> TopicRead:
     """Read the topic by ``plan``. With ``owns_reader``, closing the read closes the reader.
 
-    ``left_out`` receives the windows that are read, and their aborted transactions. If the query's policy is to fail,
-    raise DataLossError for requested offsets that do not exist, unless the plan's filter excludes them.
+    ``left_out`` collects what the read leaves out: it is told each window and its aborted transactions. If the query's
+    policy is to fail, raise DataLossError for requested offsets that do not exist, unless the plan's filter excludes
+    them.
     """
     topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)
@@ -258,9 +259,9 @@ def read_topic(
 
     ``partitions`` are the partition numbers to read, by default all. ``start`` and ``stop`` (exclusive) are an offset,
     an ``AtTime``, or None for the first record or the end. Each of the two applies to all partitions, or is a mapping
-    from partition numbers. ``filter`` is a pyarrow expression over any columns. Records that its conditions on
-    ``partition``, ``offset`` and ``timestamp`` exclude are not fetched. ``key`` and ``value`` are the types of keys and
-    values.
+    from partition numbers. ``filter`` is a pyarrow expression over any columns. Records are not fetched if its
+    conditions on ``partition``, ``offset`` and ``timestamp`` exclude them. ``key`` and ``value`` are the types of keys
+    and values.
 
     ``parallelism`` is the number of splits to read at once, by default the number of cores. Records are sorted by
     partition and offset. With ``ordered=False``, batches come in any order. Readers stop decoding while ``max_bytes``

@@ -39,8 +39,8 @@ FIRST_TIMESTAMP: Final = "first_timestamp"
 """The only column of the table of segments that is read from the segments' logs."""
 
 _FIRST_CHUNKS: Final = 8
-"""The number of first chunks that are read in parallel. A chunk has 4 MiB by default, and takes twice its size in
-memory.
+"""The number of segments whose first chunk is read at the same time. A chunk has 4 MiB by default, and takes twice its
+size in memory.
 """
 
 # pyarrow's type stubs of datasets and tables are incomplete.

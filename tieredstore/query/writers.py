@@ -166,7 +166,7 @@ def _one_of(names: Iterable[str]) -> str:
 
 
 def cells_of(reader: BatchRows, *, parses_json: bool = False) -> Iterator[tuple[object, ...]]:
-    """Yield the values of each row. A JSON value is its text; with ``parses_json``, its parsed value."""
+    """Yield the values of each row. JSON is yielded as text or, with ``parses_json``, as parsed objects."""
     for batch in reader:
         # Take columns by position: two columns of a query may have one name.
         yield from zip(*(_cells(column, parses_json) for column in batch.columns), strict=True)
@@ -206,7 +206,7 @@ def _python(column: pa.Array, maps: Literal["strict"] | None) -> list[object]:
 
 
 def _cell(scalar: pa.Scalar) -> object:
-    """Return the value. Return milliseconds for a time beyond Python's calendar, and days for such a date."""
+    """Return the value. Beyond Python's calendar, return a time as milliseconds, and a date as days."""
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):

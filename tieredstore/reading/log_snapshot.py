@@ -36,7 +36,7 @@ class LogSnapshot:
     def check_selected(self, query: LogQuery, source: SegmentSource) -> None:
         """Raise ResourceNotFoundError if a topic or partition that the query names does not exist.
 
-        Only if the method raises an error does it ask ``source`` and the broker for similar names.
+        For the error's advice, the method asks ``source`` and the broker for similar names.
         """
         missing = self._missing(query.selection)
         if missing:

@@ -1,7 +1,7 @@
 """Data loss: requested offsets that no longer exist. This module describes losses in messages, and applies the query's
 policy.
 
-By the query's policy, a loss of data raises an error, or logs a warning and the read continues.
+A query decides whether a loss of data raises an error, or only logs a warning so that the read continues.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ class Losses:
         self._log = LogOnce(_logger)
 
     def accept(self, loss: Loss, cause: Exception | None = None) -> None:
-        """Raise DataLossError from ``cause`` with advice, or log a warning, by the query's policy."""
+        """Log a warning if the query accepts losses; otherwise raise DataLossError from ``cause`` with advice."""
         words = self._query.words
         if self._query.fails_on_loss:
             raise DataLossError(sentence(loss, words) + _way_out(loss, words.accept_loss)) from cause
@@ -331,8 +331,8 @@ class Losses:
 
         An unreadable segment is no loss if another segment or the broker has its offsets, or if it belongs to another
         topic id. An unreadable segment at the beginning or end of a log leaves no gap that a reader could notice, so it
-        counts as a loss. But it is no loss at the start of a partition in ``starts_there``, or at the end of a
-        partition in ``stops_there``: there the caller named the window's offset, so the reader notices missing offsets.
+        counts as a loss. There is an exception: for partitions in ``starts_there``, the caller gave the start as an
+        offset, so a reader notices that the beginning is missing. The same applies to ``stops_there`` and the end.
         """
         hidden = [*self._without_log(snapshot)]
         for where, (start, stop) in windows.items():

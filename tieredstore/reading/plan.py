@@ -1,4 +1,5 @@
-"""Plans splits for many processes from windows of offsets. Applies the loss policy and the limits of a split's size."""
+"""Divides windows of offsets into splits for many processes. Applies the loss policy and the limits of a split's
+size."""
 
 from __future__ import annotations
 
@@ -70,8 +71,8 @@ def plan_windows(
 
     Splits that read the bucket come first, then those that read the broker. Both parts are sorted by topic, partition
     and offset. No split exceeds the limits, except that a record batch larger than ``max_bytes`` stays whole. Windows
-    that are large enough yield at least ``min_splits``. Raise DataLossError by the query's policy for offsets that do
-    not exist.
+    that are large enough yield at least ``min_splits``. Raise DataLossError for offsets that do not exist, if the query
+    does not accept losses.
     """
     spans = [_LogSpan(snapshot.logs[where], *window) for where, window in sorted(windows.items())]
     spans = [span for span in spans if span.start < span.stop]

@@ -67,8 +67,8 @@ class TopicReader(Closing):
     def snapshot(self) -> LogSnapshot:
         """Return a snapshot of the selected logs, and log its problems.
 
-        Raise ResourceNotFoundError for named topics and partitions that do not exist. Raise DataLossError by the policy
-        for unreadable partitions, and if bucket and broker contradict each other.
+        Raise ResourceNotFoundError for named topics and partitions that do not exist. If the query does not accept
+        losses, raise DataLossError for unreadable partitions, and if bucket and broker contradict each other.
         """
         snapshot = self.look()
         for problem in snapshot.problems:
@@ -99,9 +99,10 @@ class TopicReader(Closing):
         """Yield the records with offsets in ``[start, stop)``, each once and in order. No record batch is empty.
 
         Records of the bucket come first, then those of the broker, with the same columns. For missing offsets, raise
-        DataLossError at once, or log a warning for each gap, by the query's policy. The policy applies too if retention
-        deletes offsets during the read. Memory is bounded for any window. ``aborted`` collects the aborted transactions
-        of the bucket's part, and may include later transactions of the same segment. Exhaust or close the generator.
+        DataLossError at once, or, if the query accepts losses, log a warning for each gap. The same applies if
+        retention deletes offsets during the read. Memory is bounded for any window. ``aborted`` collects the aborted
+        transactions of the bucket's part, and may include later transactions of the same segment. Exhaust or close the
+        generator.
         """
         if not 0 <= start <= stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")

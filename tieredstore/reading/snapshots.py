@@ -60,15 +60,15 @@ class LogSnapshots:
         self._moves: StoredMoves | None = None
         self._cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
-        """For each position, the end of its leader epoch at the broker, and the leader's epoch when the broker
-        answered.
+        """Answers of the broker: where the leader epoch of each partition's position ends. An answer is stored with the
+        position's epoch and the leader's epoch at that time.
         """
 
     def current(self, selection: Selection | None = None) -> LogSnapshot:
         """Return the latest snapshot if it is fresh, even if it was taken for other partitions; otherwise take a new
         snapshot.
 
-        A new snapshot selects the partitions of ``selection``, or those of the query if it is None.
+        A new snapshot selects the partitions of ``selection``, or the query's partitions if ``selection`` is None.
         """
         if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
             source = self._open_source()

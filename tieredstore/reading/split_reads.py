@@ -101,8 +101,8 @@ class QuerySources:
         """Yield the records of a split from the broker. No record batch is empty.
 
         If the broker has deleted records since planning, open the bucket and read them from there. If neither the
-        broker nor the bucket has them, raise DataLossError, or log a warning and continue at the broker's first offset,
-        by the query's policy. Raise ConfigError for a query without client properties.
+        broker nor the bucket has them, raise DataLossError or, if the query accepts losses, log a warning and continue
+        at the broker's first offset. Raise ConfigError for a query without client properties.
         """
         if self.live is None:
             raise no_client()
@@ -123,8 +123,8 @@ class QuerySources:
                 # there.
                 late = self._late_copies(split, position, stop)
                 if late is not None:
-                    # No record is lost so far: the bucket had these records, and the broker may have the records after
-                    # them.
+                    # No record is lost so far: the bucket has the records up to ``end``, and the broker may have the
+                    # later ones.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
                     position = end

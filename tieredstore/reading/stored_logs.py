@@ -104,7 +104,8 @@ class StoredLogs:
             self._logs[where] = replace(lineage, problems=(*earlier, *problems))
 
     def lineage(self, where: TopicPartition) -> Lineage | None:
-        """Return the partition's log as the last listing found it; None if the bucket does not have it."""
+        """Return the partition's log as the last listing found it; None if the bucket has no segment of the
+        partition."""
         return self._logs.get(where)
 
     def topic_id(self, topic: str) -> Uuid | None:

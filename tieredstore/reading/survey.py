@@ -96,12 +96,13 @@ def survey_logs(
     ``cluster``.
 
     All topics are looked up together: the broker gets as many requests for many topics as for one topic. Listing the
-    bucket takes the pages that contain these topics, and a few more pages. The result omits topics and partitions that
-    neither bucket nor broker has.
+    bucket takes one request for each page of keys of these topics, and a few more requests. The result omits topics and
+    partitions that neither bucket nor broker has.
 
-    Raise DataLossError, by the query's policy, if bucket and broker contradict each other: the broker lacks the topic;
-    its topic id differs from the id in the query or the bucket; its leader epoch is earlier; or its log ends before the
-    bucket's. Raise ConfigError for a re-created topic if neither broker nor query names the topic id to read.
+    If the query does not accept losses, raise DataLossError for contradictions between bucket and broker: the broker
+    lacks the topic; its topic id differs from the id in the query or the bucket; its leader epoch is earlier; or its
+    log ends before the bucket's. Raise ConfigError for a re-created topic if neither broker nor query names the topic
+    id to read.
 
     ``before`` is an earlier snapshot with the same isolation; it saves requests for logs that have not changed.
     ``moves`` holds watermark objects that the caller has already read.
@@ -111,7 +112,7 @@ def survey_logs(
         survey = _Survey(source, query, cluster or own, {} if before is None else before.logs, moves)
         # Ask for the broker's first offsets before listing the bucket. In the other order, records that the broker
         # copies and deletes between the two requests would look like a gap. Records that are written and copied between
-        # the two requests do no harm: they come after the broker's log end as requested here.
+        # the two requests do no harm: they come after the log end that the broker returns here.
         survey.ask_for_beginnings()
         catalog = survey.catalog(catalog_file)
         logs = {log.where: log for log in survey.logs(catalog)}
@@ -152,8 +153,8 @@ class _Survey:
 
     def catalog(self, file: CatalogFile | None) -> Catalog:
         """Load the catalog of the named topics, or of the whole store for a pattern."""
-        # Load a single partition only if the topic has one id in the bucket. If the topic has several ids, its other
-        # partitions help to find the current id.
+        # If the query names one partition, load no other one, unless the topic has several ids in the bucket: then the
+        # other partitions help to find the current id.
         if file is None and self._assigned is not None and len(self._assigned) == 1:
             ((topic, partition),) = self._assigned
             ids = topic_ids(self._source.store, self._source.layout.prefix, topic)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _LOOK_AGAIN_S: Final = 1.0
-"""The next look-up of the logs comes within these seconds after :meth:`_Looks.ask_soon`. Each look-up lists the
+"""After :meth:`_Looks.ask_soon`, the next look-up of the logs is at most this many seconds away. Each look-up lists the
 bucket.
 """
 
@@ -44,7 +44,7 @@ advances.
 
 _IDENTITY_S: Final = 30.0
 """Seconds between two checks of topic ids while the broker sends nothing. While records come from the bucket, a check
-stays valid for the same time.
+also stays valid for this many seconds.
 """
 
 _FRESH_IDENTITY_S: Final = 1.0
@@ -167,7 +167,7 @@ class _Partitions(dict[TopicPartition, _Followed]):
 
 @dataclass(slots=True)
 class _Looks:
-    """The schedule of look-ups of the logs: one every ``pause_s``, or earlier on request."""
+    """The times at which the tail looks at the logs: every ``pause_s``, or earlier on request."""
 
     clock: Callable[[], float]
     pause_s: float
@@ -273,8 +273,9 @@ class LogTail(Closing):
         """Return the next records of any partition; None if there are none within about ``timeout_s``.
 
         Look-ups of the logs, and reads of the bucket, may take longer than ``timeout_s``, up to the timeouts of store
-        and broker. Raise DataLossError by the query's policy, and errors of store and broker. An error leaves the tail
-        unchanged, so the caller may poll it again. Raise AlreadyClosedError after the tail or its bucket was closed.
+        and broker. Raise DataLossError if the query does not accept a loss, and errors of store and broker. An error
+        leaves the tail unchanged, so the caller may poll it again. Raise AlreadyClosedError after the tail or its
+        bucket was closed.
         """
         end = self._clock() + timeout_s
         while True:
@@ -366,8 +367,8 @@ class LogTail(Closing):
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))
         elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
-            # If there is a broker and this condition is false, the bucket's last records belong to a transaction
-            # without an outcome. Then wait: a later look-up finds the segment that has the outcome.
+            # In the third case, if there is a broker, the bucket's last records belong to a transaction without an
+            # outcome. The partition then waits until a look-up finds the segment that has the outcome.
             self._follow_live(followed, log, log.live_start)
 
     def _follow_live(self, followed: _Followed, log: PartitionLog, live_start: int) -> None:
@@ -387,7 +388,7 @@ class LogTail(Closing):
         self._followed.enter(log.where, _Live(leader))
 
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
-        """Apply the loss policy to losses from the position on.
+        """Apply the loss policy to losses at and after the partition's position.
 
         If an error follows, the next look-up of the logs may report the same losses, so each is accepted only once.
         """

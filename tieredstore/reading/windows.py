@@ -36,17 +36,19 @@ _END: Final = Latest()
 _TIMES: Final = ReadSettings(columns=("offset",))
 
 OffsetAtTime: TypeAlias = Callable[["PartitionLog", int], int | None]
-"""Returns the offset of a log's first record at or after a time (ms); None if there is none before its end."""
+"""Returns the offset of a log's first record at or after a time (ms); None if the log has no such record before its
+end."""
 
 StartOfLast: TypeAlias = Callable[["PartitionLog", int, int], int]
-"""Returns the offset from which the given number of records remain before an end offset (log, number, end)."""
+"""A function of a log, a number and an end offset. It returns the offset where the last ``number`` records before the
+end begin."""
 
 Windows: TypeAlias = "dict[TopicPartition, OffsetWindow]"
 """The offsets to read of each partition; the end is exclusive."""
 
 
 def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: PartitionLog, timestamp_ms: int) -> int | None:
-    """Return the offset of the first record at or after ``timestamp_ms``; None if there is none before the log's
+    """Return the offset of the first record at or after ``timestamp_ms``; None if the log has no such record before its
     end.
     """
     if log.lineage is not None:
@@ -56,8 +58,8 @@ def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: Partiti
     if cluster is None or not log.on_broker:
         return None
     live_offset = cluster.offsets_for_times({log.where: timestamp_ms})[log.where]
-    # Below the seam (the end of the bucket's part) records come from the bucket, which has none at this time. So return
-    # the seam if the broker's answer is below it.
+    # The bucket, which is read up to the seam, has no record at or after this time. So return the seam if the broker's
+    # answer is an offset below it.
     return None if live_offset is None or live_offset >= log.end else max(live_offset, log.seam)
 
 
@@ -113,7 +115,8 @@ class PlaceLookup:
         return {where: self._start(log, places, if_too_late, losses) for where, log in self.snapshot.logs.items()}
 
     def ending(self, places: Places) -> dict[TopicPartition, int]:
-        """Return the exclusive end of each partition. For a time without a record, that is the log's end.
+        """Return the exclusive end of each partition. If no record is at or after a requested time, the end is the
+        log's end.
 
         An end offset beyond the log's end is kept; planning reports the missing offsets. Raise ConfigError as
         :meth:`starting` does.
@@ -121,7 +124,7 @@ class PlaceLookup:
         words = self.query.words
         self._check_same(places, words.ending, words.ending_times)
         ends = {where: self._offset(log, place_of(places, where)) for where, log in self.snapshot.logs.items()}
-        # Use the log's end if no record is at or after the time: then all records are before it.
+        # Use the log's end if no record is at or after the time: then all records are before the time.
         return {where: self.snapshot.logs[where].end if end is None else end for where, end in ends.items()}
 
     def exact(self, starting: Places, ending: Places, *, if_too_late: Literal["error", "latest"] = "error") -> Windows:
@@ -183,8 +186,8 @@ class PlaceLookup:
         return min(start, log.end)
 
     def _end_before_undecided(self, where: TopicPartition, start: int, stop: int) -> int:
-        """If the window contains a transaction without an outcome, return its first offset as the end, and log a
-        warning.
+        """If the window contains a transaction without an outcome, return the transaction's first offset as the end,
+        and log a warning.
         """
         end = self.snapshot.logs[where].end_from(start)
         if not start <= end < stop:

@@ -93,8 +93,8 @@ class _Parsed:
 class AvroData:
     """Avro data as Python objects, one by one, including types that Arrow columns do not have. Picklable.
 
-    Data are read by ``schema``, or by the schema of ``lookup`` with the id in the message's frame. If both are given,
-    data are read by the schema from ``lookup`` and converted to ``schema``.
+    Without ``lookup``, a message is decoded by ``schema``. With ``lookup``, a message begins with a schema id, and is
+    decoded by the schema that ``lookup`` returns for this id. If both are given, the result is converted to ``schema``.
     """
 
     schema: AvroSchema | None
@@ -160,12 +160,12 @@ class AvroData:
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """One Avro datum per message, as the Arrow type of ``schema``: a record is a struct.
+    """Avro messages, read as the Arrow type of ``schema``: a record becomes a struct.
 
     Without ``lookup`` a message is just a datum, written with ``schema``. With ``lookup``, a message has Confluent's
-    framing: it is read by the schema of its id and converted to ``schema`` by Avro's rules of schema resolution.
-    ``way_out`` is the advice in an error about an invalid message; ``nulls`` counts the messages that became null.
-    Needs ``tieredstore[avro]``.
+    framing: the schema with the message's schema id decodes it, and Avro's schema resolution converts the result to
+    ``schema``. ``way_out`` is the advice in an error about an invalid message; ``nulls`` counts the messages that
+    became null. Needs ``tieredstore[avro]``.
     """
 
     schema: AvroSchema
@@ -237,7 +237,8 @@ def parsed_schema(schema: AvroSchema) -> AvroType:
 
 
 def check_bounded(schema: AvroSchema) -> None:
-    """Raise ConfigError if fastavro cannot safely decode data of the schema without a check before."""
+    """Raise ConfigError if the schema allows tiny data that decode to huge or endless values, so that fastavro is not
+    safe alone."""
     if not _parse(schema).is_bounded:
         raise ConfigError("the Avro schema has a type within itself, or too many types that take no bytes")
 

@@ -178,7 +178,7 @@ def _takes_no_bytes(schema: AvroType, named: Named) -> bool:
 
 
 class _UnboundedError(Exception):
-    """Raised for a type if the depth or the number of values of its data has no limit, or too high a limit."""
+    """Raised for a type whose data may nest too deeply, or may have too many values."""
 
 
 class _Shapes:
@@ -282,7 +282,7 @@ class _Walk:
                 if schema["type"] == "map":
                     self.value("string", depth)
                 self.value(inner, depth)
-            # Check the declared size of a block: a decoder may use it to skip the block. If it is wrong, the decoder
+            # Check the declared size of a block: a decoder may use it to skip the block. With a wrong size, the decoder
             # would continue at another byte than this check.
             if end is not None and self._at != end:
                 raise ValueError("a block of items has another size than it declares")

@@ -93,7 +93,7 @@ class _Union:
                 branches = [branch for branch in _branches(field["type"]) if branch != "null"]
                 field["type"], field["default"] = ["null", *branches], None
             elif "default" in field and "null" in _branches(field["type"]) and field["default"] is not None:
-                # Put null last: a default value must belong to the first type of a union.
+                # Put null last, because Avro requires that the type of the default value comes first.
                 field["type"] = [*(branch for branch in _branches(field["type"]) if branch != "null"), "null"]
             fields.append(field)
         return fields
@@ -131,7 +131,7 @@ class _Union:
         raise CannotUniteError(f"a {one} and a {other}")
 
     def _of_one(self, schema: str | AvroObject, *, is_first: bool) -> AvroType:
-        """Return a type that only one schema has, and the types inside it."""
+        """Return a type that only one schema has, after treating the types inside it in the same way."""
 
         def inside(inner: AvroType) -> AvroType:
             return self.of(inner, None) if is_first else self.of(None, inner)

@@ -1,4 +1,4 @@
-"""The interface of the types as which a message's key or value can be read."""
+"""The interface of the types of keys and values, for example text or JSON."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class InvalidValues:
 
     count: int = 0
     first: str = ""
-    """The sentence about the first such key, value or field, with its record and the reason."""
+    """The sentence about the first invalid key, value or field, with its record and the reason."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def note(self, sentence: Callable[[], str]) -> None:

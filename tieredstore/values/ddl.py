@@ -87,7 +87,7 @@ class _Reading:
         return self.tokens[place] if place < len(self.tokens) else ""
 
     def next_word(self) -> str:
-        """Return the next token in the case in which keywords are compared."""
+        """Return the next token in lower case, to compare it with keywords."""
         return self.peek().lower()
 
     def take(self, wanted: str = "") -> str:

@@ -83,5 +83,5 @@ def _type(kind: JsonValue, name: str, depth: int) -> pa.DataType:
         case _:
             raise ConfigError(
                 f"the schema's field {quoted(name)} is of the type {quoted(kind)}; it must be one of "
-                f"{', '.join(_TYPES)}, decimal(precision, scale), a list of one, or an object"
+                f"{', '.join(_TYPES)}, decimal(precision, scale), a list of one type, or an object"
             )

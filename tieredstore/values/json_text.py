@@ -78,8 +78,8 @@ class Json:
         return self._struct(column, list(self.schema), (), place) if whole is None else whole
 
     def _struct(self, column: Column, fields: Sequence[pa.Field], path: tuple[str, ...], place: Place) -> Column:
-        """Return the objects at ``path`` in the messages, as structs. A value that is not an object becomes null, and
-        so does a field of another type than in the schema.
+        """Return the objects at ``path`` in the messages, as structs. A value that is not an object becomes null. A
+        field also becomes null if its type differs from the schema.
         """
         shells = self._field(column, path, pa.struct([]), place)
         column = pc.if_else(shells.is_valid(), column, pa.scalar(None, pa.binary()))
@@ -257,8 +257,8 @@ def _parse(column: pa.Array, schema: pa.Schema | None, unknown: Literal["ignore"
 
     Without a schema pyarrow infers one. ``unknown`` decides about a field that the schema lacks.
     """
-    # Wrap each message into an object. A message such as ``{}}{"v":{}`` would make two objects of its row. The number
-    # of objects shows this: each row has at least one object, because it must close the brackets that it opens.
+    # Wrap each message into an object. An invalid message such as ``{}}{"v":{}`` then makes two objects. The check of
+    # the number of objects below finds such messages, because every row makes at least one object.
     prefix, suffix = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}\n"))
     wrapped = pc.binary_join_element_wise(
         prefix, column, suffix, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b"null"

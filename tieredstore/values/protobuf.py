@@ -169,7 +169,7 @@ class _Columns:
         if descriptor.full_name == _TIMESTAMP:
             return pa.timestamp("us", "UTC"), _microseconds
         if not descriptor.fields:
-            raise ConfigError(f"{descriptor.full_name} has no field, which columnar files do not support")
+            raise ConfigError(f"{descriptor.full_name} has no fields, but a struct column needs at least one")
         self._types += len(descriptor.fields)
         if self._types > _MOST_TYPES:
             raise ConfigError(

@@ -72,7 +72,7 @@ def test_a_shell_completes_keeps_its_snapshot_and_outlives_errors(
         answer(
             terminal,
             b'SELECT "offset" FROM payments ORDER BY 1;\n',
-            b"\r\nthe first 3 rows; -n N of the command shows more",
+            b"\r\nthe first 3 rows; start the shell with -n N for more",
         )
         answer(terminal, b"SELECT amount FROM payments;\n", b"value->>'$.amount'")
         answer(terminal, b"CREATE TEMP TABLE kept AS SELECT 42 AS n;\n", b"Count")

@@ -132,7 +132,7 @@ def test_segments_of_no_time_are_told_of(tmp_path: Path, monkeypatch: pytest.Mon
     # A time far in the future, as from a producer that counts nanoseconds.
     monkeypatch.setattr(plots, "iso_utc", lambda time: None if time > 1_767_225_610_000 else "2026")
     done = tieredstore("ls", "-c", settings, "--plot", picture)
-    assert "segments are not in the picture: their manifests tell no time" in done.stderr
+    assert "segments are not in the picture: their manifests have no time" in done.stderr
     assert picture.exists()
 
 

@@ -176,7 +176,8 @@ def _leave_terminal() -> None:
 
 
 def answer_path(settings: str | None, store: str | None, question: object) -> Path:
-    """Return an answer's file. Its name is a hash of the settings file's name and time, the URL and the question."""
+    """Return the file that caches the answer to a question. The file's name is a hash of its question, URL and settings
+    file."""
     from hashlib import sha256
 
     subject: list[object] = [None if store is None else redacted(store), str(Path.cwd()), question]

@@ -66,7 +66,7 @@ class Group(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, ParserCommand | None, list[str]]:
-        """Return the named command; raise ConfigError, which suggests a similar one, if there is none."""
+        """Return the named command; if there is no such command, raise ConfigError, which suggests a similar name."""
         command = self.commands.get(args[0])
         if command is None and not ctx.resilient_parsing:
             raise no_such_command(ctx, args[0], self.commands)
@@ -277,8 +277,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (asked := list(sys.argv[1:] if arguments is None else arguments)) in VERSION:
         return show_version(asked)
     try:
-        # Do not use standalone mode, in which the parser would report wrong usage in its own words. The result is the
-        # exit code of typer.Exit.
+        # Do not use standalone mode, in which the parser would report wrong usage in its own words. The parser then
+        # returns the exit code of typer.Exit.
         code = int(cast("int | None", program()(args=arguments, prog_name="tieredstore", standalone_mode=False)) or 0)
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)

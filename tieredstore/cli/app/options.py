@@ -54,7 +54,7 @@ class SettingsFile(Group):
     settings: _Settings = None
 
     def path(self, own: str) -> Path:
-        """Return the file; without one raise ConfigError, which names the service's ``own`` settings."""
+        """Return the settings file; if none is given, raise ConfigError, which names the needed settings (``own``)."""
         if self.settings is None:
             raise ConfigError(
                 f"no settings are named: give --settings FILE (-c), with {own} and the settings of the store"
@@ -381,7 +381,7 @@ class Values(Group):
     registry_config: RegistryConfig = None
     invalid: Annotated[
         Literal["fail", "null"],
-        typer.Option("--invalid", help="Stop with an error if a key or value is not of its type, or read it as null."),
+        typer.Option("--invalid", help="If a key or value does not match its type: fail, or read it as null."),
     ] = "fail"
 
 
@@ -445,7 +445,7 @@ class Output(Group):
 
 @dataclass(frozen=True, slots=True)
 class Json(Group):
-    """Options for the form of a report without a table."""
+    """The output option of commands that print sentences or JSON, but no table."""
 
     PANEL: ClassVar[str] = "Output"
     as_json: _AsJson = False
@@ -517,7 +517,7 @@ Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that 
 """The option ``--once`` of services."""
 
 BACKUP: Final = typer.Option(
-    "--backup", metavar="FILE", help="Settings of a pipeline or Secor with the topics raw; to restore, also of batches."
+    "--backup", metavar="FILE", help="Settings of a pipeline or Secor with raw records; to restore, also of batches."
 )
 """The option ``--backup`` of commands that can read records from other sources than segments."""
 

@@ -29,8 +29,8 @@ OUTCOME: Final[Row[Outcome]] = attributes_of(Outcome)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A tool's words in output for people: ``noun`` for its items, ``done`` for the main result, and others by outcome
-    code.
+    """A tool's words in output for people: ``noun`` for its items, ``done`` for the main result, and words for other
+    results by outcome code.
 
     ``show`` returns a line for an item, or None if the sums are enough. If an item is kept with an outcome code in
     ``stopping``, the command did not do what the user asked: it exits with 6.
@@ -45,7 +45,7 @@ class Words:
     also: Mapping[str, str] = field(default_factory=dict[str, str])
     """Words for the outcome codes of further changes, which are counted separately from ``done``."""
     exit_codes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The exit code by outcome code. ``show`` must have reported the items with these outcome codes."""
+    """The exit code of the command by outcome code. ``show`` reports the items with these outcome codes itself."""
     has_sizes: bool = True
     none: str | None = None
     """The sentence to print if there were no items."""
@@ -133,8 +133,8 @@ def carry_out(
     store: ObjectStore | None = None,
     more: Mapping[str, JsonValue] | None = None,
 ) -> None:
-    """Show a plan or apply it, and print a summary, with ``more`` fields for scripts. Report if ``store`` retains
-    deleted data.
+    """Show a plan or apply it, and print a summary. ``more`` adds fields to the summary for scripts. Report if
+    ``store`` retains deleted data.
     """
     tell_all(plan.apply if yes else plan.show, Teller(words, as_json, is_plan=not yes, more=dict(more or {})), store)
 
@@ -163,8 +163,8 @@ def totals_of(act: Callable[[], Totals]) -> tuple[Totals, PartlyDoneError | None
 def finish(teller: Teller, totals: Totals, failure: PartlyDoneError | None, stays: list[JsonValue]) -> None:
     """Print the summary, and end with the code of the first failure.
 
-    If items failed and no item has an error, raise PartlyDoneError. If items were kept although the user named them,
-    end with exit code 6.
+    Raise PartlyDoneError if the first failure is of a kind without an exit code. If items were kept although the user
+    named them, end with exit code 6.
     """
     teller.sum_up(totals, stays)
     code = next((code for name, code in teller.words.exit_codes.items() if teller.counts[name]), None)

@@ -64,7 +64,7 @@ def du(
 ) -> None:
     """Show bytes, segments, objects and compression, and with --prices the cost.
 
-    It reads the manifest of every segment unless --listing is given, and needs no key. With --prices it also shows the
+    du reads the manifest of every segment unless --listing is given, and needs no key. With --prices it also shows the
     cost of the same log on brokers' disks and between zones. --plot draws the rows; it needs matplotlib.
 
     Example: tieredstore du -c store.properties --by partition
@@ -92,7 +92,7 @@ def du(
         complain(f"deleted objects may still cost money, and are not counted: {sentence}")
     if total.damaged:
         complain(
-            f"{counted(total.damaged, 'segment')} with a damaged manifest: only the stored bytes count (see verify)"
+            f"{counted(total.damaged, 'segment')} with a damaged manifest: only stored bytes are counted (run verify)"
         )
     if picture is not None:
         _draw(picture, _by_label(rows), total, known)
@@ -232,7 +232,8 @@ def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: Pr
     """Draw two bars per row: bytes in the bucket, and bytes of the log. The largest rows come first; one row sums up
     the rest.
 
-    With prices, draw the cost in the bucket and the cost on brokers instead. Report if there is nothing to draw.
+    With prices, draw the cost in the bucket and what the same data would cost on brokers. Report if there is nothing to
+    draw.
     """
     if not usage:
         complain(f"{picture.path} was not drawn: there are no segments")

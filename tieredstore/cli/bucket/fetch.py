@@ -33,7 +33,7 @@ def fetch(
     """Fetch a segment's log, a range of its bytes, or an index, exactly as the broker wrote them.
 
     Either bound of --range A:B may be left out. A negative bound counts from the end of the log; a bound beyond the end
-    means the end. The exit code is 3 if the segment was copied without the index.
+    means the end. The exit code is 3 if the segment was stored without the requested index.
 
     Example: tieredstore fetch -c store.properties orders 0 0 --range=-1000: -o tail.log
     """

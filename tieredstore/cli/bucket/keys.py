@@ -54,7 +54,7 @@ _LEFT: Final = {
     "active": "already encrypted with this key pair",
     "plain": "not encrypted",
     "unknown_key": "with a key pair that is not on the ring",
-    "wrong_key": "not decrypted by the key pair with their key id",
+    "wrong_key": "that the key pair with their key id cannot decrypt",
     "damaged": "in a damaged manifest or snapshot",
     "changed": "being changed by another process: run it again",
     "gone": "already deleted",
@@ -68,7 +68,7 @@ _NEEDS: Final = {
     NeedReason.UNCOMMITTED: "segments have no manifest",
     NeedReason.SNAPSHOT: "snapshots of the cluster are encrypted by it, or damaged",
     NeedReason.UNFINISHED: "writes are unfinished",
-    NeedReason.CACHED: "rotation from it, and readers may cache the old manifests",
+    NeedReason.CACHED: "rotation to another pair, with old manifests still in readers' caches",
 }
 _ASK: Final = "tieredstore keys list ID"
 
@@ -91,7 +91,7 @@ def new(
             "--directory",
             metavar="DIR",
             help="Folder for the two files.",
-            show_default="the folder of the file's other pairs, or of the file; without -c the working directory",
+            show_default="beside FILE's other pairs, or beside FILE; without -c the working directory",
         ),
     ] = None,
     bits: Annotated[
@@ -115,11 +115,11 @@ def new(
 ) -> None:
     """Make an RSA key pair and add it to the settings file; without -c, print the settings that use it.
 
-    It writes ID.private.pem (PKCS#8, readable only by its owner) and ID.public.pem (X.509), and never overwrites a
-    file. The active pair in the settings file stays active, unless there is none or --activate is given. First add the
-    new pair to the settings of every reader and writer, then make it active. All other lines of the file stay
-    unchanged. If the command is killed, run it again to complete the pair. If you lose the private key, you lose the
-    data.
+    The command writes ID.private.pem (PKCS#8, readable only by its owner) and ID.public.pem (X.509), and never
+    overwrites a file. The active pair in the settings file stays active, unless the file has no active pair, or
+    --activate is given. First add the new pair to the settings of every reader and writer, then make it active. All
+    other lines of the file stay unchanged. If the command is killed, run it again to complete the pair. If you lose the
+    private key, you lose the data.
 
     Example: tieredstore keys new key2 -c store.properties
     """
@@ -148,9 +148,9 @@ def list_keys(
 ) -> None:
     """List the key pairs that encrypt segments; with an ID, list everything that needs or may need this pair.
 
-    It reads every manifest, and needs no key. FIRST and LAST are the end times (UTC) of the oldest and the newest
-    segment; RING shows whether the settings list the pair. Before you retire a pair, make another pair active in every
-    writer and in the settings given here, then run this with the old ID. The exit code is 5 while anything needs the
+    The command reads every manifest, and needs no key. FIRST and LAST are the end times (UTC) of the oldest and the
+    newest segment; RING shows whether the settings list the pair. Before you retire a pair, make another pair active in
+    every writer and in these settings, then run keys list with the old ID. The exit code is 5 while anything needs the
     old pair. It is 0, without a row, once the pair can be retired; and 3 if there are no segments at all, for example
     under a wrong prefix. Objects without a manifest and unfinished uploads count too, because they may still be
     committed with the pair.
@@ -175,8 +175,8 @@ def rotate(topics: Topics, store: Store, work: Work, apply: Apply, output: Json)
 
     Without --yes, only show the plan. Data and indexes stay unchanged; only the wrapped data key in each manifest
     changes. With topics, only their segments are rotated. Before a rotation, every writer and reader must have the new
-    pair in its settings. If a rotation is stopped or killed, run it again. A segment is reported and skipped if its
-    pair is not in the settings, or does not open its data key; the exit code is then 4.
+    pair in its settings. If a rotation is stopped or killed, run it again. A segment is reported and skipped if its key
+    pair is not in the settings, or cannot decrypt the segment's data key; the exit code is then 4.
 
     Example: tieredstore keys rotate -c store.properties --yes
     """
@@ -237,8 +237,8 @@ def seal(
 ) -> None:
     """Seal a pair's private key by a key management service, and print the settings that open it.
 
-    The private key that the settings name is sealed, opened again and compared before the file is written. Once all
-    readers and writers have the new settings, delete the unsealed private key; keep a copy offline.
+    Before it writes the sealed key, the command opens the sealed key again and compares it with the private key in the
+    settings. Once all readers and writers have the new settings, delete the unsealed private key; keep a copy offline.
 
     Example: tieredstore keys seal key1 -c store.properties --kms aws --kms-key alias/kafka
     """

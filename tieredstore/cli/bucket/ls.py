@@ -60,8 +60,8 @@ _Listed: TypeAlias = tuple[Segment, Extent | None]
 """A segment, and the hole before it."""
 
 _FIRST_CHUNKS: Final = 8
-"""The number of first chunks that are read in parallel. A chunk has 4 MiB by default, and takes twice its size in
-memory.
+"""The number of segments whose first chunk is read at the same time. A chunk has 4 MiB by default, and takes twice its
+size in memory.
 """
 
 
@@ -100,7 +100,7 @@ def ls(
     """List topics, partitions and segments: offsets, sizes, ratio, time span.
 
     Each line is a partition. With -p, each line is a segment, or a hole: offsets that are in no segment. -p all lists
-    the segments of all partitions. It reads the manifest of each segment, and needs no key. FIRST ENDS and LAST are the
+    the segments of all partitions. ls reads the manifest of each segment, and needs no key. FIRST ENDS and LAST are the
     times (UTC) of the newest records of the first and the last segment; manifests have no other times. FIRST RECORD
     (--first-times) is read from each segment; it is "-" if the record has no time or cannot be decrypted. Segments that
     lack an object (after an unfinished copy or deletion, or a loss) are named on stderr, and have "complete": false in
@@ -113,7 +113,7 @@ def ls(
     UP TO is left out.
 
     --plot draws the stored bytes by the time of their records. With -p or --bootstrap-server, it draws the offsets of
-    each partition, lost offsets in red. It needs matplotlib.
+    each partition, lost offsets in red. Drawing needs matplotlib.
 
     Example: tieredstore ls -c store.properties orders -p 0
     """
@@ -206,7 +206,7 @@ class _Seen:
         return segment, hole
 
     def read_first_times(self, listed: Iterable[_Listed], times: dict[Uuid, datetime | None]) -> Iterator[_Listed]:
-        """Read the time of each segment's first record, then yield the segment; report a damaged one on stderr."""
+        """Read the time of each segment's first record, then yield the segment; report a damaged segment on stderr."""
         with ThreadPool(_FIRST_CHUNKS, "tieredstore-times") as pool:
             jobs = in_parallel(pool, lambda one: (one, _first_time(one[0])), listed, at_once=2 * _FIRST_CHUNKS)
             for one, time in jobs:
@@ -473,8 +473,9 @@ def _segment_row(
     has_topic_id: bool = False,
     has_segment_id: bool = False,
 ) -> Row[Segment]:
-    """Declare the fields of a segment. Tables show complete segments, and names and ids only if they distinguish rows.
-    If the user asked for first times, a narrow terminal drops SIZE and FORM before it shortens these times to days.
+    """Declare the fields of a segment. A table lists only complete segments. It has columns of names and ids only if
+    their values differ between rows. If the user asked for first times, a narrow terminal drops SIZE and FORM before it
+    shortens these times to days.
     """
     return Row(
         declare("topic", lambda one: one.topic, text("TOPIC", rank=0 if has_topic else _NEVER)),

@@ -26,7 +26,7 @@ def mirror(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="The target's settings file; or its URL or folder, then all other settings are those of the source.",
+            help="The target's settings file; or its URL or folder, to take all other settings from the source.",
         ),
     ],
     topics: Topics,
@@ -63,9 +63,9 @@ def mirror(
     keys are wrapped again. Every object is read back and compared; a segment's manifest is written last. If mirror is
     stopped or killed, run it again: segments with a manifest in the target are not sent again.
 
-    --repair replaces damaged segments of the target by those of the source. It verifies every byte of the target's
-    segments. If a segment is damaged, it verifies the source's copy, then replaces the objects that differ, under the
-    same keys, the manifest last. Without --yes it only shows which objects it would replace.
+    --repair replaces the target's damaged segments by the source's copies. It verifies every byte in the target. If a
+    segment is damaged, --repair verifies the source's copy, then replaces the objects that differ; it writes the
+    manifest last. Without --yes, it only shows which objects it would replace.
 
     Example: tieredstore mirror -c store.properties s3://backup/kafka/ --dry-run
     """
@@ -95,7 +95,7 @@ def _limit_rate(settings: Settings, rate: str | None) -> Settings:
         return settings
     match = _RATE.fullmatch(rate.strip())
     if match is None or not int(match[1]):
-        raise ConfigError(f"--rate-limit is {excerpt(rate)!r}: give bytes a second, as 500K, 50MiB or 1G")
+        raise ConfigError(f"--rate-limit is {excerpt(rate)!r}: give bytes per second, such as 500K, 50MiB or 1G")
     limit = int(match[1]) * _UNITS[match[2]]
     fetch = settings.fetch.model_copy(update={"rate_limit": limit})
     return settings.model_copy(update={"upload_rate_limit": limit, "fetch": fetch})

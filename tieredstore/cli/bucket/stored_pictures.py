@@ -26,7 +26,7 @@ Stored = Sequence[tuple[int, int]]
 def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]]) -> None:
     """Draw the bytes stored up to each time. A segment is given as topic, time and size.
 
-    Report on stderr how many segments have no time in their manifests, and if there is nothing to draw.
+    Report on stderr how many segments have no time in their manifests, and whether there is nothing to draw.
     """
     stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     timeless = 0
@@ -38,7 +38,7 @@ def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]
         else:
             stored[topic].append((time_ms, size))
     if timeless:
-        complain(f"{timeless} segments are not in the picture: their manifests tell no time")
+        complain(f"{timeless} segments are not in the picture: their manifests have no time")
     if not stored:
         complain(f"{picture.path} was not drawn: no segment has a time")
         return

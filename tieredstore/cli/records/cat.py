@@ -83,7 +83,7 @@ def cat(
             "--columns",
             metavar="NAMES",
             rich_help_panel="Output",
-            help="Columns of a file, or for --json and --format, such as offset,key,value.",
+            help="Columns of a file, or of --json or --format output, such as offset,key,value.",
         ),
     ] = None,
     *,
@@ -297,7 +297,7 @@ def _write_folder(
 
 
 def _tell_numbers(window: FromTo) -> None:
-    """Warn on stderr if a number within the logs looks like a time."""
+    """Warn on stderr if a number that is read as an offset looks like a time."""
     for option, place in (("--from", window.first), ("--to", window.end)):
         if isinstance(place, int) and (hint := hint_of_number(place)) is not None:
             complain(f"{option} {place} is read as an offset; {hint}")

@@ -7,8 +7,8 @@ tuple of :class:`Format`::
     pubsub = "tieredstore.pubsub.cli.files:FILES"
 
 ``show`` asks one format after another if it knows a file: first the core's formats, then those of optional parts in the
-order of their entry points. The first format that knows the file prints it. The import of the table should be cheap, so
-``knows`` and ``show`` import the modules that they need.
+order of their entry points. The first format that knows the file prints it. The functions ``knows`` and ``show`` of a
+format import modules only when called, so that listing the formats is fast.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class View(enum.Enum):
-    """The part of a file to show; the value is its option."""
+    """The part of a file to show; the value is the option that chooses this part."""
 
     CONTENTS = ""
     RECORDS = "--records"
@@ -59,8 +59,8 @@ class Asked:
 class Rows(Generic[T]):
     """Rows of a file, generated while they are printed, so that an error comes after the rows before it.
 
-    The output for people has ``heading`` and a table or, without a table, the ``lines`` of each row. The functions
-    ``sums`` are called at the end, for the summary, which adds up the sums of several files.
+    The output for people has ``heading`` and a table or, without a table, the ``lines`` of each row. ``sums`` is called
+    after the last row. The summary adds up the sums of all files.
     """
 
     row: Row[T]
@@ -92,6 +92,6 @@ class Format:
     show: Callable[[Asked], AbstractContextManager[Shown]]
     """A function that opens the file and returns its rows or records. The file stays open within the context."""
     topics: Callable[[Path, Sequence[str]], AbstractContextManager[TopicBackup] | None] | None = None
-    """A function that opens the topics whose records are in files of this format, so that they can be restored. The
-    topics are named in a settings file; the function returns None for settings of another kind.
+    """A function that opens the topics whose records are in files of this format, so that a restore can read these
+    records. The topics are named in a settings file; the function returns None for settings of another kind.
     """

@@ -1,6 +1,6 @@
 """The formats of files in a broker's log directory, for ``show``. This module uses no store.
 
-This module is separate from ``show``, which knows all formats only as entries of tables.
+This module is separate from ``show``, which reaches the code of every format only through a table of formats.
 """
 
 from __future__ import annotations

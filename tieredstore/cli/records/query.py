@@ -57,8 +57,8 @@ def query(
     "TOPIC$batches" if a topic of segments has the same name.
 
     SQL may read and write local files, and install extensions. With --sandbox, it can only read topics. --plot draws
-    the second column over the first instead of writing rows: a line over numbers and times, bars over names. It needs
-    matplotlib.
+    the second column over the first instead of writing rows: a line over numbers and times, bars over names. Drawing
+    needs matplotlib.
 
     Example: tieredstore query -c store.properties "SELECT count(*) FROM orders"
 
@@ -135,7 +135,8 @@ _MOST_NAMES: Final = 40
 
 
 def _draw(picture: Picture, reader: BatchRows) -> None:
-    """Draw the second column over the first; raise ConfigError if there is none, and for too many rows."""
+    """Draw the second column over the first; raise ConfigError if there is only one column, or if there are too many
+    rows."""
     from pyarrow import types
 
     from tieredstore.query import writers

@@ -22,7 +22,7 @@ PartitionRecords: TypeAlias = "tuple[int, pa.RecordBatch]"
 
 IN_TABLE: Final = ("offset", "timestamp", "key", "value", "headers")
 _SAMPLE: Final = 200
-"""The number of first records that determine the widths of a table's columns."""
+"""The number of records, from the first on, that determine the widths of a table's columns."""
 
 
 def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -> None:
@@ -58,7 +58,7 @@ def _table_rows(batches: Iterable[PartitionRecords], offset_width: int) -> Itera
     for partition, records in batches:
         for row in rows_of(records, IN_TABLE):
             yield table_cells(row, str(partition), offset_width)
-        # Flush each line before the next row is requested, because that may take long.
+        # Flush each line before the next row is requested, because the next row may take long to arrive.
         sys.stdout.flush()
 
 

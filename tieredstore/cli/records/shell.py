@@ -1,4 +1,4 @@
-"""Interactive SQL over topics: ``tieredstore query`` on a terminal without SQL.
+"""Interactive SQL over topics: ``tieredstore query`` starts it on a terminal if the command has no SQL argument.
 
 This module is separate from ``query``, because only the shell needs the terminal's line editor. The duckdb wheel has no
 shell, so this one uses Python's ``readline`` for history and completion, and DuckDB's own lists of keywords and
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PROMPT: Final = "tieredstore> "
 _CONTINUED: Final = "        ...> "
 _HELP: Final = (
-    "SQL ends with a semicolon; topics are its tables (SHOW TABLES). Each stays as it was at its first query.",
+    "SQL ends with a semicolon; topics are its tables (SHOW TABLES). A table never gets newer than its first query.",
     "TAB completes, Ctrl-C leaves a query, Ctrl-D leaves the shell; help shows these lines again.",
 )
 _MOST_LINES: Final = 1_000
@@ -108,7 +108,7 @@ def _answer(tables: QueryTables, statement: str, most: int) -> None:
 
     print_rows(GivenRows(rows.schema, first()))
     if has_more:
-        print_lines([f"the first {counted(most, 'row')}; -n N of the command shows more"])
+        print_lines([f"the first {counted(most, 'row')}; start the shell with -n N for more"])
 
 
 @contextlib.contextmanager

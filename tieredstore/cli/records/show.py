@@ -52,9 +52,10 @@ def show(
 ) -> None:
     """Show the contents of files: batches, records, or the entries of an index.
 
-    It reads local .log, .index, .timeindex, .txnindex and .snapshot files of Kafka and, if these parts are installed,
-    batches of pub/sub and files of pipelines (with -c PIPELINE). A corrupt file is shown up to the corruption, with
-    exit code 4. If one of several files fails, the others are still shown; the exit code is that of the first failure.
+    show reads Kafka's local .log, .index, .timeindex, .txnindex and .snapshot files. With the extras installed, it also
+    reads batches of pub/sub, and files of pipelines (with -c PIPELINE). A corrupt file is shown up to the corruption,
+    with exit code 4. If one of several files fails, the others are still shown; the exit code is that of the first
+    failure.
 
     Example: tieredstore show /var/lib/kafka/orders-0/00000000000000000000.log --records
     """
@@ -166,7 +167,8 @@ def _formats() -> Iterator[Format]:
 
 
 def _format_of(asked: Asked) -> Format:
-    """Find the format of a file; raise ConfigError if none knows it, or it lacks the requested view."""
+    """Find the format of a file; raise ConfigError if no format knows the file, or if the format lacks the requested
+    view."""
     found = next((each for each in _formats() if each.knows(asked)), None)
     if found is None:
         if asked.path is None and not asked.store.is_given:

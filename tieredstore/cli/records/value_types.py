@@ -29,7 +29,7 @@ _OF_TOPIC: Final = re.compile(r"([A-Za-z0-9._-]+)=(.*)", re.DOTALL)
 _ALL: Final = ""
 
 _Kind: TypeAlias = "Callable[[str], ValueType]"
-"""A function that returns the type of a registry's subject: a topic with ``-key`` or ``-value``."""
+"""A function from a subject of the registry (a topic's name with ``-key`` or ``-value``) to a type."""
 
 Sample: TypeAlias = "Callable[[str, Literal['key', 'value']], Sequence[bytes]]"
 """A function that returns some of a topic's keys or values."""
@@ -93,7 +93,9 @@ def _parse_side(
         if topic in kinds:
             raise ConfigError(f"{option} is given twice for {topic or 'all topics'}: give one of them")
         if alone is not None and topic not in (_ALL, alone):
-            raise ConfigError(f"{option} is given for {topic}, but {alone} is read: name that topic, or no topic")
+            raise ConfigError(
+                f"{option} is given for {topic}, but the command reads {alone}: name {alone}, or no topic"
+            )
         kinds[topic] = kind
     return {topic: parse(kind) for topic, kind in ({_ALL: default} | kinds).items()}
 
@@ -118,8 +120,8 @@ def _parse_kind(rules: TopicTypes, option: str, text: str) -> _Kind:
     kind = kind_of(text, rules.registry, rules.invalid, way_out, rules.nulls)
     if kind is None:
         raise ConfigError(
-            f"{option} is {excerpt(text)!r}; it must be bytes, text, json, json:FILE, avro:FILE or avro, or of one "
-            "topic as orders=text"
+            f"{option} is {excerpt(text)!r}; it must be bytes, text, json, json:FILE, avro:FILE or avro; for one "
+            "topic, give orders=text"
         )
     return partial(_infer_kind, rules, option, kind) if text == "json" else kind
 

@@ -62,7 +62,7 @@ class _Speed(ProgressColumn):
     """The speed in bytes per second."""
 
     def render(self, task: Task) -> Text:
-        """Return the speed, such as ``12.0 MiB/s``; nothing before anything is done."""
+        """Return the speed, such as ``12.0 MiB/s``; an empty text until some work is done."""
         return Text("" if task.speed is None else human_rate(int(task.speed), 1))
 
 

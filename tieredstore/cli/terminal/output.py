@@ -88,7 +88,7 @@ def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[dict[str, JsonV
 
 
 def ratio_of(original: int, stored: int) -> float | None:
-    """Return log bytes per stored byte, counting indexes and manifest as stored; None if nothing is stored."""
+    """Return log bytes per stored byte (including stored indexes and manifest); None if nothing is stored."""
     return round(original / stored, 4) if stored else None
 
 

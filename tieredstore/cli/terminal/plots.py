@@ -83,7 +83,8 @@ def add_legend(axes: Any, *which: Any, **more: Any) -> None:
 
 
 def module(name: str) -> ModuleType:
-    """Return a module of matplotlib, imported on first use; raise ConfigError, which names the extra, without it."""
+    """Return a module of matplotlib, imported on first use; if matplotlib is not installed, raise ConfigError, which
+    names the extra."""
     with Extra("--plot", "plot"):
         return importlib.import_module(name)
 

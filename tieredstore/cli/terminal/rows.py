@@ -1,6 +1,6 @@
 """Rows that a command lists. Each field is declared once: its JSON name, its column in a table, and its cell.
 
-A row declares the fields that are shown of one of the library's values::
+A row declares which fields of an object are shown::
 
     HOLD: Final[Row[LegalHold]] = Row(
         field("name", lambda hold: hold.name, text("HOLD")),
@@ -36,7 +36,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True)
 class Field(Generic[T]):
-    """One field of a row. ``name`` is None if it is not in JSON, ``column`` is None if it is not in a table."""
+    """One field of a row. ``name`` is None if JSON omits the field; ``column`` is None if tables omit it."""
 
     name: str | None
     value: Callable[[T], JsonValue]
@@ -115,8 +115,7 @@ class Row(Generic[T]):
         return [each.cell(item) for each in self._fields if each.column is not None]
 
     def of(self, part: Callable[[PartT], T]) -> Row[PartT]:
-        """Return a row of the same fields for larger values. ``part`` returns the part of a larger value that has these
-        fields."""
+        """Return a row for objects that contain a ``T``: ``part`` returns the ``T``, from which the fields are read."""
         return Row(*(_of_part(each, part) for each in self._fields))
 
     def in_json(self, *shown: str) -> Row[T]:
