@@ -117,7 +117,7 @@ def test_a_list_over_ten_mebibytes_is_refused_before_it_is_written() -> None:
         ("00000002 00000000 00 00000000", "with 0 bytes for each"),
         ("00000002 00000000 05 0000000000 00000000", "with 5 bytes for each"),
         ("00000002 00000000 ff 00 00000000", "with -1 bytes for each"),
-        ("00000002 ffffffff 01 00 00000000", "from -1"),
+        ("00000002 ffffffff 01 00 00000000", "with the minimum -1"),
         ("00000002 00000000 01 00", "must have 14"),
         ("00000002 00000000 01 00 00000000 00", "15 bytes, but its header states so many sizes that it must have 14"),
         ("7fffffff 00000000 04 00000000 00000000", "must have 8589934597"),

@@ -29,7 +29,7 @@ from tieredstore.testing.segments import write_segment
 
 TINY = TopicIdPartition(Uuid(bytes(range(16))), "tiny", 0)
 PAYROLL = TopicIdPartition(Uuid(bytes(range(1, 17))), "payroll", 0)
-REFUSED = r"is refused: it is the manifest of another segment: it records the topic 'payroll', and its key says 'tiny'"
+REFUSED = r"is refused: it is the manifest of another segment: it records the topic 'payroll', but its key says 'tiny'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def swapped(tmp_path: Path) -> Swapped:
 def test_no_command_serves_another_topics_segment(arguments: list[str], swapped: Swapped) -> None:
     done = tieredstore(arguments[0], "-c", swapped.settings_path, *arguments[1:])
     assert b"payroll" not in done.stdout.replace(b"payroll  ", b"")  # its own line of `ls`
-    assert "it records the topic 'payroll', and its key says 'tiny'" in done.stderr.replace("\n", " ")
+    assert "it records the topic 'payroll', but its key says 'tiny'" in done.stderr.replace("\n", " ")
     assert done.code in {3, 4}
     if arguments[0] != "cat":
         assert done.code == 4
@@ -140,9 +140,9 @@ def test_each_recorded_name_is_compared_by_itself(
 
     _change(store, change)
     with RemoteStorageManager(memory_settings(), store=store) as manager:
-        with pytest.raises(SegmentCorruptError, match=f"it records the {name} {value!r}, and its key says"):
+        with pytest.raises(SegmentCorruptError, match=f"it records the {name} {value!r}, but its key says"):
             manager.fetch_log_segment(metadata, 0)
-        with pytest.raises(SegmentCorruptError, match=f"it records the {name} {value!r}, and its key says"):
+        with pytest.raises(SegmentCorruptError, match=f"it records the {name} {value!r}, but its key says"):
             load_segment(store, next(iter(list_segments(store))))
 
 

@@ -216,8 +216,8 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     _, base, width = _HEAD.unpack_from(raw)
     if base < 0 or not 1 <= width <= 4:
         raise _corrupt_list(
-            f"states {count} sizes from {base} on, with {width} bytes for each: the sizes must not be negative and "
-            "take 1 to 4 bytes"
+            f"states {count} sizes with the minimum {base}, with {width} bytes for each difference: the minimum must "
+            "not be negative, and a difference takes 1 to 4 bytes"
         )
     stop = _HEAD.size + (count - 1) * width
     # Compare `count` with the length of the bytes before memory is allocated for so many sizes: a damaged count may be

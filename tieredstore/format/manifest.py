@@ -390,7 +390,7 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
         # No known writer writes a value of another type. Such a value counts as not recorded.
         if type(value) is type(expected) and value != expected:
             raise SegmentCorruptError(
-                f"it is the manifest of another segment: it records the {name} {quoted(value)}, and its key says "
+                f"it is the manifest of another segment: it records the {name} {quoted(value)}, but its key says "
                 f"{quoted(expected)}"
             )
 

@@ -200,10 +200,10 @@ def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
 def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
     """Find the segments of one ``<topic>-<partition>`` directory, including those that the broker is about to delete.
 
-    Retention deletes the first segments. So if a segment is marked deleted and an earlier segment is not, it was
-    truncated from the end of the log, or replaced by compaction. Leave such a segment out, because its records are no
-    longer part of the log. All names must come from one listing, because a segment may be closed and marked deleted
-    within the same millisecond.
+    Retention deletes the first segments. So if a segment is marked deleted and an earlier segment is not, the marked
+    segment was truncated from the end of the log, or replaced by compaction. Leave such a segment out, because its
+    records are no longer part of the log. All names must come from one listing, because a segment may be closed and
+    marked deleted within the same millisecond.
     """
     topic, partition = partition_of(directory)
     live, marked = _live_and_marked(directory)

@@ -194,7 +194,8 @@ class RoutedStore(DelegatingStore):
         )
 
     def caller(self) -> str:
-        """Return the identities under which the places send requests, as far as they know them."""
+        """Return the identities under which the places send requests. A place that does not know its identity is left
+        out."""
         return "; ".join(dict.fromkeys(filter(None, (admin_of(place.store).caller() for place in self.places))))
 
     def close(self) -> None:

@@ -158,7 +158,9 @@ CHUNKS: Final = [
     _list_of_chunks("of width 127", _frame("00000002 00000000 7f 00000000"), "with 127 bytes for each"),
     _list_of_chunks("of width -1", _frame("00000002 00000000 ff 00000000"), "with -1 bytes for each"),
     _list_of_chunks(
-        "from a negative base", _frame("00000002 ffffffff 01 00 00000000"), f"{_SIZES} states 2 sizes from -1"
+        "from a negative base",
+        _frame("00000002 ffffffff 01 00 00000000"),
+        f"{_SIZES} states 2 sizes with the minimum -1",
     ),
     _list_of_chunks(
         "of a negative count", _frame("ffffffff 00000000 01 00 00000000"), f"{_SIZES} holds the negative number -1"

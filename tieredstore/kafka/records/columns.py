@@ -18,8 +18,8 @@ _EMPTY: Final = pa.py_buffer(bytes(64))
 
 def buffer_of(slab: tuple[Slab, int] | None) -> pa.Buffer:
     """Wrap the written bytes of a slab (a reused memory block). The slab is not reused as long as the buffer exists."""
-    # If there are no headers, the kernel has written no offsets at all, but Arrow reads the first offset: give it an
-    # empty buffer.
+    # If there are no headers, the kernel has written no offsets at all, but Arrow reads the first offset: give Arrow a
+    # buffer of zeros.
     return _EMPTY if slab is None or not slab[1] else pa.foreign_buffer(slab[0].address, slab[1], slab[0])
 
 
