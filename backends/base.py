@@ -49,8 +49,8 @@ this text.
 class LifecycleRule:
     """One lifecycle rule of a bucket.
 
-    A rule with empty ``prefixes`` applies to all objects. A rule that ``is_limited`` has conditions besides the prefix.
-    ``action`` is the effect in the service's words. Rules with equal ``content`` are the same.
+    A rule with empty ``prefixes`` applies to all objects. ``is_limited`` is True if the rule has conditions besides the
+    prefix. ``action`` is the effect in the service's words. Rules with equal ``content`` are the same.
     """
 
     name: str
@@ -100,9 +100,9 @@ class BucketLifecycle(ABC):
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:
         """Add a rule to those of ``state``: abort unfinished multipart uploads under ``prefix`` after ``days``.
 
-        The other rules stay unchanged. Raise PreconditionFailedError if they have changed since ``state`` and the
-        service can detect it. Raise StoreError if this code cannot parse the existing rules well enough to keep them.
-        To confirm the change, call :meth:`read`.
+        The other rules stay unchanged. Raise PreconditionFailedError if the service detects that the rules have changed
+        since ``state``. Raise StoreError if this code cannot parse the existing rules well enough to keep them. To
+        confirm the change, call :meth:`read`.
         """
 
 
@@ -125,7 +125,7 @@ class BucketVersions(ABC):
         """Remove a delete marker. The newest version below it becomes visible again, unless another marker or a newer
         object hides it. If the marker is absent, do nothing.
 
-        Raise StoreError if the marker's id could later be the id of an object, which the request would then remove.
+        Raise StoreError if a later object could get the marker's id, because the request would then remove that object.
         """
 
     @abstractmethod
@@ -316,8 +316,8 @@ class StoreAdmin:
         Some stores cannot distinguish the bytes of a killed writer from those of a live writer or a prepared upload,
         and yield all three. So discard only a write that is older than any live write can be.
 
-        Return None if the store cannot list such bytes. Yield nothing if killed writers leave no bytes, or if the
-        service drops them by itself without listing them.
+        Return None if the store cannot list unfinished writes. Yield nothing if killed writers leave no bytes, or if
+        the service drops the bytes by itself and cannot list them.
         """
         return None
 

@@ -96,8 +96,8 @@ def settings_with(url: str, texts: Properties, *, base_dir: Path | None = None, 
 
 
 def properties_with(url: str, texts: Properties, *, source: str | None = None) -> tuple[Properties, str]:
-    """Replace the store in ``texts`` by the store of ``url``. Return the new properties, and the name that error
-    messages give them.
+    """Replace the store in ``texts`` by the store of ``url``. Return the new properties, and the name of their source
+    for error messages.
     """
     parts = _folder(url) if _is_path(url) else split_url(url, tuple(SCHEMES))
     store = f"the store {url if _is_path(url) else f'{parts.scheme}://{parts.netloc}'}"
@@ -128,8 +128,8 @@ def store_from_settings(settings: Settings) -> ObjectStore:
     store_class = _load(BY_SETTING.get(name) or _own_class(name))
     if not callable(getattr(store_class, "from_settings", None)):
         raise ConfigError(
-            f"storage.backend.class {excerpt(redacted(name))!r} has no class method from_settings(settings) to open "
-            "it by"
+            f"storage.backend.class {excerpt(redacted(name))!r} has no class method from_settings(settings), which "
+            "opens the store"
         )
     return cast("OpenedBySettings", store_class).from_settings(settings)
 

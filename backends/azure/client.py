@@ -50,7 +50,8 @@ def describe_credentials(credentials: Credentials) -> str:
 def sdk_credential(
     credentials: Credentials, login: Transport
 ) -> AzureNamedKeyCredential | AzureSasCredential | TokenCredential:
-    """Return the credential object for the SDK. Do not call it with a connection string, which the SDK parses."""
+    """Return the credential object for the SDK. Do not call this function for a connection string: the SDK parses
+    connection strings itself."""
     if isinstance(credentials, AccountKey):
         return AzureNamedKeyCredential(credentials.account, credentials.key)
     if isinstance(credentials, SasToken):
@@ -64,8 +65,8 @@ def sdk_credential(
 _logger: Final = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = 1 << 50
-"""Limit of a single download, given to the SDK, which splits a larger blob into several requests, one after the other.
-No blob reaches this size.
+"""Size up to which the SDK downloads a blob with one request. The SDK would split a larger blob into several requests,
+one after the other; no blob reaches this size.
 """
 
 

@@ -1,4 +1,5 @@
-"""Options of the connection to a container of Azure Blob Storage: frozen, picklable, enough to make the client."""
+"""Options of the connection to a container of Azure Blob Storage: frozen, picklable, and sufficient to make the
+client."""
 
 from __future__ import annotations
 

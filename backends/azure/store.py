@@ -347,7 +347,7 @@ def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
 
 
 def _before_surrogates(key: str) -> str:
-    """Return ``key`` before its first character that UTF-16 and UTF-8 may sort differently."""
+    """Return the part of ``key`` before the first character that UTF-16 and UTF-8 may sort differently."""
     at = next((at for at, character in enumerate(key) if ord(character) >= _FIRST_SURROGATE), len(key))
     return key[:at]
 
@@ -370,8 +370,8 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     parts_gone: ClassVar[str] = "another write to the blob ended during this write"
 
     def write_whole(self, data: memoryview) -> str:
-        """Write the blob with one request. If blocks of a failed upload make that request fail, write a list of one
-        block.
+        """Write the blob with one request. If blocks of a failed upload make that request fail, write the blob as a
+        list of one block.
         """
         try:
             return self._by_one_request(bytes(data))

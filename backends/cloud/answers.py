@@ -27,9 +27,9 @@ _BROKEN_OFF: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<(?:\?xml[^>]*(?:>\s*(?:<
 def understood(what: str) -> Generator[None]:
     """Raise MalformedAnswerError if the block fails because an answer breaks its protocol.
 
-    The block converts errors such as KeyError, with which an SDK, or code that reads its answer, fails on an unexpected
-    value. Do not run bodies of objects, or functions of callers, inside the block: their errors say nothing about the
-    answer.
+    An unexpected value makes an SDK, or code that reads the SDK's answer, fail with errors such as KeyError; the block
+    converts them. Do not run bodies of objects, or functions of callers, inside the block: their errors say nothing
+    about the answer.
     """
     try:
         yield
@@ -50,8 +50,8 @@ def breaks_off(body: bytes) -> bool:
     """Return True if an XML document ends before its root element begins. This happens if the connection breaks during
     an answer without a Content-Length.
 
-    The SDK's parser then fails, and a retry may succeed. Any other invalid document is permanent: it was never a valid
-    answer.
+    The SDK's parser fails on such a document, and a retry may succeed. Any other invalid document is permanent: it was
+    never a valid answer.
     """
     return _BROKEN_OFF.fullmatch(body) is not None
 

@@ -195,7 +195,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         self._clients.close()
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write a body up to the size of a part with one request, a longer one in parts."""
+        """Write a body up to the size of a part with one request, and a longer body in parts."""
         with cut(body, self.options.part_size) as cutter:
             self._check_key(key)
             self._writing(key, IF_ABSENT if if_absent else ANY).write(cutter)
@@ -332,14 +332,14 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return None if date is None else round(date.timestamp() * 1000)
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Ask the bucket with one or two requests. If the service refuses, for example without permission, return a
-        sentence that says so."""
+        """Ask the bucket with one or two requests. If the service refuses, for example because the caller lacks the
+        permission, return a sentence that says so."""
         try:
             return self.call("look", self.identity, self._ask_what_stays)
         except StoreUnavailableError:
             raise
         except (StoreError, ObjectNotFoundError) as error:
-            return [f"the bucket could not be asked if it keeps deleted objects: {error}"]
+            return [f"could not find out if the bucket keeps deleted objects: {error}"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
         """Ask the bucket with one request. Return None also if the service refuses, because a reader may lack the
@@ -366,8 +366,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     ) -> Result:
         """Run ``request`` on this process's client; retry transient failures and translate all errors.
 
-        ``operation`` names the request in metrics of attempts, ``what`` its object in errors. ``deadline`` is the
-        deadline of an enclosing operation.
+        ``operation`` names the request in metrics of attempts; ``what`` names the request's object in error messages.
+        ``deadline`` is the deadline of an enclosing operation.
         """
         self._have_client(operation)
         end = Deadline.after(self._retries.timeout_s, self._retries.monotonic).sooner(deadline)
@@ -397,7 +397,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self._retries.call(operation, once, deadline=deadline)
 
     def _have_client(self, operation: str) -> None:
-        """Open this process's client if none is open. The deadline for this may be later than that of a short call.
+        """Open this process's client if none is open. Opening a client may have a later deadline than a short call.
 
         Importing an SDK takes time, and opening its client may request a token.
         """
@@ -502,7 +502,7 @@ class HoldingStore(CloudStore[Client, Options]):
         return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
 
     def publish(self, prepared: Prepared) -> None:
-        """Publish with one request. If the service refuses it, examine the object by a second request."""
+        """Publish with one request. If the service refuses that request, examine the object with a second one."""
         self._check_key(prepared.key)
         upload = self._upload_of(self._upload, prepared.key, IF_ABSENT)
         replace(upload, mark=prepared.mark).publish(prepared)

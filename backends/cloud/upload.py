@@ -184,8 +184,8 @@ class Upload(ABC, Generic[Client, Options]):
         """Complete an object of ``size`` bytes by ``send``, the last request of the write.
 
         ``send`` returns the object's description from the answer, or raises MalformedAnswerError if the answer proves
-        nothing. After that error or a refusal, look at the object: the write has succeeded if this write made the
-        object. ``is_content`` compares an object with the written content.
+        nothing. After that error or a refusal, request the object's description: the write has succeeded if this write
+        made the object. ``is_content`` compares an object with the written content.
 
         With ``is_publication``, another process may already have completed the object. Raise PreparedGoneError if the
         parts are gone and the key has no object.
@@ -238,7 +238,8 @@ class Upload(ABC, Generic[Client, Options]):
             return None
         is_marked = stored.mark == self.mark
         if is_marked and stored.size != size and stored.etag and can_take_back:
-            # Remove the damaged object that this write made. It would make every later write with ``if_absent`` fail.
+            # Remove the damaged object that this write made: the object would make every later write with ``if_absent``
+            # fail.
             with understood(self.what), self.translated(self.what):
                 self.take_back(client, stored)
             raise StoreUnavailableError(

@@ -19,7 +19,7 @@ def check_small(size: int, most: int | None) -> None:
 def check_whole(key: str, size: int, wanted: int) -> None:
     """Raise RangeNotSatisfiableError if ``size``, the size of the object, differs from ``wanted``."""
     if size != wanted:
-        raise RangeNotSatisfiableError(f"all {wanted} bytes of {key!r} were requested, but the object has {size}")
+        raise RangeNotSatisfiableError(f"all {wanted} bytes of {key!r} were requested, but the object has {size} bytes")
 
 
 def is_empty_request(start: int, stop: int | None) -> bool:
@@ -34,7 +34,7 @@ def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRan
     """Return ``start:stop`` of an object of ``size`` bytes; raise RangeNotSatisfiableError if it is not wholly inside.
 
     Without ``stop``, the range goes to the end of the object, and ``start`` must be less than ``size``; for an empty
-    object, 0 is accepted too.
+    object, ``start`` may be 0.
     """
     if stop is None and (start < size or start == size == 0):
         return ByteRange(start, size)

@@ -127,10 +127,10 @@ def _copy(store: Verbs, prepared: Prepared) -> None:
         for piece in _pieces(store, prepared.place, prepared.size):
             digest.take(memoryview(piece))
             yield piece
-        # Compare the digests before the body ends: if the body raises an error, ``put`` writes nothing.
+        # Compare the digests before the body ends: the error below makes ``put`` write nothing.
         if digest.sha256 != prepared.sha256:
             raise StoreError(
-                f"the bytes prepared for {prepared.key!r} of {store.identity} are damaged; prepare it again"
+                f"the bytes prepared for {prepared.key!r} of {store.identity} are damaged; prepare the object again"
             )
 
     store.put(prepared.key, body(), if_absent=True)

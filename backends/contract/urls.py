@@ -31,7 +31,7 @@ def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
         raise ConfigError("a store in memory ends with its process: name a store that lasts")
     if parts.scheme not in schemes:
         known = ", ".join(f"{scheme}://" for scheme in schemes)
-        raise ConfigError(f"the URL of a store starts with one of {known}; a folder with /, ./ or ../")
+        raise ConfigError(f"the URL of a store starts with one of {known}; a folder's path with /, ./ or ../")
     if "@" in parts.netloc or "?" in url or "#" in url:
         raise ConfigError(
             "the URL of a store is its scheme, its name and a prefix, without credentials, '?' and '#'; "
@@ -59,7 +59,7 @@ def bucket_of(parts: SplitResult) -> str:
 
 
 def prefix_of(parts: SplitResult) -> dict[str, str]:
-    """Return the property ``key.prefix`` if a cloud's URL has a path, which is not percent-decoded."""
+    """Return the property ``key.prefix`` if a cloud's URL has a path. The path is not percent-decoded."""
     path = parts.path.removeprefix("/")
     if not path:
         return {}

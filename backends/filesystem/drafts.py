@@ -214,8 +214,8 @@ def publish_prepared(root: str, prepared: Prepared) -> bool:
 
 
 def draft_path(prepared: Prepared) -> str:
-    """Return the draft's path; raise InvalidKeyError if ``place`` is not a draft's name: it may come from an untrusted
-    text.
+    """Return the draft's path. Raise InvalidKeyError if ``place`` is not a draft's name, because ``place`` may come
+    from an untrusted text.
     """
     folder, slash, _ = prepared.key.rpartition("/")
     name = os.fsencode(prepared.place)

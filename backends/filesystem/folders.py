@@ -20,7 +20,8 @@ from tieredstore.backends.contract.keys import checked_key
 from tieredstore.errors import InvalidKeyError, StoreError
 
 DRAFT_MARK: Final = DRAFT_PREFIX.encode("ascii")
-"""Start of a draft's file name. No component of a key may start with it, and listings omit files that do."""
+"""Start of a draft's file name. No component of a key may start with this text, and listings omit files whose names
+start with it."""
 
 _ODD_STARTS: Final = (b"", b".")
 _SEPARATOR: Final = re.compile(rb"[/\\\0]").search
@@ -121,8 +122,8 @@ class Folder:
                     where = "/".join(map(os.fsdecode, self._names)) or "."
                     raise TimeoutError(
                         errno.ETIMEDOUT,
-                        f"another process has held the lock of the folder {where} for {_LOCKED_S:.0f} s: end it, if it "
-                        "is stopped",
+                        f"another process has held the lock of the folder {where} for {_LOCKED_S:.0f} s: end that "
+                        "process if it is stopped",
                     ) from None
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

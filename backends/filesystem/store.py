@@ -548,7 +548,7 @@ def _info(folder: Folder, path: str, name: str) -> ObjectInfo | None:
 
 
 def _is_plain(entry: os.DirEntry[str]) -> bool:
-    """Return True if the entry is certainly an object's file, as nearly all are."""
+    """Return True if the entry is certainly an object's file. Nearly all entries pass this cheap test."""
     return _PLAIN(entry.name) is not None and entry.is_file(follow_symlinks=False)
 
 

@@ -39,7 +39,7 @@ _AWS_TOKEN: Final = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105 
 def choose_credentials(options: GcsOptions, request: Request) -> Credentials:
     """Choose the credentials for ``options`` and log the choice, without any secret.
 
-    The SDK makes requests through ``request``, Google's transport, to find default credentials. Raise ConfigError if
+    To find default credentials, the SDK makes requests through ``request`` (Google's transport). Raise ConfigError if
     the configured text or file has no credentials. Errors of the SDK's search pass through.
     """
     chosen = options.credentials

@@ -105,7 +105,7 @@ def _read_reasons(response: requests.Response) -> tuple[str, set[str]]:
 
 
 def _of(value: object, name: str) -> object:
-    """Return a field of a JSON object; None if ``value`` is no object or lacks it."""
+    """Return a field of a JSON object; None if ``value`` is no object or lacks the field."""
     return cast("Mapping[str, object]", value).get(name) if isinstance(value, Mapping) else None
 
 

@@ -1,4 +1,5 @@
-"""Options of the connection to a bucket of Google Cloud Storage: frozen, picklable, enough to make the client."""
+"""Options of the connection to a bucket of Google Cloud Storage: frozen, picklable, and sufficient to make the
+client."""
 
 from __future__ import annotations
 

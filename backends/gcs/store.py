@@ -413,7 +413,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return rule_sentences(client.bucket_properties("lifecycle"), prefix)
 
     def lifecycle(self) -> GcsLifecycle:
-        """Return the bucket's lifecycle rules. The service refuses a change if the bucket's metadata has changed."""
+        """Return the bucket's lifecycle rules. The service refuses a change if the bucket's metadata has changed since
+        the rules were read."""
         return GcsLifecycle(self.identity, self.call)
 
     def _caller(self, client: GcsClient, /) -> str:
@@ -484,7 +485,7 @@ class GcsLifecycle(BucketLifecycle):
     has_condition: ClassVar = True
     note: ClassVar = (
         "our uploads and the plugin's are resumable sessions, which Google ends after a week; the rule is for uploads "
-        "by its XML API"
+        "by Google's XML API"
     )
 
     def __init__(self, identity: str, call: Call[GcsClient]) -> None:
@@ -546,7 +547,8 @@ def _prefixes(condition: Mapping[str, object]) -> list[str]:
 
 
 def _object(outer: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return a part of a JSON object, empty if absent; raise ValueError (see ``understood``) if it is no object."""
+    """Return the object ``outer[name]``, empty if absent; raise ValueError (see ``understood``) if this part is not an
+    object."""
     value = outer.get(name, {})
     if not isinstance(value, dict):
         raise ValueError(f"{name} is {value!r:.80}, which is not a JSON object")  # noqa: TRY004  an answer's fault

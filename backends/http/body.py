@@ -28,7 +28,8 @@ class RawBody(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer of which only the headers have been read. ``check`` gets the whole body and raises if it is damaged."""
+    """An answer whose headers have been read, but not its body. ``check`` gets the whole body and raises an error if
+    the body is damaged."""
 
     size: int
     raw: RawBody

@@ -17,7 +17,7 @@ _deadline: Final[ContextVar[Deadline | None]] = ContextVar("tieredstore_http_dea
 
 @contextmanager
 def within(deadline: Deadline) -> Generator[None]:
-    """Make requests of this thread in the block fail with StoreUnavailableError after ``deadline``."""
+    """Limit this thread's requests in the block: after ``deadline`` they fail with StoreUnavailableError."""
     token = _deadline.set(deadline)
     try:
         yield

@@ -33,7 +33,9 @@ def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str,
         asked = f"{start}:{'' if stop is None else stop}"
         raise RangeNotSatisfiableError(f"{what}: bytes {asked} were requested, but the object has {end} bytes")
     if stop is None and end != total:
-        raise StoreError(f"{what}: bytes {start}: were requested, but the store sent {first}:{end} of {total} bytes")
+        raise StoreError(
+            f"{what}: bytes from {start} on were requested, but the store sent {first}:{end} of {total} bytes"
+        )
     if stop is not None and end > stop:
         raise StoreError(f"{what}: bytes {start}:{stop} were requested, but the store sent bytes {first}:{end}")
     return end - start

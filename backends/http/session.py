@@ -111,7 +111,7 @@ class StoreAdapter(BoundedAdapter):
             return super().send(request, *args, **options)
         except requests.RequestException as error:
             failure = connection_failure(error)
-        # Do not chain the library's error: a traceback would show its URL, which may have a signature.
+        # Do not chain the library's error: a traceback would show the request's URL, which may contain a signature.
         raise failure from None
 
 

@@ -82,7 +82,7 @@ def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
 
 
 def bound_socket(sock: Maybe) -> Maybe:
-    """Make ``sock``, TLS or not, observe the deadline of its thread from now on; return it."""
+    """Make ``sock``, TLS or not, observe the deadline of the thread that uses it from now on; return ``sock``."""
     # Change the class of the socket, because a socket cannot be wrapped after its TLS handshake. TLS within TLS is not
     # a socket object, but it wraps a bounded socket.
     if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
@@ -174,8 +174,8 @@ class BoundedConnection(_Connection):
 class BoundedAnswers(_Pool):
     """Mix-in for urllib3's pools that cuts off an answer longer than any valid one.
 
-    The SDKs call ``stream`` to read the answers that they parse; a listing of a hundred megabytes would cost minutes
-    and gigabytes. Bytes of objects are read without ``stream``.
+    The SDKs call ``stream`` to read the answers that they parse. To parse a listing of a hundred megabytes would take
+    minutes, and gigabytes of memory. Bytes of objects are read without ``stream``.
     """
 
     def urlopen(self, *args: Any, **options: Any) -> Any:
@@ -222,7 +222,8 @@ def pools(
 def close_pools(manager: PoolManager) -> None:
     """Close the idle connections of a pool manager, whose own ``clear`` only forgets the pools.
 
-    If the connections were not closed here, each would stay open as long as an error object refers to its answer.
+    If the connections were not closed here, each would stay open as long as an error object refers to the connection's
+    answer.
     """
     for key in manager.pools.keys():  # noqa: SIM118  it cannot be iterated over, but copies its keys
         pool = manager.pools.get(key)

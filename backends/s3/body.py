@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class S3Answer:
-    """An answer of which only the headers have been read."""
+    """An answer whose headers have been read, but not its body."""
 
     size: int
     body: StreamingBody

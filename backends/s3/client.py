@@ -46,8 +46,8 @@ _PREFIXES: Final = ("", "rsm.config.storage.", "storage.")
 def parse_credentials(raw: bytes) -> AccessKeys:
     """Parse a properties file with ``aws.access.key.id``, ``aws.secret.access.key``, ``aws.session.token``.
 
-    The names may be bare or begin with ``rsm.config.storage.`` or ``storage.``. Raise ConfigError, which quotes no
-    value, if one of the first two is missing.
+    The names may be bare or begin with ``rsm.config.storage.`` or ``storage.``. Raise ConfigError if the key id or the
+    secret key is missing; the error quotes no value.
     """
     try:
         properties = javaproperties.loads(join_lines(raw.decode("latin-1")))
@@ -155,8 +155,8 @@ def open_client(options: S3Options) -> S3Client:
         session = BoundedSession()
         credentials = choose_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
-        # The session is untyped here: the installed type stubs cover only S3, and do not have this method, which needs
-        # an overload for each service.
+        # The session is untyped here: the installed type stubs cover only S3, and leave out ``Session.client``, which
+        # needs an overload for each service.
         factory: Any = boto3.Session(botocore_session=session, region_name=options.region)
         verify = None if options.certificate_check else False
         client: S3Client = factory.client(
@@ -248,8 +248,8 @@ _ROOT: Final = re.compile(rb"\s*(?:<\?xml[^>]*>)?\s*(?:<!--.*?-->\s*)*<(?:\w+:)?
 
 
 def check_document(operation_model: OperationModel, response_dict: RawAnswer, **_: object) -> None:
-    """Raise MalformedAnswerError if an answer of success has another document than the operation's. botocore calls this
-    before it parses the answer.
+    """Raise MalformedAnswerError if a successful answer does not have the XML document that the operation returns.
+    botocore calls this before it parses the answer.
 
     An error document in an answer of status 200 passes, because the SDK detects it.
     """

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class WholeContinue:
-    """Mix-in for botocore's connections: botocore alone would wait forever for the end of a "100 Continue"."""
+    """Mix-in for botocore's connections: if a connection ends within a "100 Continue", botocore alone would read
+    forever."""
 
     def _consume_headers(self, fp: BinaryIO) -> None:
         while line := fp.readline():
@@ -78,7 +79,7 @@ class BoundedSession(Session):
 
 
 def bound_chain(session: Session) -> None:
-    """Set deadlines for requests that the SDK's credential chain makes without a client, to metadata endpoints."""
+    """Set deadlines for the requests to metadata endpoints that the SDK's credential chain makes without a client."""
     chain: CredentialResolver = session.get_component("credential_provider")
     for provider in chain.providers:
         fetcher = getattr(provider, "_fetcher", None) or getattr(provider, "_role_fetcher", None)

@@ -109,7 +109,7 @@ _IDENTITY: Final = (
 
 
 def class_for(code: str, status: int) -> type[TieredStoreError]:
-    """Return the error class for S3's error ``code``, or for the HTTP status in its place if an answer has no code."""
+    """Return the error class for S3's error ``code`` or, if the code is unknown, for the HTTP status."""
     if code in _THROTTLED or status == 429:
         return StoreThrottledError
     return _BY_CODE.get(code) or _BY_STATUS.get(status, StoreError)

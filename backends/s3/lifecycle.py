@@ -45,7 +45,8 @@ def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
 
 
 def lifecycle_rules(client: S3Client, bucket: str) -> Sequence[LifecycleRuleOutputTypeDef]:
-    """Return the bucket's rules; none if the server has or knows none. Translate the SDK's errors."""
+    """Return the bucket's rules; empty if there are none, or if the server does not support rules. Translate the SDK's
+    errors."""
     # Ignore status 404, with which S3 answers if there are no rules.
     with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
         return client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", ())

@@ -1,4 +1,4 @@
-"""Options of the connection to an S3 store: frozen, picklable, enough to make the client."""
+"""Options of the connection to an S3 store: frozen, picklable, and sufficient to make the client."""
 
 from __future__ import annotations
 

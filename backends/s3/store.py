@@ -35,10 +35,10 @@ Result = TypeVar("Result")
 class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     """Objects in one bucket. The etag of an object is S3's own.
 
-    A body below ``part_size`` takes one PUT, a longer one a multipart upload, which is aborted on failure. A killed
-    process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them. If the credentials lack
-    permission to list the bucket, S3 answers a request for an absent key with "access denied", so the store raises
-    AccessDeniedError.
+    A body below ``part_size`` takes one PUT. A longer body takes a multipart upload, which is aborted on failure. A
+    killed process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them. If the
+    credentials lack permission to list the bucket, S3 answers a request for an absent key with "access denied", so the
+    store raises AccessDeniedError.
     """
 
     # ``replace`` writes a buffer, such as shared state, by one PUT: all servers support If-Match for a PUT, but some do
@@ -181,8 +181,8 @@ class Listing:
         self._ask = pages
 
     def objects(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """Yield the objects with ``prefix`` after ``start_after``, sorted by UTF-8 bytes. The caller drops other
-        objects, which some servers add.
+        """Yield the objects with ``prefix`` after ``start_after``, sorted by UTF-8 bytes. Some servers also list other
+        objects; the caller drops these objects.
         """
         if self._order is ListingOrder.BY_FOLDER:
             return self._by_folder(prefix, start_after)
@@ -197,8 +197,8 @@ class Listing:
             for info in page.objects:
                 if info.key <= last:
                     raise StoreError(
-                        f"the store lists {info.key!r} after {last!r}, which is not the order of S3; if it "
-                        "lists one folder after the other, say so by the option listing_order"
+                        f"the store lists {info.key!r} after {last!r}, which is not the order of S3; if the "
+                        "store lists folder by folder, set the option listing_order"
                     )
                 last = info.key
                 yield info
@@ -219,7 +219,7 @@ class Listing:
         """Return the objects and the folders (as text that ends in ``/``) of one level, sorted."""
         entries: list[ObjectInfo | str] = []
         for page in self._pages(prefix, delimiter="/"):
-            # Leave out the entry for an emptied folder itself, which has no etag.
+            # Leave out the entry of the listed folder itself, which has no etag: some servers list an emptied folder.
             entries += [info for info in page.objects if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
             # SeaweedFS strips a slash off the prefix, so it also returns folders outside of the prefix.
             entries += [folder for folder in page.folders if not _is_beside(prefix, folder)]

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from tieredstore.backends.s3.store import Pages
 
 _NO_ID: Final = "null"
-"""The id of every object or delete marker that is written while versioning is off or suspended. The next write to the
-key replaces it.
+"""The id of every object or delete marker that is written while versioning is off or suspended. The next such write to
+a key replaces the version with this id.
 """
 
 _OFF: Final = "versioning is off in the bucket, so deleted objects are gone"
-_SUSPENDED: Final = "versioning is suspended in the bucket, so objects written since are gone once they are deleted"
+_SUSPENDED: Final = "versioning is suspended in the bucket: objects that are written now are gone once they are deleted"
 
 
 class S3Versions(BucketVersions):
@@ -60,8 +60,8 @@ class S3Versions(BucketVersions):
         if not marker.is_marker:
             raise StoreError(f"{what}: {marker.id!r} is a version with data")
         if marker.id == _NO_ID:
-            # A marker with the id null is refused: a writer may replace it by an object with the same id, which would
-            # then be removed.
+            # Refuse a marker with the id null: a writer may replace the marker by an object with that id, and this
+            # request would then remove the object.
             raise StoreError(
                 f"{what} has no id of its own, because versioning was suspended: copy the version below it by hand"
             )
@@ -72,7 +72,8 @@ class S3Versions(BucketVersions):
         )
 
     def obstacle(self) -> str | None:
-        """Ask for the bucket's versioning, and list a version to learn if the caller may."""
+        """Return why older versions cannot be used, or None. Ask for the bucket's versioning, and list one version to
+        test the permission."""
         try:
             status = self._call("look", self._identity, lambda client: versioning_status(client, self._bucket))
             next(self.list(""), None)
@@ -141,7 +142,7 @@ def kept_sentences(client: S3Client, bucket: str) -> list[str]:
 
 
 def _until(client: S3Client, bucket: str) -> str:
-    """Return when lifecycle rules remove old versions, if the caller may read the rules."""
+    """Return the end of a sentence: when lifecycle rules remove old versions, if the caller may read the rules."""
     ends: list[str] = []
     with suppress(AccessDeniedError):
         ends = [

@@ -100,7 +100,7 @@ def shared_bucket(direction: str, bytes_per_s: int | None) -> TokenBucket | None
 
 
 class LimitedStore(DelegatingStore):
-    """Limits the rate of calls: the token bucket ``up`` for writes, ``down`` for reads.
+    """Limits the bytes per second: the token bucket ``up`` limits writes, ``down`` limits reads.
 
     A byte counts once, even if the inner store sends it again or the call fails. Listings, deletes and heads are not
     limited. After unpickling, the store uses the token buckets of the new process.
@@ -124,7 +124,8 @@ class LimitedStore(DelegatingStore):
         self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """Wait until the bandwidth limit admits the whole body, then write; each attempt counts."""
+        """Wait until the bandwidth limit admits the whole body, then write; each attempt takes this amount from the
+        limit."""
         if self._up is not None:
             self._up.take(memoryview(body).nbytes)
         self.inner.put_once(key, body, mark)
@@ -147,7 +148,7 @@ class LimitedStore(DelegatingStore):
             return send(limit_rate(parts, bucket))
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Wait for the bandwidth limit before the request, or after it if the range does not give the size."""
+        """Wait for the bandwidth limit: before the request if the range gives the size, else after the request."""
         if stop is not None:
             self._take(self._down, stop - start)
             return self.inner.get(key, start, stop)

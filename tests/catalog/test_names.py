@@ -152,7 +152,7 @@ def test_a_store_that_refuses_other_prefixes_gives_no_hint() -> None:
 
 def test_an_id_that_is_not_there_is_said_as_that(large: PagedStore) -> None:
     said = str(absence(large, PREFIX, {"orders": []}, topic_id=IDS[5]))
-    assert said == f"topic 'orders' has no id {IDS[5]} in the bucket: it is {IDS[0]}, {IDS[1]}"
+    assert said == f"topic 'orders' has no id {IDS[5]} in the bucket; there it has {IDS[0]}, {IDS[1]}"
     said = str(absence(large, PREFIX, {"orders": [0]}, topic_id=IDS[1]))
     assert said == "topic 'orders' has no partition 0 in the bucket: it has 2"
 

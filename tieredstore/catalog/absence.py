@@ -53,7 +53,7 @@ def absence(
     for topic, partitions in missing.items():
         ids = partition_numbers(store, prefix, topic, until=until)
         if topic_id is not None and ids and topic_id not in ids:
-            sentences.append(f"topic {_quote(topic)} has no id {topic_id} {_IN_BUCKET}: it is {_texts(ids)}")
+            sentences.append(f"topic {_quote(topic)} has no id {topic_id} {_IN_BUCKET}; there it has {_texts(ids)}")
             continue
         own = ids if topic_id is None else {topic_id: ids.get(topic_id, [])}
         there = {*(live or {}).get(topic, ()), *(number for numbers in own.values() for number in numbers)}
@@ -97,7 +97,7 @@ def prefix_hint(store: ObjectStore, prefix: str) -> str:
 
 
 def _prefix_of(key: str) -> str | None:
-    """Return the prefix before the topic's folder, if ``key`` is that of a segment's object."""
+    """Return the prefix before the topic's folder, if ``key`` is the key of a segment's object."""
     folders = key.rsplit("/", 3)[:-3]
     prefix = f"{folders[0]}/" if folders else ""
     return prefix if parse_key(prefix, key) is not None else None

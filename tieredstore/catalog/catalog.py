@@ -36,8 +36,8 @@ class Incarnation:
 class PartitionSegments:
     """Segments of one partition.
 
-    ``lineage`` assigns each offset to a segment. If the leader-epoch index is damaged or unreadable, ``lineage`` is
-    that error.
+    ``lineage`` assigns each offset to a segment. If the leader-epoch index is damaged or unreadable, ``lineage`` is the
+    error that says so.
     """
 
     lineage: Lineage | TieredStoreError
@@ -158,7 +158,8 @@ class Catalog:
 def _with_problems(
     segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem]
 ) -> Iterator[PartitionSegments]:
-    """Yield each partition with its problems: segments that cannot be used, and are not part of its log."""
+    """Yield each partition with its problems: segments that cannot be used, and so are not part of the
+    partition's log."""
     by_partition: defaultdict[TopicIdPartition, list[Problem]] = defaultdict(list)
     for problem in problems:
         by_partition[problem.segment_id.topic_id_partition].append(problem)

@@ -131,7 +131,7 @@ class Stamp:
         return cls(info.size, info.etag, info.modified_ms)
 
     def matches(self, listed: Stamp) -> bool:
-        """Return True if ``listed`` is certainly this version. Without an etag or a time this is never certain."""
+        """Return True if ``listed`` is certainly this version. If etag and time are both missing, return False."""
         if self.etag is not None and listed.etag is not None:
             return self.etag == listed.etag and self.size == listed.size
         return self.modified_ms is not None and (self.modified_ms, self.size) == (listed.modified_ms, listed.size)
@@ -189,7 +189,8 @@ class StoredRows:
         return RowCursor(self._batches)
 
     def merge(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
-        """Return the bytes of a new catalog file: these rows, without the paths in ``gone``, updated by ``rows``."""
+        """Return the bytes of a new catalog file: the rows of this file, without the paths in ``gone``, updated by
+        ``rows``."""
         pa, pc = _arrow(), importlib.import_module("pyarrow.compute")
         from tieredstore.kafka.arrow_values import array_of  # noqa: PLC0415  needs pyarrow
 
@@ -210,7 +211,7 @@ class RowCursor:
         self._at = 0
 
     def find(self, path: str, segment_id: RemoteLogSegmentId, start_offset: int) -> SegmentRow | None:
-        """Return the row of a segment; None if it is absent or contradicts itself."""
+        """Return the row of a segment; None if the file has no such row, or if the row contradicts itself."""
         while not self._rows["path"] or self._rows["path"][-1] < path:
             batch = next(self._batches, None)
             if batch is None:

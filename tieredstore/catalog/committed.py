@@ -56,8 +56,8 @@ class SegmentIdentity:
 
     @classmethod
     def without_log(cls, segment: FoundSegment, topic_id: Uuid | None) -> SegmentIdentity | None:
-        """Return the identity of a segment, which ends where the next segment begins; None without a next segment, or
-        if a file is missing.
+        """Return the identity of a segment; its end is the start of the next segment. Return None if the segment has no
+        next segment, or if a file is missing.
 
         This saves reading the logs of segments that an earlier run has copied. If ``topic_id`` is None, read it from
         disk.
@@ -107,7 +107,7 @@ class CommittedSegments:
     def find(self, identity: SegmentIdentity) -> SegmentObjects | None:
         """Return the whole copy with this identity, or None.
 
-        A copy that lost an object or has a damaged manifest is ignored, because the segment can still be copied again.
+        A copy that lost an object or has a damaged manifest is ignored, so that the caller copies the segment again.
         """
         known = self._known(identity.partition)
         with known.lock:
@@ -195,7 +195,7 @@ class _Partition:
         return fresh and base_offset >= self._first_offset and base_offset not in self.changed_offsets
 
     def take(self, first_offset: int, listed_at: float, listed: list[SegmentObjects]) -> None:
-        """Replace the listing by ``listed``, which began at ``listed_at``."""
+        """Replace the listing by ``listed``, a listing that began at ``listed_at``."""
         by_offset: defaultdict[int, list[SegmentObjects]] = defaultdict(list)
         for objects in listed:
             if (

@@ -44,7 +44,8 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
 
 
 def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-    """Read the segment's leader-epoch index with two requests. It has the partition's epochs up to the segment's end.
+    """Read the segment's leader-epoch index with two requests. The index has the partition's epochs up to the segment's
+    end.
 
     Return () if the index is empty. Raise IndexesCorruptError if it is damaged.
     """

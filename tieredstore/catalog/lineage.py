@@ -75,9 +75,9 @@ class Lineage:
     """The log of one partition, as spans of its segments.
 
     ``spans`` are in the order of offsets and do not overlap, but may have gaps between them. ``superseded`` are parts
-    of segments outside the log, ``covered`` are segments with offsets that all come from other segments. ``epochs`` are
-    the leader epochs of the log, as far back as needed; the first may have begun earlier. ``problems`` are segments
-    that cannot be used.
+    of segments outside the log, ``covered`` are segments that are not needed: the log takes all their offsets from
+    other segments. ``epochs`` are the leader epochs of the log, as far back as needed; the first may have begun
+    earlier. ``problems`` are segments that cannot be used.
     """
 
     partition: TopicIdPartition
@@ -178,7 +178,7 @@ def check_segment(segment: RemoteLogSegmentMetadata) -> None:
 
 
 def epochs_fit(segment: RemoteLogSegmentMetadata) -> bool:
-    """Return True if the segment has leader epochs that can be its own."""
+    """Return True if the segment has leader epochs that contradict neither each other nor the segment's offsets."""
     return bool(segment.segment_leader_epochs) and _fault_of_epochs(segment) is None
 
 
@@ -210,8 +210,7 @@ def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogS
     """Return True if the leader-epoch index of the ruling segment (``ruler``) must be read, because a segment begins in
     an earlier epoch.
 
-    The metadata of the ruling segment do not suffice, because they have only the leader epochs from the segment's start
-    on.
+    The ruling segment's own metadata have only the leader epochs from its start on.
     """
     first = _epochs_of(ruler)[0][0]
     # Compare only epochs with records: if the first listed epoch has no record in a segment, the segment begins in a
@@ -225,9 +224,9 @@ def earliest_of_first_epoch(
 ) -> RemoteLogSegmentMetadata | None:
     """Return the segment whose leader-epoch index may have the epochs before ``history``; None if none are needed.
 
-    A broker that does not tier truncates its epoch checkpoint where retention truncates the log, so a later copy of the
-    checkpoint lacks earlier leaders. But each epoch has one leader: a segment with a record of the first epoch in
-    ``history`` belongs to the same log. The earliest such segment has the oldest checkpoint. ``asked`` are segments
+    A broker without tiered storage truncates its epoch checkpoint where retention truncates the log, so a later copy of
+    the checkpoint lacks the earliest epochs. Each epoch has one leader, so a segment with a record of the first epoch
+    in ``history`` belongs to the same log. The earliest such segment has the oldest checkpoint. ``asked`` are segments
     whose indexes were already read.
     """
     epoch, start = history[0]
@@ -244,7 +243,8 @@ def earliest_of_first_epoch(
 
 
 def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs) -> LeaderEpochs:
-    """Return ``history`` with the start of its first epoch moved back to that epoch's first copied record."""
+    """Return ``history`` with the start of its first epoch moved back to the first record of that epoch in
+    ``segments``."""
     (epoch, start), *later = history
     starts = (own_start for segment in segments for own, own_start in _epochs_of(segment) if own == epoch)
     return ((epoch, min([start, *starts])), *later)
@@ -256,9 +256,9 @@ def last_before(
     """Return the last segment that begins before ``history``, with the segment's epochs before ``history``; or None.
 
     The caller needs this segment if no segment lies across the beginning of ``history``: either a segment began exactly
-    with the new leader, or retention deleted the records in between before they were copied. Later leaders do not
-    remove committed records, so the records of the returned segment are still part of the log. After an unclean
-    election this may be wrong, but no copied segment shows such an election.
+    with the new leader, or retention deleted the records between the segment and ``history`` before they were copied.
+    Later leaders do not remove committed records, so the records of the returned segment are still part of the log.
+    After an unclean election this may be wrong, but no copied segment shows such an election.
     """
     epoch, start = history[0]
     named = [
@@ -273,11 +273,11 @@ def last_before(
 def trace_lineage(
     segments: Sequence[RemoteLogSegmentMetadata], ruler: RemoteLogSegmentMetadata, history: LeaderEpochs | None
 ) -> Lineage:
-    """Assemble the log that the ruling segment (``ruler``) describes from checked ``segments`` of its partition.
+    """Assemble the log that the ruling segment (``ruler``) describes, from the checked ``segments`` of its partition.
 
     ``history`` is the ruling segment's leader-epoch index, with its truncated beginning restored from other segments as
-    far as possible. It may be None if ``needs_history`` is False. Raise IndexesCorruptError if it contradicts the
-    segment.
+    far as possible. ``history`` may be None if ``needs_history`` is False. Raise IndexesCorruptError if the index
+    contradicts the ruling segment.
     """
     epochs = _epochs_of(ruler) if history is None else history
     reigns = _reigns(epochs)
@@ -373,9 +373,7 @@ def _find_superseded(segment: RemoteLogSegmentMetadata, pieces: Sequence[OffsetS
 
 
 def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Iterator[Span]:
-    """Yield one segment for each offset. Among the segments with the next offset, take the segment that reaches
-    furthest.
-    """
+    """Yield spans that do not overlap. If several segments have the next offset, take the segment that ends last."""
     pieces = [(start, stop, segment) for segment, extents in kept.items() for start, stop in extents]
     # Sort in reverse, because removing the last item of a list takes constant time.
     pieces.sort(key=lambda piece: piece[0], reverse=True)
@@ -387,7 +385,7 @@ def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Ite
             _, stop, segment = pieces.pop()
             covering.append((stop, segment))
         stop, segment = max(covering, key=lambda piece: _rank(*piece))
-        # Yield the piece of a segment that reaches furthest: no other piece that covers this position ends later.
+        # Of all pieces that cover this position, yield the one that ends last.
         if stop > position:
             yield Span(segment, position, stop)
             position = stop

@@ -34,7 +34,7 @@ class Scope:
     first_offset: int | None = None
 
     def listing_prefix(self, prefix: str) -> str:
-        """Return the longest common prefix of all keys in scope; other keys may have it too."""
+        """Return the longest common prefix of all keys in scope; other keys may have this prefix too."""
         if self.topics is not None:
             # The common prefix of the first and the last of sorted texts is the common prefix of all.
             return prefix + _common(min(self.topics, default=""), max(self.topics, default=""))
@@ -117,7 +117,8 @@ def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]
 
 
 def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
-    """Yield the keys with one of ``prefixes``, in order; skip less than a page of other keys between two prefixes.
+    """Yield the keys with one of ``prefixes``, in order. A listing passes over other keys between two prefixes only if
+    they are fewer than a page.
 
     The listings are limited by prefixes, not by a start key: some services read all pages before a start key.
     """

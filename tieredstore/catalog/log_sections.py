@@ -50,7 +50,7 @@ class LogSection:
 
     @property
     def byte_range(self) -> ByteRange:
-        """Range of bytes in the log, of whole batches."""
+        """The section's bytes in the log; the range has only whole batches."""
         return ByteRange(self.begin.position, self.end.position)
 
     @property
@@ -102,7 +102,7 @@ class LogSection:
         if self.begin.position and not self.begin.low <= base_offset <= self.begin.high:
             raise IndexesCorruptError(
                 f"the offset index of {self.segment} leads to byte {self.begin.position} for offset "
-                f"{self.begin.high}, and the record batch there begins at offset {base_offset}"
+                f"{self.begin.high}, but the record batch there begins at offset {base_offset}"
             )
 
 
@@ -211,8 +211,8 @@ class SectionBytes:
         left = self._stop - self._position
         if not left:
             if self._ends_log:
-                # Take the source to its end, which fetches nothing. Otherwise the source would drop the data that it
-                # has read ahead of the next segment.
+                # Take the source to its end, which fetches nothing. Otherwise the source would drop the data of the
+                # next segment that it has already read.
                 next(self._source, None)
             raise StopIteration
         buffer = next(self._source)
@@ -267,7 +267,8 @@ class SectionBytes:
         return kept or bytes(next(self, b""))
 
     def _check_zeros(self, reached: int) -> None:
-        """Raise BatchCorruptError unless the zeros end a preallocated log, after all offsets of the segment."""
+        """Raise BatchCorruptError unless the zeros are the unused end of a preallocated log, after all offsets of the
+        segment."""
         if not self._ends_log:
             raise BatchCorruptError(f"{self._segment}: the log has zeros before byte {self._stop}, where it continues")
         # Zeros before the claimed end are probably a lost disk page: a broker trims a log before closing it.

@@ -274,7 +274,8 @@ class SegmentStates:
     """States of all segments, from the records of the metadata topic. Not thread-safe.
 
     As in Kafka, a segment is readable only between the end of its copy and the start of its deletion. Repeated records
-    change nothing. An update of an unknown segment, whose first record was deleted, is ignored.
+    change nothing. An update of a segment is ignored if the segment's first record is missing because retention deleted
+    that record.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,8 @@ many."""
 
 
 def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> list[str]:
-    """Return the topics with objects under ``key.prefix``, sorted, with one request per thousand keys or large topic.
+    """Return the topics with objects under ``key.prefix``, sorted. This takes one request for each large topic, and one
+    for each thousand keys of small topics.
 
     ``until`` is a time of ``time.monotonic``; return only topics listed before it.
     """

@@ -81,8 +81,8 @@ def catalog_of_metadata_topic(
     """Make the catalog that ``__remote_log_metadata`` describes, from the values of its records in order.
 
     Records of several partitions of the metadata topic may be mixed, if the records of each partition are in order. The
-    call lists nothing. A partition with older leader epochs than its newest segment costs two requests, and each
-    overlapping segment three. Raise CorruptDataError for a record that Kafka did not write.
+    call lists nothing. A partition costs two requests if it has older leader epochs than those of its newest segment.
+    Each overlapping segment costs three. Raise CorruptDataError for a record that Kafka did not write.
     """
     states = SegmentStates()
     for value in values:
@@ -140,8 +140,8 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
 def _unknown(
     source: SegmentSource, scope: Scope, cursor: RowCursor | None, survey: _Survey
 ) -> Iterator[SegmentObjects]:
-    """Yield the whole segments whose manifests must be read; add all others to ``survey``, from the catalog file or as
-    problems."""
+    """Yield the complete segments whose manifests must be read. Add the other segments to ``survey``: incomplete
+    segments as problems, known segments with their rows from the catalog file."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
         # Report an incomplete segment: without a manifest it was never committed; without another object it is

@@ -28,7 +28,7 @@ _HOLD_RECORDS: Final = (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)
 class Problem:
     """A segment that was found but cannot be used, with the reason; ``detail`` is a sentence.
 
-    ``has_manifest`` of an incomplete segment proves that it was once whole, because the manifest is written last.
+    If an incomplete segment ``has_manifest``, all its objects once existed, because the manifest is written last.
     """
 
     kind: ProblemKind
@@ -58,14 +58,14 @@ def unreadable_between(
 ) -> Iterator[Problem]:
     """Yield the problems that may hide records of the window from ``start`` to ``stop`` (half-open).
 
-    ``readable`` are the readable offsets (half-open), ascending. If only a segment's start is known, it may extend to
-    the next readable offset.
+    ``readable`` are the readable offsets (half-open), ascending. If only a segment's start is known, the segment may
+    extend to the next readable offset.
 
     A segment right before or after the window is included too, unless the caller named that end of the window as an
-    offset (``starts_there``, ``stops_there``). If that end was looked up (as the log's beginning or end, or by a time),
-    the look-up could not see the segment's records, which may belong to the window. A segment that lost objects is
-    included only at the log's end: elsewhere, retention may be deleting the segment, or the read reports its offsets as
-    a gap.
+    offset (``starts_there``, ``stops_there``). If a look-up found that end (the log's beginning or end, or a time), the
+    look-up could not see the segment's records, and these records may belong to the window. A segment that lost objects
+    is included only at the log's end: elsewhere, retention may be deleting the segment, or the read reports the
+    segment's offsets as a gap.
     """
     for problem in problems:
         first = problem.start_offset

@@ -173,7 +173,8 @@ class _Batch:
 
 
 def _batches(listed: Iterable[SegmentObjects], most: int) -> Iterator[_Batch]:
-    """Yield batches of up to ``most`` segments. The first ones are smaller, so that each reader soon gets one."""
+    """Yield batches of up to ``most`` segments. The first batches are smaller, so that each reader soon gets a
+    batch."""
     batch, size, begun = _Batch(), min(most, _FIRST_BATCH), 0
     for objects in listed:
         weight = manifest_size(objects)
@@ -197,8 +198,8 @@ def load_segments(
 ) -> Iterator[StoredSegment | SegmentNotFoundError | CorruptDataError]:
     """Read many manifests in parallel; yield them in the order listed.
 
-    ``at_once`` limits the requests in flight; the total size of their manifests is bounded too. An error takes the
-    place of a segment that cannot be loaded.
+    ``at_once`` limits the number of requests in flight; another limit bounds the total size of the requested manifests.
+    An error takes the place of a segment that cannot be loaded.
     """
     return load_each(store, listed, rules, pool, _report, at_once=at_once)
 

@@ -1,6 +1,6 @@
 """Finds offsets by time as Kafka does: by the time index, then the offset index, then the batches.
 
-Only a small part of a log is read: the time index has two entries between which the record must be.
+Only a small part of a log is read: the record is between two entries of the time index.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class BatchDecoding:
-    """How a look-up decodes batches; the settings are those of ``ReadSettings``."""
+    """Settings for decoding batches in a look-up, as in ``ReadSettings``."""
 
     check_crc: bool = True
     on_corrupt: Literal["fail", "skip"] = "fail"
@@ -56,12 +56,13 @@ def offset_for_time(
 ) -> OffsetAndTimestamp | None:
     """Return the first record, by offset, whose timestamp is ``timestamp_ms`` or later, or None.
 
-    As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts.
+    As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts as a
+    record.
 
-    A segment that may have the record takes two requests for manifest and indexes, and one or more for the few batches
-    that may have the record by the indexes. Segments whose greatest timestamp is earlier are skipped. If the found
-    record comes first after a skipped segment, or no record follows the skipped segment, two requests check the skipped
-    segment's time index.
+    A segment that may have the record takes two requests for manifest and indexes, and one or more for its batches; the
+    indexes leave only a few batches to read. Segments whose greatest timestamp is earlier are skipped. Two more
+    requests check the time index of the last skipped segment if the found record is the first one after that segment,
+    or if no record is found.
 
     Without ``tieredstore[arrow]``, batches are not decoded and CRCs not checked; raise ConfigError if the batch headers
     are not enough.
@@ -100,7 +101,8 @@ def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
 
     The call takes two requests: for the manifest, and for the log's first chunk. The rest of the log is read only if
     that chunk does not have the first record. The batch is decoded and its CRC checked, because a batch header's time
-    may differ, for example if compaction has set a delete horizon. Markers of transactions do not count as records.
+    may differ from the first record's, for example if compaction has set a delete horizon. Markers of transactions do
+    not count as records.
 
     Raise ConfigError without ``tieredstore[arrow]``, EncryptionError without the key, BatchCorruptError for a damaged
     batch.
@@ -146,8 +148,8 @@ def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, 
 def _search_doubtful(
     source: SegmentSource, span: Span | None, timestamp_ms: int, decoding: BatchDecoding
 ) -> OffsetAndTimestamp | None:
-    """Search a span that was skipped by its manifest's greatest timestamp, if its time index shows a late enough
-    record.
+    """Search a span that was skipped because of the greatest timestamp in its manifest, if the span's time index shows
+    a late enough record.
 
     A manifest has no checksum, and one wrong digit of that timestamp would hide all records of the segment.
     """
@@ -178,8 +180,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         try:
             record = next(_records_since(batches, timestamp_ms), None)
             headers = decoder.take_headers()
-            # Read the next batch's header too: its base offset confirms that of the record's batch, which has no
-            # checksum.
+            # Read the next batch's header too: the next base offset confirms the base offset of the record's batch,
+            # which has no checksum.
             while record is not None and not any(header.base_offset > record.offset for header in headers):
                 if next(batches, None) is None:
                     break
@@ -254,7 +256,7 @@ def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | N
 def _decoder(
     decoding: BatchDecoding, doing: str = "looking offsets up by time", *, target_bytes: int = 4 * _MIB
 ) -> RecordDecoder:
-    """Return a decoder. Without pyarrow, raise ConfigError, which says that ``doing`` needs it."""
+    """Return a decoder. Without pyarrow, raise ConfigError, which says that ``doing`` needs pyarrow."""
     with Extra(doing, "arrow"):
         records = importlib.import_module("tieredstore.kafka.records")
     decoder: RecordDecoder = records.RecordDecoder(

@@ -60,7 +60,7 @@ segments do not either.
 class TracedPartition:
     """Segments of one partition, and the ruling segment with its leader-epoch index, if the index was needed.
 
-    ``proven`` are the segments whose end and epochs were compared with their contents, and corrected.
+    ``proven`` are the segments whose end and epochs were compared with the segment's contents and, if wrong, corrected.
     """
 
     ruler: RemoteLogSegmentMetadata
@@ -105,8 +105,8 @@ def trace_partitions(
     before: TopicIdPartition | None = None
     for segment in segments:
         where = segment.remote_log_segment_id.topic_id_partition
-        # Compare partitions by identity: consecutive segments usually share the object, and hashing takes a hundred
-        # times as long.
+        # Compare partitions by identity: consecutive segments usually share one partition object, and hashing takes a
+        # hundred times as long.
         if where is not before:
             group, before = grouped[where], where
         group.append(segment)
@@ -183,7 +183,8 @@ class _Tracing:
             history = join_epochs(earlier, history)
 
     def _bridge(self, history: LeaderEpochs, asked: set[RemoteLogSegmentId]) -> LeaderEpochs:
-        """Restore the truncated beginning of the leader-epoch history, as far as it is in other segments' indexes."""
+        """Restore the truncated beginning of the leader-epoch history, as far as other segments' indexes have this
+        beginning."""
         tries = 0
         while tries < _INDEXES_OF_AN_EPOCH:
             older = earliest_of_first_epoch(self._segments.values(), history, asked)
@@ -208,7 +209,7 @@ class _Tracing:
             _logger.warning("the leader epochs before %s cannot be read from %s: %s", entry, segment, error)
 
     def _index(self, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-        # Take the index from the catalog file if it is there: an index never changes under its id.
+        # Take the index from the catalog file if the file has it, because a segment's index never changes.
         return self._known.histories.get(segment.remote_log_segment_id) or read_history(self._source, segment)
 
     def _prove(self, doubtful: Iterable[RemoteLogSegmentMetadata]) -> bool:
@@ -243,7 +244,7 @@ def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> Tiered
 
 
 def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield the segments that overlap a following segment by their manifests; ignore copies with equal offsets."""
+    """Yield the segments that, by their manifests, overlap a following segment; ignore copies with equal offsets."""
     ordered = sorted(segments, key=attrgetter("start_offset"))
     if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
         return  # the usual case
@@ -260,7 +261,7 @@ def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> R
 
     If compaction removed the segment's last batches, the returned end is earlier than the manifest's. The segment is
     still valid, because it has no records after that end. Raise CorruptDataError for a damaged log, UnknownKeyError if
-    it cannot be decrypted.
+    the log cannot be decrypted.
     """
     last = last_batch(source, segment)
     if last is None or last.last_offset < segment.start_offset:

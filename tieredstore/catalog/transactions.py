@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
     """Return the producers with open transactions at the segment's end, and the transactions' first offsets.
 
-    The call reads the producer snapshot with two requests, or by none if another index of the segment was read before.
-    Raise IndexesCorruptError if it is damaged.
+    The call reads the producer snapshot with two requests, or with none if another index of the segment was read
+    before. Raise IndexesCorruptError if the snapshot is damaged.
     """
     try:
         with source.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT) as stream:
@@ -56,7 +56,8 @@ def end_markers(
     producers: Collection[int],
     position: int = 0,
 ) -> Generator[TransactionStep]:
-    """Yield the markers of ``producers`` from offset ``start`` on, in order; the caller may remove producers meanwhile.
+    """Yield the markers of ``producers`` from offset ``start`` on, in order; the caller may remove entries of
+    ``producers`` between two markers.
 
     Read the log from byte ``position`` on, which must be a batch border.
     """

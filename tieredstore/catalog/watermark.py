@@ -98,7 +98,7 @@ class ShippedSegment:
 class Watermark:
     """Progress of a partition: all offsets before ``next_offset`` are uploaded, except the holes.
 
-    ``leader_epoch`` is the greatest epoch of its writers, or -1.
+    ``leader_epoch`` is the greatest leader epoch of all writers of this watermark, or -1.
     """
 
     where: TopicIdPartition
@@ -113,7 +113,8 @@ class Watermark:
     def behind(
         self, segment: ShippedSegment | None, next_offset: int, epoch: int, broker_id: int, at_ms: int
     ) -> Watermark:
-        """Return the watermark after another segment, which was uploaded now or found in the store."""
+        """Return the watermark moved to ``next_offset``; ``segment``, if given, was uploaded now or found in the
+        store."""
         return dataclasses.replace(
             self,
             next_offset=next_offset,
@@ -124,7 +125,7 @@ class Watermark:
         )
 
     def over(self, hole: Hole, epoch: int) -> Watermark:
-        """Return the watermark after offsets that cannot be uploaded."""
+        """Return the watermark moved past ``hole``: offsets that cannot be uploaded."""
         last = self.holes[-1] if self.holes else None
         holes = (*self.holes, hole)
         # Extend the previous hole (offsets recorded as lost): adjacent lost segments form one hole.
@@ -146,7 +147,8 @@ class Watermark:
         )
 
     def back(self, to_offset: int, epoch: int, broker_id: int, at_ms: int) -> Watermark:
-        """Return the watermark moved back to the start of a newer leader epoch, where the records differ."""
+        """Return the watermark moved back to ``to_offset``: a newer leader epoch begins there, with other records than
+        the uploaded ones."""
         move = MoveBack(self.next_offset, to_offset, epoch, at_ms)
         return dataclasses.replace(
             self.behind(None, to_offset, epoch, broker_id, at_ms),
@@ -184,10 +186,10 @@ class Watermark:
     def parse(cls, raw: bytes | None, where: TopicIdPartition, made_id: Uuid | None = None) -> Watermark:
         """Parse an object's content. ``raw`` is None if the object is too large.
 
-        Raise CorruptDataError if it is not the partition's watermark, and NewerVersionError if a later release wrote
-        it.
+        Raise CorruptDataError if the content is not the partition's watermark, and NewerVersionError if a later release
+        wrote the object.
 
-        If the layout stores no topic ids, ``made_id`` is the id derived from the topic's name, which matches any id.
+        If the layout stores no topic ids, ``made_id`` is the id derived from the topic's name. This id matches any id.
         Raise ConfigError if ``where`` and the watermark have different real ids: the topic was re-created.
         """
         document = WATERMARK.parse(_adapter(), raw, watermark_key("", where, is_derived=made_id is not None))
@@ -243,7 +245,8 @@ def _adapter() -> TypeAdapter[_Document]:
 def read_watermark(
     store: ObjectStore, prefix: str, where: TopicIdPartition, made_id: Uuid | None = None
 ) -> Watermark | None:
-    """Read a partition's watermark, with one request, or None if it has none; raise the errors of ``parse``."""
+    """Read a partition's watermark, with one request; return None if the partition has none. Raise the errors of
+    ``parse``."""
     try:
         return Watermark.parse(store.get_small(watermark_key(prefix, where), MAX_BYTES), where, made_id)
     except ObjectNotFoundError:
@@ -262,7 +265,7 @@ class StoredMoves:
     def look(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Update the watermarks of these partitions, with one listing and one request for each that has changed.
 
-        Log a corrupt watermark, and treat it as one without moves.
+        Log a corrupt watermark, and treat it as a watermark that was never moved back.
         """
         layout = self._source.layout
         keys = {
@@ -289,11 +292,12 @@ class StoredMoves:
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
     def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-        """Return a partition's moves back of the watermark, as of the last ``look``; empty if there were none."""
+        """Return how a partition's watermark was moved back, as of the last ``look``; empty if it never was."""
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
-        # A folder's listing has no etags, so compare times and sizes: each move back makes a watermark longer.
+        # A folder's listing has no etags, so compare times and sizes: each move back adds an entry to the watermark, so
+        # the object's size grows.
         is_told = info.etag is not None or info.modified_ms is not None
         return is_told and where in self._known and self._known[where][0] == info
 
@@ -343,8 +347,8 @@ def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
 def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
     """Return the leader epochs of the offsets ``first`` to ``last``, as far back as the epochs are known.
 
-    If none of these epochs is known any more, return the first known epoch, although it begins later: a replica with
-    that epoch has the same records before it.
+    If none of these epochs is known any more, return the first known epoch, although it begins after ``last``: a
+    replica that has this epoch also has the same records before it.
     """
     if epochs and epochs[0][1] <= first:
         return segment_leader_epochs(epochs, first, last)

@@ -49,7 +49,7 @@ def test_a_lock_that_a_stopped_process_holds_is_an_error_that_may_pass(
     monkeypatch.setattr(folders, "_LOCKED_S", 0.05)
     with locked(tmp_path / "orders/0"):
         with pytest.raises(
-            StoreUnavailableError, match="has held the lock of the folder orders/0 for 0 s: end it, if it"
+            StoreUnavailableError, match="has held the lock of the folder orders/0 for 0 s: end that process if it"
         ):
             CHANGES[name](store)
         assert store.get("orders/0/a") == b"first"
