@@ -92,8 +92,8 @@ class MappedOffsets:
         self._ends = [run.end for run in self.runs]
 
     def pieces(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, OffsetRun | None]]:
-        """Split ascending offsets by runs: yield the rows ``[first, stop)`` of each run with the run, and the rows
-        between two runs with None."""
+        """Split ascending offsets at the limits of the offset runs: yield row ranges ``[first, stop)``, each with its
+        offset run, or with None if the rows are between two offset runs."""
         row = 0
         for run in islice(self.runs, bisect_right(self._ends, offsets[0]), None):
             first = bisect_left(offsets, run.start, row)
@@ -206,7 +206,8 @@ class Comparison:
             yield from self._compare(source, topics, work)
 
     def run(self, offset_map: OffsetMap, backup: TopicBackup | None = None) -> Generator[ComparedPartition]:
-        """Compare what a run of ``restore produce`` has restored from the bucket or from a backup, by its map.
+        """Compare what a run of ``restore produce`` has restored from the bucket or from a backup, using the run's
+        offset map.
 
         The run's position in the cluster shows which offsets its cut (the end of a restore to a time) left out. If the
         run is not finished, log a warning, and compare the records that its offset map has. Raise ConfigError if the

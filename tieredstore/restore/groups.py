@@ -71,7 +71,7 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
     """Read the offsets that groups have committed in the topics of a run. ``names`` are names or globs of groups;
     without names, read all groups.
 
-    Groups with members are put into ``left``, because they would continue to commit while their offsets are moved.
+    Groups with members are put into ``left``, because their members might commit further offsets during the move.
     """
     known = cluster.listed_groups()
     partitions = [(topic, number) for topic in offset_map.topics for number in offset_map.partitions(topic)]

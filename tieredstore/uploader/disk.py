@@ -282,7 +282,8 @@ class Disk:
             return False
         checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)
         for _ in range(_MOST_LISTINGS):
-            # Read the checkpoint again after the listing, so that it names the leader of every listed segment.
+            # Read the checkpoint again after the listing, so that the checkpoint has the leader epoch of every listed
+            # segment.
             before, checkpoint = checkpoint, (folder / LEADER_EPOCH_CHECKPOINT).read_bytes()
             if checkpoint == before:
                 break

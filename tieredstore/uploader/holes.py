@@ -107,14 +107,16 @@ class _Filling:
             self.target.watermarks.unmark(self.partition.where)
 
     def _before_the_first(self) -> Iterator[Hole]:
-        """Yield the offsets before the first stored segment as a hole.
+        """Yield one hole: the offsets before the first stored segment, if there are any.
 
         The leader's uploader began at the first stored segment because its disk had no earlier offsets.
         """
         first = self.target.watermarks.first(self.partition.where)
         if first is not None and first.start_offset > 0 and first.segment_leader_epochs:
             epochs = ((first.segment_leader_epochs[0][0], first.start_offset),)
-            yield Hole(0, first.start_offset - 1, "the leader's disk did not have it", 0, leader_epochs=epochs)
+            yield Hole(
+                0, first.start_offset - 1, "the leader's disk did not have these offsets", 0, leader_epochs=epochs
+            )
 
     def _release(self, watermark: Watermark, gaps: Sequence[Hole]) -> None:
         """Drop the open files and links (pins) of segments that are stored, and of segments that cannot fill a hole."""

@@ -42,8 +42,8 @@ COUNTERS: Final[Mapping[str, str]] = {
 }
 
 LAG: Final[Mapping[str, str]] = {
-    "lag_segments": "Closed segments of led partitions that are not shipped.",
-    "lag_bytes": "Log bytes of closed segments of led partitions that are not shipped.",
+    "lag_segments": "Closed segments in led partitions, not shipped yet.",
+    "lag_bytes": "Log bytes of the closed segments in led partitions, not shipped yet.",
     "oldest_segment_age_seconds": "Seconds since the oldest unshipped segment was closed; 0 without one.",
     "unread_partitions": "Led partitions whose watermark is not read yet: the lag does not include them.",
 }

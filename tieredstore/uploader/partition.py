@@ -18,7 +18,8 @@ from tieredstore.uploader.segment import Segment, is_stub
 from tieredstore.uploader.watermarks import StoredWatermark
 
 _MAYBE_CUT: Final = (
-    "it was deleted while no uploader ran, and the log has had other leaders since: its records may have been truncated"
+    "the segment was deleted while no uploader ran, and the log has had other leaders since: the segment's records may "
+    "have been truncated"
 )
 
 
@@ -73,8 +74,8 @@ class Progress:
     ==========  ======================  =========================================================================
 
     The state is the first row whose condition holds. ``attempt`` is a write of unknown outcome: the object before it
-    (with everything uploaded since), and the object to write. ``must_reload`` is set if others may have moved the
-    object; the next step then calls :meth:`distrust`.
+    (with everything uploaded since), and the object to write. ``must_reload`` is true if another uploader may have
+    moved the watermark; the next step then calls :meth:`distrust`.
     """
 
     value: Watermark | None = None
@@ -85,7 +86,7 @@ class Progress:
 
     @property
     def state(self) -> ProgressState:
-        """The state by the table of the class."""
+        """The state, according to the table in the class's docstring."""
         if self.attempt is not None:
             return ProgressState.IN_DOUBT
         if self.stored is None:
@@ -210,7 +211,8 @@ class Partition:
                     segment.place = replace(segment.place, is_deleted=True)
 
     def take(self, listed: Sequence[FoundSegment], epochs: LeaderEpochs, now_s: float) -> bool:
-        """Apply a listing of the folder. Return False for a listing without a log, which proves nothing.
+        """Apply a listing of the folder. Return False, and change nothing, if the listing has no log that is still in
+        use.
 
         ``epochs`` are the log's leader epochs, including epochs that retention truncated.
         """
@@ -309,7 +311,8 @@ class Partition:
                 del self.segments[segment.base_offset]
 
     def ship_to(self, next_offset: int) -> None:
-        """Note that the store has everything before ``next_offset``, or its upload watermark records it as a hole."""
+        """Note that each offset before ``next_offset`` is in the store, or is recorded as a hole in the upload
+        watermark."""
         self.shipped = next_offset
         self.release(next_offset)
 
@@ -317,7 +320,8 @@ class Partition:
         """Note that the leader's uploader has uploaded everything before ``next_offset`` except ``holes`` (inclusive
         ends).
 
-        Keep segments that may fill a hole because only this broker still has them.
+        Keep the segments that the broker has deleted and that may fill one of these holes: perhaps no other broker has
+        them.
         """
         with self.lock:
             if self.role is Role.FOLLOWED:
@@ -338,19 +342,20 @@ class Partition:
             for segment in self.segments.values():
                 if segment.next_offset > high_watermark:
                     break
-                # Mark each segment once. If a full disk prevented the mark in the segment's link, mark again.
+                # Mark each segment once. If a full disk kept the mark out of the segment's link, try again.
                 if not segment.is_replicated or (segment.link is not None and not segment.link.is_replicated):
                     segment.mark_replicated()
 
     # Changes of role
 
     def lead(self) -> None:
-        """Begin to upload, after reading the store's progress again."""
+        """Begin to upload. The next step first reads the watermark object again."""
         with self.lock:
             self.role, self.progress.must_reload = Role.LED, True
 
     def change_store(self) -> None:
-        """Make the next step read the progress, without a pause, because the store may be a different store."""
+        """Make the next step read the watermark object again, because the store may be a different store. Cancel any
+        pause before that step."""
         self.progress.must_reload, self.turn.not_before_s = True, 0.0
 
     def follow(self) -> None:

@@ -32,9 +32,9 @@ _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How far a partition's records are final: its high watermark and last stable offset, both exclusive.
+    """The ends of a partition's final records: the high watermark and the last stable offset, both exclusive.
 
-    ``leader_epoch`` is the epoch of the leader that answered, None if unknown.
+    ``leader_epoch`` is the epoch of the leader that gave these offsets, or None if the epoch is unknown.
     """
 
     high_watermark: int
@@ -154,7 +154,7 @@ def _list(folder: Path) -> list[Path]:
 
 
 class Answers:
-    """The last high watermark and last stable offset of each partition, and the time of that answer."""
+    """The latest answer for each partition: its high watermark and last stable offset, and the time of the answer."""
 
     def __init__(self, max_age_s: float = 60.0, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._max_age_s = max_age_s

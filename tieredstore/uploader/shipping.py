@@ -1,8 +1,9 @@
 """One step of one partition: upload its next segment, then advance its upload watermark in the store.
 
-A step reads the partition's progress and closes a gap before the next segment. It records gone and lost segments as
-holes. It waits for segments that are not replicated yet or belong to an open transaction. The watermark object may lag,
-but each offset that it covers is in a segment with a stored manifest, or in a recorded hole.
+A step reads the partition's progress and closes a gap before the next segment. If a segment's files are gone or cannot
+be uploaded, the step records the segment as a hole. If a segment is not replicated yet or has an open transaction, the
+step waits. The watermark object may lag, but each offset that it covers is in a segment with a stored manifest, or in a
+recorded hole.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ PASSING: Final = frozenset(
 
 _MOVES_S: Final = 1.0
 _DISK_TRIES: Final = 5
-_ABSENT: Final = "the log directory no longer has it, and it was not shipped before"
-_DELETED: Final = "its files were deleted before they could be read"
-_TAKEN_BACK: Final = "a later leader has truncated it; its replacement will be shipped"
+_ABSENT: Final = "the log directory no longer has these offsets, and they were not shipped before"
+_DELETED: Final = "the segment's files were deleted before they could be read"
+_TAKEN_BACK: Final = "a later leader has truncated the segment; the records that replace it will be shipped"
 _Monotonic: TypeAlias = Callable[[], float]
 
 
@@ -313,7 +314,8 @@ class _Work:
         return back
 
     def _make_sure(self, value: Watermark) -> Watermark:
-        """Advance over stored segments after a save of unknown outcome: their local files may be gone already."""
+        """Advance the watermark over stored segments after a save of unknown outcome. This cannot wait for the next
+        upload, because the local files of these segments may be gone already."""
         progress, before = self.partition.progress, value
         if progress.unsaved_since_s is None:
             # Another uploader has changed or deleted the object, so read the progress from the stored segments.
@@ -372,7 +374,8 @@ class _Work:
                 described = describe_open(
                     held, partition.where.topic_id, segment.epochs, check_crcs=self.shipper.check_crcs
                 )
-                # Files opened later may be other files, so keep the description only while these files stay open.
+                # If the files are closed now, other files may have these names later. So keep the description only
+                # while these files stay open.
                 segment.described = None if segment.held is None else described
             described = with_files(described, held)
             segment_id, is_new = self.shipper.uploads.store(self.target, described)
@@ -400,7 +403,8 @@ class _Work:
         return held
 
     def _advance(self, described: LogSegment, segment_id: Uuid, epoch: int | None) -> None:
-        """Advance the upload watermark by one uploaded segment. Its object is saved now or within about a second."""
+        """Advance the upload watermark by one uploaded segment. Save the watermark object now or within about a
+        second."""
         partition, uploads = self.partition, self.shipper.uploads
         value = partition.progress.value
         assert value is not None
@@ -449,8 +453,8 @@ class _Work:
             partition.forget(segment)
 
     def _end_of(self, segment: Segment) -> int | None:
-        """Return the end of the offsets of ``segment`` that are not in the store and in no other known segment; None
-        without such offsets.
+        """Return the end of the offsets that only ``segment`` can have: they are neither in the store nor in another
+        known segment. Return None if there are no such offsets.
         """
         value = self.partition.progress.value
         assert value is not None
@@ -554,10 +558,11 @@ class _Work:
 
 
 def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None:
-    """Return the start of the first leader epoch after the upload watermark's; None without one.
+    """Return the start of the first leader epoch that is later than the upload watermark's epoch; None if there is no
+    such epoch.
 
-    If retention truncated the checkpoint, that epoch seems to begin at the log's present start. Then read its true
-    start from the batches of earlier segments, which are marked deleted but still on disk.
+    If retention has truncated the epoch checkpoint, the later epoch seems to begin at the log's present start. In this
+    case read the epoch's true start from the batches of earlier segments, which are marked deleted but still on disk.
     """
     later = [start for epoch, start in partition.epochs if epoch > watermark.leader_epoch >= 0]
     if not later or partition.epochs[0][0] <= watermark.leader_epoch:
@@ -571,8 +576,8 @@ def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None
 
 
 def _first_later(partition: Partition, segment: Segment, epoch: int) -> int | None:
-    """Return the first offset in the segment that a leader after ``epoch`` wrote; None without one, or if the
-    segment is unreadable.
+    """Return the first offset in the segment that a leader of a later epoch than ``epoch`` wrote. Return None if there
+    is no such offset, or if the segment is unreadable.
     """
     with contextlib.suppress(TieredStoreError, OSError):
         with partition.lock:

@@ -44,7 +44,7 @@ class Target:
 
     @classmethod
     def open(cls, settings: Settings, store: ObjectStore | None, tries: Tries, limit: TryLimit) -> Target:
-        """Open the settings' store, or use the given one, which the caller closes. Raise ConfigError if it lacks
+        """Open the settings' store, or use ``store``, which the caller closes. Raise ConfigError if the store has no
         conditional writes.
         """
         if "upload_stall_timeout_ms" not in settings.model_fields_set:

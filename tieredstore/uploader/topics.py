@@ -105,7 +105,7 @@ class TopicAdvice:
         return self._broker is None or topic in self.advice
 
     def ask(self, topics: Iterable[str]) -> None:
-        """Read the settings of topics not asked about since :meth:`forget`.
+        """Read the settings of the topics that were not read since the last :meth:`forget`.
 
         Raise an error of the broker if a retry may succeed. After any other error, treat the settings as empty.
         """

@@ -109,10 +109,11 @@ Watch: TypeAlias = Callable[[str, int], AbstractContextManager[object]]
 
 
 class WatchedStore(DelegatingStore):
-    """Forwards every call within ``watch``. A listing is watched object by object.
+    """Forwards each call to the store ``inner`` within ``watch``, which limits the call's time. In a listing, the limit
+    applies to each object.
 
-    A body that is an iterator is not watched here, because the caller that uploads the segment watches the whole
-    upload.
+    If the body of a write is an iterator, this class sets no limit, because the caller that uploads the segment limits
+    the whole upload.
     """
 
     def __init__(self, inner: ObjectStore, watch: Watch) -> None:
@@ -120,7 +121,7 @@ class WatchedStore(DelegatingStore):
         self._watch = watch
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write the object, watched if the body is a buffer."""
+        """Write the object. The time is limited only if the body is a buffer."""
         if not isinstance(body, bytes | bytearray | memoryview):
             self.inner.put(key, body, if_absent=if_absent)
             return
@@ -128,27 +129,27 @@ class WatchedStore(DelegatingStore):
             self.inner.put(key, body, if_absent=if_absent)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read from ``inner``, watched."""
+        """Read from ``inner``, with a time limit."""
         with self._waiting("get", key):
             return self.inner.get(key, start, stop)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Read from ``inner``, watched."""
+        """Read from ``inner``, with a time limit."""
         with self._waiting("get_small", key):
             return self.inner.get_small(key, most)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Read the objects from the wrapped store ``inner``; watch the batch for stalls as a whole."""
+        """Read the objects from ``inner``, with one time limit for the whole batch."""
         with self._waiting("get_small", keys[0] if keys else ""):
             return self.inner.get_small_batch(keys, most)
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Read from ``inner``, watched."""
+        """Read from ``inner``, with a time limit."""
         with self._waiting("get", key):
             self.inner.get_into(key, start, buffer)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List; watch each object separately, because their number is unknown."""
+        """List objects, with a time limit for each object, because the number of objects is unknown."""
         listed = self.inner.list(prefix, start_after)
         while True:
             with self._waiting("list", prefix):
@@ -158,18 +159,18 @@ class WatchedStore(DelegatingStore):
             yield info
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete the keys of one segment. They are watched as one call."""
+        """Delete the keys of one segment, with one time limit for all keys."""
         wanted = list(keys)
         with self._waiting("delete", wanted[0] if wanted else ""):
             self.inner.delete(wanted)
 
     def head(self, key: str) -> ObjectInfo:
-        """Read from ``inner``, watched."""
+        """Read from ``inner``, with a time limit."""
         with self._waiting("head", key):
             return self.inner.head(key)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
-        """Replace in ``inner``, watched if the body is a buffer."""
+        """Replace the object. The time is limited only if the body is a buffer."""
         if not isinstance(body, bytes | bytearray | memoryview):
             return self.inner.replace(key, body, etag)
         with self._waiting("replace", key, memoryview(body).nbytes):

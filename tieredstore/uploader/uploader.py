@@ -81,8 +81,8 @@ class Uploader(Closing):
         settling: Settling | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set up from ``source``, which names the store and has the settings ``uploader.*``. If ``own`` is given, take
-        the settings ``uploader.*`` from it.
+        """Set up from ``source``, which names the store and has the settings ``uploader.*``. ``own`` replaces the
+        settings ``uploader.*`` of ``source``.
 
         ``store`` replaces the store of the settings; the caller closes it. ``settling`` replaces the broker as the
         source of high watermarks. The constructor makes no request. Raise ConfigError for invalid settings.
@@ -427,7 +427,7 @@ class Uploader(Closing):
         return levels_of(self, self._monotonic())
 
     def lag_by_topic(self) -> Mapping[str, Mapping[str, float]]:
-        """Return the lag by topic for the metrics, of topics that uploader.metrics.topics selects."""
+        """Return the lag of each topic that uploader.metrics.topics selects, for the metrics."""
         return lag_by_topic(self, self._monotonic())
 
     def lag(self) -> Mapping[str, object]:

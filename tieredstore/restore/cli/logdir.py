@@ -152,7 +152,8 @@ def finish(
 
 
 def _logs_of(topic: Topic, asked: int | None) -> list[tuple[int, int]]:
-    """Return the offsets of each partition's log, and report segments that are left out of it."""
+    """Return the start and the end of each partition's log in the bucket. Report the segments that the log leaves
+    out."""
     stored = max(partition.number for partition in topic.partitions) + 1
     if asked is not None and asked < stored:
         raise ConfigError(f"{topic.name} has {stored} partitions in the bucket: --partition-count {stored} or more")

@@ -61,7 +61,9 @@ class LogDirectory(Closing):
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._made_lock = False
-            raise ConfigError(f"a broker is running in {self.path}, or another restore: stop it first") from None
+            raise ConfigError(
+                f"a broker is running in {self.path}, or another restore is writing to it: stop that process first"
+            ) from None
         if self._made_lock:
             take_owner(self.path / _LOCK, self.path)
         if not (self.path / _CLEAN).exists() and not is_unfinished(self.path):

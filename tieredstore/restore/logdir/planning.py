@@ -125,10 +125,10 @@ def _gone(
     start: int | AtTime | None,
     stop: int | AtTime | None,
 ) -> Iterator[Gap]:
-    """Yield the offsets at both ends of ``bounds`` that no segment has, except offsets excluded by ``start`` or
-    ``stop``.
+    """Yield the gaps at the beginning and at the end of ``bounds``: offsets that no segment has. Leave out a gap that
+    ``start`` or ``stop`` excludes.
 
-    Other gaps, between segments, are the lineage's.
+    The lineage reports the gaps between segments.
     """
     first, last = (there[0].start, there[-1].stop) if there else (bounds[1], bounds[1])
     if bounds[0] < first and not (isinstance(start, int) and start >= first):

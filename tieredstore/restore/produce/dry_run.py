@@ -218,8 +218,8 @@ def _retention(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool, n
         )
         return Check("retention", Verdict.BAD, detail)
     if is_rehashed and most >= 0:
-        # If keys are hashed again, only the total limit of all target partitions matters: spread it over the source
-        # partitions.
+        # If keys are hashed again, it is unknown which target partition a record goes to. So divide the target
+        # partitions' total limit among the source partitions.
         settings["retention.bytes"] = str(most * target.partition_count // max(1, len(source.partitions)))
     deleted = {number: deleted_spans(spans, settings, now_ms) for number, spans in source.partitions.items()}
     size = sum(span.segment.segment_size_in_bytes for spans in deleted.values() for span in spans)

@@ -108,7 +108,8 @@ class _PairRuns:
         return bisect_right(self.end, offset)
 
     def add(self, run: OffsetRun, *, is_rehashed: bool) -> bool:
-        """Append an offset run, or join it with the last run; return False if it does not come after the last run."""
+        """Append an offset run, or join the offset run with the last one; return False if the offset run does not come
+        after the last one."""
         last = self[len(self) - 1] if len(self) else None
         if last is not None and (run.start < last.end or run.target_start < last.target_end):
             return False
@@ -400,8 +401,9 @@ def _is_valid(run: OffsetRun) -> bool:
 
 
 def _first_unread(runs: _PairRuns, offset: int) -> int | None:
-    """Return the target offset of the first record whose source offset is at least ``offset``, or an earlier target
-    offset if gaps in its offset run hide the record's place. Return None if there is no such record."""
+    """Return the target offset of the first record whose source offset is at least ``offset``; None if there is no such
+    record. If the record's offset run has gaps, the exact target offset is unknown; in this case return the lowest
+    possible offset."""
     at = runs.find(offset)
     if at == len(runs):
         return None

@@ -12,7 +12,8 @@ so each partition is cut independently. The search does not notice a part that n
 Three passes over the batch headers find the transactions to leave out. The first pass reads from the start of each
 cut's segment to the cut, and finds open transactions and known producers. The second pass reads from the cuts to the
 ends of the logs, and finds the markers that come too late. The third pass collects the batches before the cuts that the
-restore must leave out. In rare cases it must begin some segments earlier, which the producer snapshots show.
+restore must leave out. In rare cases the third pass must begin some segments before the cut's segment; the producer
+snapshots show where.
 """
 
 from __future__ import annotations

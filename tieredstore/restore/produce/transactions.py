@@ -201,7 +201,8 @@ class Transactions(Closing):
         self._acknowledged[topic, partition] = min(first, known), -1 if known < 0 else max(last, known)
 
     def _carry_out(self, call: Callable[[float], None], doing: str, timeout_s: float | None = None) -> None:
-        """Repeat ``call`` until it succeeds or fails. If a call has timed out, the next call continues its work."""
+        """Repeat ``call`` while its errors are retriable. A repeated call continues the work of a call that has timed
+        out."""
         end = time.monotonic() + (timeout_s or self._timeout_s)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""``tieredstore uploader``: a process beside a broker that uploads its closed segments."""
+"""``tieredstore uploader``: a process beside a broker that uploads the broker's closed segments."""
 
 from __future__ import annotations
 
