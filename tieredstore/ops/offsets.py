@@ -27,10 +27,10 @@ _SEGMENT_MS: Final = "segment.ms"
 class BrokerLog:
     """A broker's log of a partition. ``until`` is the first offset at or after a requested time, or the log's end.
 
-    If the caller requested a window, the offsets are those of the log's part in the window, which may be empty. If the
-    caller requested a time, ``segment_ms`` is the topic's ``segment.ms``, if the login may read it. ``is_idle`` is True
-    if the log's newest record is older than ``segment_ms``: its active segment then closes only when another record
-    arrives.
+    If the caller requested a window, the offsets are the bounds of the log's part in the window. This part may be
+    empty. If the caller requested a time, ``segment_ms`` is the topic's ``segment.ms``, if the login may read it.
+    ``is_idle`` is True if the log's newest record is older than ``segment_ms``: its active segment then closes only
+    when another record arrives.
     """
 
     earliest_offset: int

@@ -1,6 +1,7 @@
 """A manager's store, whose calls end when the manager is closed.
 
-This module is separate from ``manager``, which has the methods of Kafka's interface: this module has those of a store.
+This module is separate from ``manager``, which has the methods of Kafka's interface: this module has the methods of a
+store.
 """
 
 from __future__ import annotations

@@ -473,8 +473,8 @@ PART: Final = 8 << 20
 class ProvenStore(DelegatingStore):
     """Reads back and compares each object that it writes. If an object differs, deletes it and raises StoreError.
 
-    A manifest that is read back may have its data key wrapped differently, because a key rotation may have rewritten it
-    meanwhile.
+    A key rotation may rewrite a manifest before this store reads it back. So a manifest whose data key is wrapped
+    differently is accepted.
     """
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:

@@ -44,8 +44,8 @@ _OF_ONE_SEGMENT: Final = (
 class ShipStep(Step[FoundSegment]):
     """The result of one segment, or its plan. Unknown values are None.
 
-    ``end_offset`` is inclusive. ``size`` is the log's size on disk, ``stored_size`` that of the three objects in the
-    store. ``segment_id`` is the id of the new or existing copy.
+    ``end_offset`` is inclusive. ``size`` is the log's size on disk, ``stored_size`` the size of the three objects in
+    the store. ``segment_id`` is the id of the new or existing copy.
     """
 
     partition: TopicIdPartition | None = None
@@ -136,8 +136,8 @@ class Shipper:
         log = describe(segment, self.topic_id)
         if log.active:
             return ShipStep(segment, Outcome.ACTIVE, partition=log.topic_id_partition, size=log.size_in_bytes)
-        # Look again, because another process may have copied the segment while its headers were read. This costs no
-        # request while the listing is fresh.
+        # Look again, because another process may have copied the segment while its headers were read. Looking again
+        # costs no request while the listing is fresh.
         identity = SegmentIdentity.of(log)
         if there := self._find_copy(segment, identity):
             return there
@@ -185,7 +185,7 @@ class Shipper:
 
 
 def _broker_id(segment: FoundSegment) -> int:
-    """Return the broker id in the log directory's ``meta.properties``; -1 without one."""
+    """Return the broker id in the log directory's ``meta.properties``; -1 if there is none."""
     try:
         raw = (segment.directory.absolute().parent / "meta.properties").read_bytes()
     except FileNotFoundError:

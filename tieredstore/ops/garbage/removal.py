@@ -1,4 +1,4 @@
-"""Removal of whole segments: those of a topic or partition, or those before an offset or a time."""
+"""Removal of whole segments: all segments of a topic or partition, or only the segments before an offset or a time."""
 
 from __future__ import annotations
 

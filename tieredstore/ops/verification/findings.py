@@ -121,7 +121,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.EPOCHS_CONTRADICT: KindFacts(
         _DAMAGE,
-        "the manifest's leader epochs cannot be the segment's; readers take those of the leader-epoch index",
+        "the manifest's leader epochs cannot be the segment's; readers take the epochs of the leader-epoch index",
         "compare with an older version of the manifest",
     ),
     _KIND.NUMBERS_CONTRADICT: KindFacts(

@@ -1,4 +1,5 @@
-"""Divides a verification for several processes: one compares a partition's segments, the others check their content."""
+"""Divides a verification for several processes: one process compares a partition's segments, the others check the
+segments' content."""
 
 from __future__ import annotations
 

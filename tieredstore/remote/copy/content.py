@@ -19,7 +19,7 @@ from tieredstore.transform.pipeline import ReadInto
 _logger: Final = logging.getLogger(__name__)
 
 _TURN_S: Final = 600.0
-"""Seconds that a read waits for the previous read. This must be longer than a store's stall timeout."""
+"""Seconds that a read waits for the previous read. The value must be greater than a store's stall timeout."""
 
 
 @dataclass(frozen=True, slots=True)

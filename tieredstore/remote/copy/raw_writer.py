@@ -70,7 +70,7 @@ class RawSegmentWriter:
 
     def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
         """Move ``offset.wm`` at least to the base offset of a stored segment, and update the metadata. An earlier
-        attempt may have stored the segment without doing so.
+        attempt may have stored the segment and stopped before these updates.
         """
         folder = f"{self._layout.prefix}{main_path(segment_id, base_offset)}".rpartition("/")[0]
         self._move_watermark(f"{folder}/{WATERMARK}", base_offset)

@@ -24,8 +24,8 @@ def greedy_run(
 ) -> range:
     """Return the chunks of one request: ``first``, and adjacent missing chunks before ``limit``.
 
-    These are at most ``MAX_CHUNKS_OF_A_RUN`` chunks with at most ``max_bytes`` original bytes together. ``first`` is
-    included even if it alone exceeds ``max_bytes``.
+    The result has at most ``MAX_CHUNKS_OF_A_RUN`` chunks with at most ``max_bytes`` original bytes together. ``first``
+    is included even if it alone exceeds ``max_bytes``.
     """
     # Take the first chunk in any case: a limit below the size of one chunk must not stop the reader.
     total, stop = size_of(first), first + 1

@@ -131,7 +131,8 @@ class SegmentStream(io.RawIOBase):
         # Fresh memory takes no pages until it is written, so a damaged manifest that claims 2 GiB costs no memory.
         buffers, is_pooled = self._buffers.originals, size in _POOLED
         data = buffers.take(size) if is_pooled else fresh_memory(size)
-        # After an error, loads may still write into ``data``. That does no harm, because nothing reads it any more.
+        # After an error, loads may still write into ``data``. These writes do no harm, because nothing reads ``data``
+        # any more.
         self._fill(data, Destination(data, ByteRange(self._position, self._position + size)))
         read = bytes(data)
         if is_pooled:
