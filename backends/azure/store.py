@@ -55,7 +55,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     keeps its MD5, as it does for objects below a block's size.
 
     Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again,
-    but not on request. ``abandoned_writes`` yields a name that has such blocks if no blob has that name.
+    but not on request. ``abandoned_writes`` yields the names that have such blocks, but no blob.
     """
 
     keys_per_deletion: ClassVar = 256
@@ -159,8 +159,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         """Yield names that have uncommitted blocks but no blob. The writer of the blocks may be alive.
 
         Each blob that the listing shows as empty costs one more request. If a write over an existing blob has failed,
-        the listing does not show its blocks. Uncommitted blocks cannot be removed, because completing them would make a
-        visible blob; the service drops them after a week.
+        the listing does not show the blocks of that write. Uncommitted blocks cannot be removed, because completing
+        them would make a visible blob; the service drops them after a week.
         """
         listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
         for blob in self.pages(self.identity, listing):

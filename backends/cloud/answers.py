@@ -71,7 +71,8 @@ def require_size(value: object) -> int:
 
 
 def parse_ms(value: object) -> int | None:
-    """Return an answer's time in ms since the epoch, or None; raise ValueError (see ``understood``) if invalid."""
+    """Return an answer's time in ms since the epoch; None if the time is missing. Raise ValueError (see ``understood``)
+    if the time is invalid."""
     return None if value is None else require_ms(value)
 
 
@@ -83,7 +84,8 @@ def require_ms(value: object) -> int:
 
 
 def parse_date(value: object) -> datetime | None:
-    """Parse a ``Date`` header, or return None; raise ValueError (see ``understood``) if invalid."""
+    """Parse a ``Date`` header; return None if the header is missing. Raise ValueError (see ``understood``) if the date
+    is invalid."""
     if value is None:
         return None
     date = parsedate_to_datetime(require_text("the Date", value))

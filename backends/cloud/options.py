@@ -68,7 +68,9 @@ class CloudOptions:
         if not name:
             raise ConfigError(f"{what} is empty")
         if _NO_NAME.search(name):
-            raise ConfigError(f"{what} is {redacted(name)!r:.80}, which is not a name: give the name without a URL")
+            raise ConfigError(
+                f"{what} is {redacted(name)!r:.80}, which is no valid name: give only the name, not a URL"
+            )
 
     @staticmethod
     def check_url(what: str, url: str | None) -> None:

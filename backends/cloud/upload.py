@@ -91,8 +91,8 @@ class Stored:
 class Upload(ABC, Generic[Client, Options]):
     """One ``put`` or ``replace``.
 
-    ``call`` and ``translated`` are the store's; ``exists`` asks for the object; ``call_deadline`` returns the deadline
-    of a call that begins now; ``stall`` limits the time without progress.
+    ``call`` and ``translated`` are methods of the store; ``exists`` asks the store if the object exists;
+    ``call_deadline`` returns the deadline of a call that begins now; ``stall`` limits the time without progress.
 
     Each write has its own ``mark``. If the store refuses a write because an object exists, the mark shows if this write
     made the object: an earlier attempt's answer may have been lost, or a proxy may have sent the request twice. On
@@ -243,7 +243,7 @@ class Upload(ABC, Generic[Client, Options]):
             with understood(self.what), self.translated(self.what):
                 self.take_back(client, stored)
             raise StoreUnavailableError(
-                f"{self.what}: the store has {stored.size} bytes of a write of {size}: they were damaged in transit"
+                f"{self.what}: the store has {stored.size} bytes of a write of {size}: the body was damaged in transit"
             )
         ours = is_marked or (stored.mark is None and is_content is not None and is_content(client, stored))
         return replace(stored, is_earlier=True) if ours and stored.size == size and stored.etag else None

@@ -29,7 +29,7 @@ _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", Non
 
 
 class Draft:
-    """An unfinished file in its final folder. A context manager that removes an unpublished file.
+    """An unfinished file in its final folder. At the end of a ``with`` block, a file that was not published is removed.
 
     A live writer holds a lock on the file's descriptor. :func:`abandoned_drafts` assumes that a draft without that lock
     belongs to a killed writer. The methods raise OSError, and callers translate it.
@@ -80,7 +80,8 @@ class Draft:
         os.fsync(self._descriptor)
 
     def keep(self) -> str:
-        """Sync the folder and leave the file in it, for ``publish_kept`` by any process; return its name."""
+        """Sync the folder and leave the file in it, so that any process can call ``publish_kept``. Return the file's
+        name."""
         draft = self._name or b""
         self.folder.sync()
         self._name = None

@@ -493,7 +493,8 @@ class Listing:
                     yield info
 
     def _entries(self, path: str) -> list[str]:
-        """Return the sorted names of possible matches. A folder's name has a slash, so that it sorts like its keys.
+        """Return the sorted names of possible matches. A folder's name ends in a slash, so that the folder sorts like
+        the keys below it.
 
         Example: ``a-b`` < ``a/c`` < ``a0``, although the names alone sort ``a`` first. Python compares text by code
         points, which is the order of UTF-8 bytes.

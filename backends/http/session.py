@@ -169,7 +169,7 @@ class _PiecewiseBody:
 
 
 def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | None) -> AnySession:
-    """Mount ``adapter`` for all URLs, behind ``proxy`` or else the environment's proxy."""
+    """Mount ``adapter`` for all URLs. Use ``proxy`` or, if it is None, the environment's proxy."""
     session.mount("https://", adapter)
     session.mount("http://", adapter)
     # Treat a redirection as an ordinary answer. Following it would send bodies and credentials to another host.

@@ -151,8 +151,7 @@ class S3Lifecycle(BucketLifecycle):
             raise self._not_understood(text) from error
         if _name(root) != "LifecycleConfiguration":
             raise self._not_understood(text)
-        # Elements that this code does not know are yielded as rules too, so that it keeps elements of future versions
-        # of S3.
+        # Yield unknown elements as rules too, so that elements of future versions of S3 are kept.
         yield from root
 
     def _with_rule(self, text: str, name: str, prefix: str, days: int) -> str:

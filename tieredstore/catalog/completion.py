@@ -24,8 +24,8 @@ _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
     """Return complete and checked metadata of a segment; read fields that its manifest lacks from the segment itself.
 
-    The call makes requests only if the manifest has no segment metadata, or has leader epochs that cannot be the
-    segment's. Raise CorruptDataError if the metadata contradict themselves.
+    The call makes requests only if the manifest has no segment metadata, or has leader epochs that contradict the
+    segment's offsets. Raise CorruptDataError if the metadata contradict themselves.
     """
     metadata = stored.metadata
     if stored.manifest.metadata is None:

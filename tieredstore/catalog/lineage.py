@@ -343,8 +343,8 @@ def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
 
 
 def _keep(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, OffsetSpan]) -> list[OffsetSpan]:
-    """Return the offsets of the segment at which the log has the same leader epoch as the segment, with adjacent ranges
-    joined.
+    """Return the ranges of the segment's offsets at which log and segment have the same leader epoch. Adjacent ranges
+    are joined.
     """
     own = _epochs_of(segment)
     if len(own) == 1:  # the usual case

@@ -141,7 +141,7 @@ def load_each(
     *,
     at_once: int,
 ) -> Iterator[_Result]:
-    """Call ``job`` with each segment and its loaded form; yield the results in the order listed.
+    """Call ``job`` with each segment and the result of loading it; yield the results of ``job`` in the order listed.
 
     ``at_once`` requests (or batches, if the store reads several objects together) run in the pool while the listing
     continues. The total size of the manifests in flight is bounded too. The caller owns the pool, and may also use it

@@ -271,7 +271,7 @@ def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> R
 
 
 def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: BatchHeader) -> LeaderEpochs:
-    """Return the segment's epochs by its index; by its manifest if the index is unusable or contradicts the last
+    """Return the segment's epochs from its index, or from its manifest if the index is unusable or contradicts the last
     batch."""
     said = segment.segment_leader_epochs
     try:
