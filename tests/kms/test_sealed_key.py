@@ -72,7 +72,7 @@ def test_for_another_pair_service_or_key_it_does_not_open(others: dict[str, obje
 def test_a_text_that_was_renamed_to_another_pair_does_not_open() -> None:
     fields = json.loads(TEXT)
     fields["keyPair"] = "key2"
-    with pytest.raises(KeyRingError, match="does not match its key"):
+    with pytest.raises(KeyRingError, match="does not open its sealed content"):
         opened(json.dumps(fields).encode(), pair="key2")
 
 

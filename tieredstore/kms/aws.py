@@ -96,5 +96,5 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
     if _LATER.search(code) or status == 429 or status >= 500:
         return KeyServiceUnavailableError(f"AWS KMS cannot use {shown} now: {why}")
     if _DENIED.search(code) or status in {401, 403}:
-        return KeyServiceDeniedError(f"AWS KMS does not allow to use {shown}: {why}")
+        return KeyServiceDeniedError(f"AWS KMS does not allow the use of {shown}: {why}")
     return KeyServiceError(f"AWS KMS refuses to use {shown}: {why}")

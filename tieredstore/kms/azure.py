@@ -87,7 +87,7 @@ class AzureKeySource(KeySource):
         version, _, wrapped = sealed.partition(b":")
         shown = version.decode("ascii", "replace")
         if not _VERSION.fullmatch(shown) or not wrapped:
-            raise KeyRingError("it does not name the version of the vault's key that has sealed it")
+            raise KeyRingError("it does not name the key version that sealed it")
         try:
             with self._client(shown) as client:
                 return client.unwrap_key(_ALGORITHM, wrapped).key
@@ -105,7 +105,7 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
     if isinstance(error, ServiceRequestError | ServiceResponseError) or status in {408, 429} or status >= 500:
         return KeyServiceUnavailableError(f"Azure Key Vault cannot use {key} now: {why}")
     if isinstance(error, ClientAuthenticationError) or status in {401, 403}:
-        return KeyServiceDeniedError(f"Azure Key Vault does not allow to use {key}: {why}")
+        return KeyServiceDeniedError(f"Azure Key Vault does not allow the use of {key}: {why}")
     if status == 400 and not isinstance(error, ResourceNotFoundError):
         return KeyRingError(f"it was sealed by another key than {key}, or it is damaged ({why})")
     return KeyServiceError(f"Azure Key Vault refuses to use {key}: {why}")

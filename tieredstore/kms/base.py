@@ -17,8 +17,8 @@ class KeySource(ABC):
     @classmethod
     @abstractmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Make the key of ``private.key.kms.key``, at ``private.key.kms.endpoint.url`` if that is set, without a
-        request.
+        """Make the key from the settings ``private.key.kms.key`` and ``private.key.kms.endpoint.url``, without a
+        request to the service.
 
         Raise ConfigError for an invalid name.
         """

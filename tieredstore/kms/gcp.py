@@ -136,7 +136,7 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
     if isinstance(error, _LATER):
         return KeyServiceUnavailableError(f"Google Cloud KMS cannot use {key} now: {why}")
     if isinstance(error, _DENIED):
-        return KeyServiceDeniedError(f"Google Cloud KMS does not allow to use {key}: {why}")
+        return KeyServiceDeniedError(f"Google Cloud KMS does not allow the use of {key}: {why}")
     # Google returns these errors if another key made the ciphertext.
     if isinstance(error, exceptions.InvalidArgument | exceptions.BadRequest):
         return KeyRingError(f"it was sealed by another key than {key}, or it is damaged ({why})")

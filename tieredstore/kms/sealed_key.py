@@ -64,7 +64,7 @@ def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeyS
     try:
         return AESGCM(key).decrypt(nonce, sealed, _context(service, pair))
     except InvalidTag as error:
-        raise KeyRingError(f"{name} is damaged: its sealed content does not match its key") from error
+        raise KeyRingError(f"{name} is damaged: its wrapped key does not open its sealed content") from error
 
 
 def _parse(text: bytes, name: str) -> dict[str, str]:

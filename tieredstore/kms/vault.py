@@ -67,7 +67,7 @@ class VaultKeySource(KeySource):
         address = endpoint_url or os.environ.get("VAULT_ADDR")
         if not address:
             raise ConfigError("the address of Vault is not set: set VAULT_ADDR or private.key.kms.endpoint.url")
-        # A redirection would send the token to another server, so follow none.
+        # A redirection would send the token to another server, so do not follow redirections.
         client = hvac.Client(
             url=address,
             namespace=os.environ.get("VAULT_NAMESPACE"),
@@ -101,7 +101,7 @@ class VaultKeySource(KeySource):
         if isinstance(error, _LATER):
             return KeyServiceUnavailableError(f"Vault cannot use {key} now: {why}")
         if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized):
-            return KeyServiceDeniedError(f"Vault does not allow to use {key}: {why}")
+            return KeyServiceDeniedError(f"Vault does not allow the use of {key}: {why}")
         if isinstance(error, exceptions.InvalidRequest):
             return KeyRingError(f"it was sealed by another key than {key}, or it is damaged ({why})")
         if isinstance(error, exceptions.VaultError):
