@@ -68,7 +68,8 @@ class AttachedTopics:
 
     @property
     def error(self) -> TieredStoreError | None:
-        """The TieredStoreError that ended a scan, or None. The error that DuckDB raises contains only its text."""
+        """The TieredStoreError that ended a scan, or None. The error that DuckDB raises contains only the text of this
+        error."""
         return next((table.error for table in self._tables.values() if table.error is not None), None)
 
     def close(self) -> None:
@@ -78,8 +79,8 @@ class AttachedTopics:
             self._connection.abort()
             self._unregister()
         except _DUCK.Error:
-            # Ignore the error. It means that the connection is closed, or that it has an unfinished result. Reading
-            # that result on fails once the tables are closed.
+            # Ignore the error. It means that the connection is closed, or that it has an unfinished result. Further
+            # reads of that result fail once the tables are closed.
             _logger.debug("the connection kept the tables", exc_info=True)
         finally:
             self._close_tables()
@@ -148,8 +149,8 @@ def attach(
     ``topic_ids`` choose between several topics that had the same name, because a topic was deleted and re-created:
     ``{"orders": "<topic id>"}``. The other parameters are those of ``read_topic``.
 
-    A topic of batches becomes a table too, unless a topic of segments has the same name. ``topics`` can always name it
-    as ``orders$batches``. Without ``topics``, this call lists the names of all topics.
+    A topic of batches becomes a table too, unless a topic of segments has the same name. In ``topics``, its name
+    ``orders$batches`` is always valid. Without ``topics``, this call lists the names of all topics.
 
     Raises ConfigError for topics whose names differ only in case, because DuckDB ignores case. Raises ConfigError too
     if the connection already has a table or view with a topic's name, because the topic would hide it. A table

@@ -187,8 +187,8 @@ class QueryTables(Closing):
         return ConfigError(f"the query: {excerpt(first, 500)}{excerpt(hint, 300)}")
 
     def _field_of_value(self, name: str) -> str:
-        """Return a hint how to read ``name`` as a field of the JSON values. Return an empty text if the user probably
-        meant a column.
+        """Return a hint on how to read ``name`` as a field of the JSON values. Return an empty text if the user
+        probably meant a column.
         """
         if difflib.get_close_matches(name, TOPIC_COLUMNS, n=1, cutoff=0.75):
             return ""
@@ -210,8 +210,8 @@ class QueryTables(Closing):
     def interrupt(self) -> None:
         """Interrupt the running query. Any thread or a signal handler may call this.
 
-        Without this call, DuckDB notices an exception of a signal handler, but may then wait for its threads, which
-        continue to run.
+        Without this call, DuckDB notices an exception of a signal handler, but may then wait for DuckDB's threads,
+        which continue to run.
         """
         self._connection.interrupt()
 
@@ -225,7 +225,7 @@ class QueryTables(Closing):
                     del tables[name]
 
     def words(self) -> list[str]:
-        """Return DuckDB's keywords and functions, the names of topics and of their columns."""
+        """Return DuckDB's keywords and functions, and the names of topics and of the topics' columns."""
         own = "SELECT keyword_name FROM duckdb_keywords() UNION SELECT function_name FROM duckdb_functions()"
         return [word for (word,) in self._connection.execute(own).fetchall()] + self._table_names() + [*TOPIC_COLUMNS]
 

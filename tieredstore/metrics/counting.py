@@ -123,7 +123,7 @@ class Snapshots:
     """Sums the snapshots of all living sources of one kind; counts of a closed source stay in the totals.
 
     ``levels`` names current values, which may fall. For a level with a name that ends with ``_max``, the total is the
-    maximum of all sources, not their sum. ``among`` is the list of snapshots to export, which gets this object too.
+    maximum of all sources, not their sum. This object is appended to ``among``, the list of snapshots to export.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class StoreCall:
 
 @contextmanager
 def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
-    """Time the block as one call of a store, and count its error.
+    """Time the block as one call of a store, and count an error that the block raises.
 
     Closing a generator before its end does not count as an error of the store.
     """

@@ -89,7 +89,7 @@ _servers: Final[set[WSGIServer]] = set()
 
 
 def serve_metrics(port: int, host: str = "127.0.0.1") -> Callable[[], None]:
-    """Serve ``REGISTRY`` by HTTP for Prometheus; the returned function stops it.
+    """Serve ``REGISTRY`` by HTTP for Prometheus. Return a function that stops the server.
 
     By default only this machine can connect; set ``host`` to serve other machines. Raise OSError if the port is taken.
     A forked child neither serves nor blocks the port.
