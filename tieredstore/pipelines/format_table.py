@@ -115,8 +115,8 @@ FACTORIES: Final[Mapping[str, tuple[str, str]]] = {
     for short, kind in FORMATS.items()
     for name, columns in kind.secor.items()
 }
-"""Secor's factory classes, each with tieredstore's name of the format and the encoding of the values that the class
-decodes into columns."""
+"""Secor's factory classes, each with two values: tieredstore's name of the format, and the encoding of the values that
+the class decodes into columns."""
 
 
 def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:

@@ -240,7 +240,7 @@ class FieldParser(Parser):
         return filed
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """Return the directory and the end of its period. The part below the field's directory names the period."""
+        """Return the directory and the end of its period, which is named by the path below the field's directory."""
         ends_ms = self.directories.end_ms(directory.partition("/")[2])
         return None if ends_ms is None else (directory, ends_ms)
 

@@ -36,8 +36,8 @@ class Message:
 
 
 class Transformer(ABC):
-    """Base class of transformers of Arrow batches. A subclass has no arguments and gives the same result for the same
-    records.
+    """Base class of transformers of Arrow batches. The constructor of a subclass takes no arguments. The same records
+    must give the same result.
     """
 
     @abstractmethod
@@ -49,7 +49,8 @@ class Transformer(ABC):
 
 
 class MessageTransformer(ABC):
-    """Base class of transformers of single messages. A subclass has no arguments and no state."""
+    """Base class of transformers of single messages. The constructor of a subclass takes no arguments, and its objects
+    keep no state."""
 
     @abstractmethod
     def transform(self, message: Message) -> Message | None:

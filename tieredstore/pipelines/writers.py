@@ -139,7 +139,7 @@ class BuiltIn(Format):
 
 
 class GroupedFile(FileWriter):
-    """A file of row groups. Row groups end at the same records, whatever batches the rows come in."""
+    """A file of row groups. Row groups end at the same records, however the rows are divided into batches."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._groups = RowGroups(schema)

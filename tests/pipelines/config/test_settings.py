@@ -321,11 +321,11 @@ COLUMNS = {"columns": "json", "json.schema.*": "dt STRING, id BIGINT", "secor.me
 @pytest.mark.parametrize(
     ("properties", "words"),
     [
-        (COLUMNS, "a column 'dt', and directories have the same name: set partitioner.granularity.date.prefix"),
+        (COLUMNS, "a column 'dt', and a directory level has the same name: set partitioner.granularity.date.prefix"),
         ({**COLUMNS, "json.schema.*": "HR INT", "partitioner.granularity.hour": "true"}, "granularity.hour.prefix"),
         (
             {"secor.message.parser.class": "split-by-field", "message.split.field.name": "Key"},
-            "a column key, and directories have the same name: set partitioner.granularity.field.prefix",
+            "a column key, and a directory level has the same name: set partitioner.granularity.field.prefix",
         ),
         (
             {"secor.message.parser.class": "kafka-timestamp", "partitioner.granularity.date.prefix": "timestamp="},
@@ -355,6 +355,11 @@ def test_secors_directories_of_offsets_are_a_warning_for_files_with_that_column(
     recipe = recipe_of(pipeline_of(**texts({**secors, "secor.file.reader.writer.factory": "orc"})))
     assert recipe.parser == OffsetParser(prefix="offset=")
     assert "orc files have a column offset" in caplog.text
+
+
+def test_columns_beside_a_frame_are_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"decode and transform in the frame function$"):
+        pipeline_of(**texts({"frame": "a:b", "columns": "json", "json.schema.*": "id BIGINT"}))
 
 
 def test_directories_by_a_field_are_named_for_it() -> None:

@@ -106,7 +106,7 @@ def test_messages_that_are_no_object_of_the_schema_are_aside_whole() -> None:
     data, reasons = data_and_reasons(json_columns(Parquet()), [b'{"id": 1}', *bad])
     assert sorted(reasons) == list(range(1, len(bad) + 1))
     assert set(reasons.values()) <= {
-        "its value is not JSON of the topic's schema", "its value is not a JSON object, or has a field twice",
+        "its value does not match the topic's JSON schema", "its value is not a JSON object, or has a field twice",
     }  # fmt: skip
     assert [row["id"] for row in parquet_rows(data)] == [1]
 

@@ -153,7 +153,7 @@ class GroupSettings(SettingsGroup):
     starting_group: Annotated[str, string("group:NAME", _start)] = Field(
         default="",
         alias="startingOffsets",
-        description="Consumer group whose offsets are where new partitions begin. If unset, "
+        description="Consumer group from whose offsets new partitions are read. If unset, "
         "`kafka.new.consumer.auto.offset.reset` decides.",
     )
     group_storage: Annotated[str, choice("kafka", "zookeeper"), secor.HONOURED] = Field(
@@ -333,19 +333,19 @@ class LimitSettings(SettingsGroup):
     is_deterministic: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.upload.deterministic",
-        description="End all files of a partition together, at a limit of the values' bytes or of the "
-        "timestamps' range. File size and minute mark then end no files.",
+        description="End all files of a partition together, at a limit for the total bytes of values or for the "
+        "range of timestamps. File size and minute mark then end no files.",
     )
     max_payload_bytes: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.input.payload.size.bytes",
-        description="In deterministic uploads, the bytes of all values at which a partition's files end; 0: no limit.",
+        description="In deterministic uploads, the total bytes of values that end a partition's files; 0: no limit.",
     )
     max_range_ms: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.file.timestamp.range.millis",
-        description="In deterministic uploads, the range of timestamps in ms at which a partition's files "
-        "end; 0: no limit.",
+        description="In deterministic uploads, the range of timestamps, in ms, that ends a partition's "
+        "files; 0: no limit.",
     )
     max_open_files: Annotated[int, long(-1), secor.HONOURED] = Field(
         default=-1,

@@ -138,7 +138,7 @@ class PipelineSettings(SettingsGroup):
     codec: Annotated[
         str,
         string(
-            "none, gzip, zstd, snappy, deflate, lz4, bzip2 or Hadoop's class",
+            "none, gzip, zstd, snappy, deflate, lz4, bzip2 or a Hadoop class",
             read_name(_CODEC_NAMES),
         ),
         secor.HONOURED,
@@ -150,7 +150,7 @@ class PipelineSettings(SettingsGroup):
     extension: Annotated[str, string("begins with a dot", matcher(r"\.[A-Za-z0-9._-]{1,40}")), secor.HONOURED] = Field(
         default="",
         alias="secor.file.extension",
-        description="Extension of file names. If unset, it is that of format and codec.",
+        description="Extension of file names. If unset, format and codec decide.",
     )
     delimiter: Annotated[
         str, string("a text; \\n, \\t, \\r, \\s, \\f and \\uXXXX are escapes", _delimiter), secor.HONOURED
@@ -268,8 +268,8 @@ def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
             words = f"which {own.format} files cannot have: choose {', '.join(kind.codecs)}"
             yield "secor.compression.codec", f"is {own.codec}, {words}"
     if own.frame and (own.columns != "none" or own.transformer):
-        yield "frame", "excludes columns and secor.message.transformer.class: decode and transform in the frame "
-        "function"
+        words = "cannot be combined with columns or secor.message.transformer.class"
+        yield "frame", f"{words}: decode and transform in the frame function"
 
 
 def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:

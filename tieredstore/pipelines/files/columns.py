@@ -95,7 +95,7 @@ class OfOneSchema(Decoder):
         assert self.value_type is not None
         column = self.value_type.convert(values, _place)
         faults = dict.fromkeys(
-            _find_lost(values, column), f"its value is not {_NAMES[self.kind]} of the topic's schema"
+            _find_lost(values, column), f"its value does not match the topic's {_NAMES[self.kind]} schema"
         )
         if self.rest is None:
             return column, faults
@@ -122,7 +122,7 @@ class OfOneSchema(Decoder):
         return ColumnsFile(inner.open_columns(file, schema), schema)
 
 
-_NAMES: Final = {"json": "JSON", "protobuf": "a Protocol Buffers message", "avro": "Avro"}
+_NAMES: Final = {"json": "JSON", "protobuf": "Protocol Buffers", "avro": "Avro"}
 
 
 def _find_lost(values: pa.Array, column: pa.Array) -> list[int]:
@@ -146,7 +146,7 @@ def _check_names(fields: Iterable[pa.Field], topic: str, taken: Taken) -> None:
             )
         if (setting := directories.get(name.lower())) is not None:
             raise ConfigError(
-                f"the schema of {topic} has a column {quoted(name)}, and directories have the same name: "
+                f"the schema of {topic} has a column {quoted(name)}, and a directory level has the same name: "
                 f"set {setting} to another name"
             )
 
@@ -209,7 +209,7 @@ class OfRegistry(Decoder):
         for number, rows in rows_of.items():
             taken = values.take(pa.array(rows, pa.int64()))
             lost = _find_lost(taken, self.seen.reader(number).convert(taken, _place))
-            faults |= dict.fromkeys((rows[one] for one in lost), "its value is not Avro of its schema")
+            faults |= dict.fromkeys((rows[one] for one in lost), "its value does not match its Avro schema")
         return None, dict(sorted(faults.items()))
 
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
@@ -341,8 +341,8 @@ class Columns(_OfAnother):
         return self.decoder.decode(records.column("value"))
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer of rows that have the columns of ENVELOPE and, if its type is already known, the decoded
-        column.
+        """Return a writer of rows that have the columns of ENVELOPE, and the decoded column if its type is already
+        known.
         """
         return self.decoder.open(file, self.inner, self.local_path)
 
@@ -377,8 +377,8 @@ def as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Raise InvalidValueError for a missing column of ENVELOPE, a repeated column, a column ``kafka``, or another type
-    of topic, partition or offset.
+    """Raise InvalidValueError if a column of ENVELOPE is missing, a column occurs twice, a column is named ``kafka``,
+    or ``topic``, ``partition`` or ``offset`` has another type than in ENVELOPE.
     """
     absent = next((name for name in ENVELOPE.names if name not in schema.names), None)
     if absent is not None:

@@ -77,11 +77,11 @@ class Orc(BuiltIn):
     suffix: ClassVar[str] = ".orc"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer of ORC. Stripes end at the same records, whatever batches the rows come in."""
+        """Return a writer of ORC. Stripes end at the same records, however the rows are divided into batches."""
         return _OrcFile(file, ENVELOPE, _ORC_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """Return a writer of columns, with the same stripes as ``open``."""
+        """Return a writer of columns. Stripes end as in files of ``open``."""
         return _OrcFile(file, schema, _ORC_CODECS[self.codec])
 
 
@@ -109,7 +109,7 @@ class AvroContainer(BuiltIn):
     suffix: ClassVar[str] = ".avro"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer of Avro. Blocks end by size, whatever batches the rows come in."""
+        """Return a writer of Avro. Blocks end by size, however the rows are divided into batches."""
         return _AvroFile(file, _AVRO_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
@@ -184,17 +184,17 @@ class Parquet(BuiltIn):
     suffix: ClassVar[str] = ".parquet"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer of Parquet. Row groups end at the same records, whatever batches the rows come in."""
+        """Return a writer of Parquet. Row groups end at the same records, however the rows are divided into batches."""
         return ParquetFile(file, ENVELOPE, self.codec)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """Return a writer of columns, with the same row groups as ``open``."""
+        """Return a writer of columns. Row groups end as in files of ``open``."""
         return ParquetFile(file, schema, self.codec, beside=KAFKA)
 
 
 class ParquetFile(GroupedFile):
-    """Writes a Parquet file. ``beside`` names the struct column with Kafka's metadata; it is empty if the file has
-    none.
+    """Writes a Parquet file. ``beside`` is the name of the struct column with Kafka's metadata, or empty if the file
+    has no such column.
 
     Columns are dictionary-encoded, which saves space if values repeat. Offsets are written plain, because they never
     repeat. Timestamps are dictionary-encoded only if they repeat often enough.

@@ -1,4 +1,4 @@
-"""Row groups that end at the same rows, whatever batches the rows come in; also sizes of records."""
+"""Row groups that end at the same rows, however the rows are divided into batches. Also sizes of records."""
 
 from __future__ import annotations
 

@@ -402,7 +402,7 @@ class SequenceFile(BuiltIn):
     has_sidecar: ClassVar[bool] = True
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
-        """Return a writer of values into ``file``, and of the other fields into the sidecar."""
+        """Return a writer that writes values to ``file`` and the other fields to the sidecar."""
         if sidecar is None:
             raise ConfigError("a SequenceFile needs a sidecar for headers and null values")
         return _SequenceFile(file, self, Sidecar(sidecar))

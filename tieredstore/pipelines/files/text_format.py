@@ -42,7 +42,7 @@ class Text(BuiltIn):
         return dict.fromkeys(rows, "its value contains the delimiter")
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
-        """Return a writer of values into ``file``, and of the other fields into the sidecar."""
+        """Return a writer that writes values to ``file`` and the other fields to the sidecar."""
         if sidecar is None:
             raise ConfigError("text needs a sidecar for offsets, keys and headers")
         return _TextFile(compress_into(file, self.codec), self.delimiter, sidecar)

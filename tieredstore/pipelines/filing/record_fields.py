@@ -1,4 +1,4 @@
-"""Fields of Avro, Protocol Buffers and Thrift values, where parsers find the time."""
+"""Fields of Avro, Protocol Buffers and Thrift values, from which parsers read the time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AvroField:
         try:
             content: object = self.data.datum(payload)
         except ValueError:
-            raise BadMessageError("its value is not Avro of its schema") from None
+            raise BadMessageError("its value does not match its Avro schema") from None
         for part in self.path:
             content = cast("dict[str, object]", content).get(part) if isinstance(content, dict) else None
         if content is None:
@@ -51,7 +51,8 @@ class AvroField:
 
 
 def _plain(content: object) -> object:
-    """Convert a date or time of an Avro logical type to milliseconds, because the type defines the unit."""
+    """Return a date or time of an Avro logical type as ``Millis``, so that nothing later guesses its unit. Return any
+    other content unchanged."""
     if isinstance(content, datetime):
         moment = content if content.tzinfo else content.replace(tzinfo=UTC)
         return Millis(millis_of(moment))

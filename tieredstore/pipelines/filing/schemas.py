@@ -152,7 +152,7 @@ def _registry(properties: Mapping[str, str]) -> SchemaLookup | None:
 
 
 def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the ids of the fields ``path`` in the struct ``name`` of a Thrift IDL file.
+    """Return the ids of the fields along ``path``, which begins in the struct ``name`` of a Thrift IDL file.
 
     Raises ConfigError for an invalid file, or an unknown struct or field.
     """

@@ -73,11 +73,11 @@ class Time(ABC):
         """Return the message's time in ms since the epoch. Raise BadMessageError if it has no time."""
 
     def quick(self, values: pa.Array) -> pa.Array | None:  # noqa: ARG002  for those that know a quick way
-        """Return the times of a column of values by a faster method than a call per value, or None if this class has
-        none.
+        """Return the times of a column of values by a faster method than a call per value, or None if this class has no
+        faster method.
 
-        For each null in the result, the caller must call this object with the value, because the fast method did not
-        find the time.
+        A null in the result means that the fast method did not find the time. For each null, the caller must pass the
+        value to ``__call__``.
         """
         return None
 
@@ -225,7 +225,7 @@ def _xml_millis(parts: re.Match[str]) -> int:
 
 
 def _time_of_day(hour: int, minute: int, second: int) -> timedelta:
-    """Return the time since midnight. 24:00:00 and leap seconds are valid. Raise ValueError for other invalid times."""
+    """Return the time since midnight. 24:00:00 and leap seconds are valid. Raise ValueError for an invalid time."""
     since = timedelta(hours=hour, minutes=minute, seconds=second)
     if minute > 59 or second > 60 or (hour > 23 and since != timedelta(days=1)):
         raise ValueError
