@@ -162,8 +162,8 @@ def backfill(
     with the same settings to complete the work. With --backup, read the files of the pipeline that it names.
 
     --replace deletes generation M's files of the same offsets, extended to whole windows (offset ranges that one task
-    wrote). Until the command ends, their directories have no _SUCCESS. A running process of generation M ends with exit
-    code 5 twice: before the command writes and before it deletes. Restart it at once.
+    wrote). Until the command ends, the directories of these files have no _SUCCESS. A running process of generation M
+    ends with exit code 5 twice: before the command writes and before it deletes. Restart it at once.
 
     --bad-messages parses the quarantined messages of the pipeline again. It writes messages that are good now to new
     files, each once. It shows why the other messages stay quarantined. A running process of the pipeline ends with exit

@@ -98,7 +98,7 @@ def _text(
     chapters: list[tuple[tuple[str, ...], Mapping[str, str]]] = [
         (("JSON to Parquet by hour. All settings: docs/reference/pipeline-settings.md.",), {}),
         (
-            ("Name and generation identify the output: a run continues where the last run with the same two ended.",),
+            ("Name and generation identify the output: a run continues where the last run of this output ended.",),
             {"pipeline.name": f"{topic}-by-hour", "secor.generation": "1"},
         ),
         (("The topics, as a regular expression.",), {"secor.kafka.topic_filter": re.escape(topic).replace("\\-", "-")}),

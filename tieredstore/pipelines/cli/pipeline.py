@@ -369,7 +369,7 @@ def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]
 
 
 def _count_held(count: int, row: PartitionStatus) -> str:
-    """Return the number of files or records, or a note of the generation that has replaced all of them."""
+    """Return the number of files or records, or a note that names the generation which has replaced all of them."""
     return str(count) if count or not row.replaced else f"by {row.replaced[-1].generation}"
 
 

@@ -1,5 +1,5 @@
-"""Commit log of a pipeline: numbered objects in the output store, each created only if absent. Only records in files
-that the log names count as written.
+"""Commit log of a pipeline: numbered objects in the output store, each created only if absent. A record counts as
+written only if the log names the file that contains it.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class LogState:
         before = self.positions.get(window.where)
         if before is None:
             raise CommitLogCorruptError(
-                f"entry {self.number} of the commit log parses messages again whose offsets no earlier entry has"
+                f"entry {self.number} of the commit log changes files of a partition that no earlier entry names"
             )
         files, records = before.files + sign * len(window.data_files), before.records + sign * window.records
         self.positions[window.where] = replace(before, files=files, records=records)
@@ -363,12 +363,12 @@ class CommitLog:
         other: int = -1,
         directories: Sequence[str] = (),
     ) -> Entry:
-        """Commit an entry. Raise FencedError, and commit nothing, if another driver has written an entry of this
+        """Commit an entry. Raise FencedError, and commit nothing, if another driver has written an entry with the same
         number.
 
         After StoreUnavailableError the entry may or may not be committed: read the log again to find out. If this
-        writer has already created an entry of this number in a request whose response was lost, ``append`` returns that
-        earlier entry.
+        writer has already created an entry with this number in a request whose response was lost, ``append`` returns
+        that earlier entry.
         """
         entry = Entry(
             self.state.number + 1, kind, self.writer, fingerprint,
@@ -387,7 +387,7 @@ class CommitLog:
         return entry
 
     def catch_up(self) -> None:
-        """Apply the new entries that this writer has committed, also in a request whose response was lost. Raise
+        """Apply the new entries that this writer has committed, including an entry whose request got no response. Raise
         FencedError if another writer has committed an entry.
         """
         for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):

@@ -50,8 +50,8 @@ class Window:
         return self.start == self.stop
 
     def without_records(self) -> WrittenWindow:
-        """Return the offset window as a WrittenWindow without files, for an entry that marks where a partition begins
-        or plans a backfill."""
+        """Return the offset window as a WrittenWindow without files, for an entry that plans a backfill or marks where
+        a partition begins."""
         return WrittenWindow(
             self.topic, self.topic_id, self.partition, self.start, self.stop, 0, 0, 0, (),
             leader_epoch=self.leader_epoch,
@@ -209,10 +209,11 @@ class Effects:
     """True if the entry records that the files of all earlier entries are published and that the latest backfill is
     complete."""
     withholds: Sequence[str] | None = None
-    """Directories that must have no ``_SUCCESS`` while the generation ``other`` replaces files; None if the entry
-    changes nothing here."""
+    """Directories that must have no ``_SUCCESS`` while the generation ``other`` replaces files; None if the entry does
+    not change these directories."""
     releases: Sequence[str] | None = None
-    """Directories that may have a ``_SUCCESS`` again after a replacement; None if the entry changes nothing here."""
+    """Directories that may have a ``_SUCCESS`` again after a replacement; None if the entry does not change these
+    directories."""
     neighbour: int = -1
     """The generation before this generation, or the generation that continues it; -1 if the entry changes neither."""
     ends: Literal["", "seal", "drop"] = ""
@@ -239,7 +240,7 @@ def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
     | ``finalize`` | directories of a past period are complete |
     | ``backfill`` | before any of the planned windows is written |
     | ``replacing`` | in the log of the replaced generation, before any of its files is deleted |
-    | ``replaced`` | in the same log: windows whose files are deleted; the last entry has directories or no windows |
+    | ``replaced`` | in the same log: before files of its windows are deleted, and without windows after all deletions |
     | ``seal``, ``drop`` | the log ends |
     """
     windows, paths = entry.windows, entry.directories
@@ -271,7 +272,7 @@ def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
 def read_state(state: StateKind, kind: type[Value], data: bytes | None, key: str) -> Value:
     """Decode a value of ``kind`` from an object's bytes.
 
-    Raise NewerVersionError for bytes of a later release, CommitLogCorruptError for any other bytes.
+    Raise NewerVersionError if a later release wrote the bytes, CommitLogCorruptError if they are invalid.
     """
     try:
         adapter = cast("TypeAdapter[Value]", _adapter(cast("Hashable", kind)))

@@ -1,5 +1,5 @@
-"""Files and offset windows that a generation (a version of the output) holds, and those of its family: the generations
-that log entries link to it.
+"""Files and offset windows of a generation (a version of the output) and of its family: the generations that log
+entries link to it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Committed:
 
     @classmethod
     def of(cls, log: CommitLog, *, prepared: bool = True) -> Self:
-        """Read the log to its end, and return the files of all its entries. A dropped generation of the output has
-        none.
+        """Read the log to its end, and return the files of all its entries. A dropped generation of the output has no
+        files.
 
         ``prepared=False`` leaves out data about uploads, which only publishing and committing need. This halves the
         memory for an output of many files.
@@ -102,8 +102,8 @@ class Holdings:
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Return the offset windows after all entries of the log, and then of ``redriven``: entries of later
-        generations of the output, which wrote messages from this generation's quarantine to data files.
+        """Return the offset windows that result from all entries of the log, followed by ``redriven``: entries by which
+        later generations of the output wrote messages from this generation's quarantine to data files.
         """
         fold = _Fold()
         for entry in log.entries():
@@ -246,9 +246,9 @@ class Family:
         """Return, in order, the log entries of later generations of the output that moved quarantined messages into
         files.
 
-        The entries may also concern messages that another generation quarantined: callers compare the entries' offsets
-        with the windows of this generation. Entries of dropped generations have no offset windows, because their files
-        are deleted.
+        The entries may also concern messages that another generation quarantined: so callers compare the entries'
+        offsets with the windows of this generation. Entries of dropped generations have no offset windows, because
+        their files are deleted.
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log

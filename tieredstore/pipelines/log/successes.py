@@ -97,8 +97,9 @@ def change_success(
         check()
         try:
             if not after:
-                # Stores offer no conditional delete. The driver itself cannot lose a new mark here, because it marks a
-                # directory only after its deletes. ``Finalizer.take_back`` restores the mark of another driver.
+                # Stores offer no conditional delete. This delete cannot remove a new mark of this driver, because a
+                # driver deletes marks before it writes new marks. ``Finalizer.take_back`` restores the mark of another
+                # driver.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)

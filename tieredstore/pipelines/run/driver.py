@@ -130,7 +130,7 @@ class Driver:
         """Record that all committed files are published, so that no later driver publishes them again.
 
         This does nothing after a failure, or if the log already records that everything is published. Only the last
-        batch needs the record, because each commit of a batch shows that earlier batches are published.
+        batch needs this log entry, because each commit of a batch shows that earlier batches are published.
         """
         state = self.log.state
         # Append no ``published`` entry during a backfill, because it would end the backfill. Only the backfill command
@@ -168,8 +168,8 @@ class Driver:
         return entry
 
     def finalize(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Write ``_SUCCESS`` to each directory whose period ended before or at the time that ``limits`` has for its
-        topic, oldest first.
+        """Write ``_SUCCESS`` to each directory whose period is over, oldest first. ``limits`` has a time for each
+        topic: a period that ends at or before this time is over.
 
         Does nothing while committed files are unpublished.
         """
@@ -277,8 +277,8 @@ class Driver:
     def _write_again(self, entry: Entry, missing: set[str]) -> Entry:
         if entry.fingerprint != self.generation.fingerprint:
             raise ConfigError(
-                f"the store dropped {min(missing)} before its publication; it was committed with other settings of "
-                "parser or files: run once more with those settings"
+                f"the store dropped {min(missing)} before its publication, and the settings of parser or files have "
+                "changed since its commit: run once with the earlier settings"
             )
         # Pair windows with quarantine files: a ``redrive`` entry deletes one quarantine file per offset window, in the
         # same order.
@@ -316,7 +316,8 @@ class Driver:
 
 
 def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
-    """Seal the generation ``number`` (a version of the output). The driver's new generation continues at its end.
+    """Seal the generation ``number`` (a version of the output). The driver's new generation continues where ``number``
+    ends.
 
     This first publishes the committed files of ``number``. A driver that still runs that generation is fenced. If the
     process is killed, repeat the call; a complete take-over is not repeated. Raises ConfigError if ``number`` has no

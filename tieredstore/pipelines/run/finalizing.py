@@ -63,8 +63,8 @@ def watermarks(
 
 
 def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, delay_ms: int, starting: str) -> int:
-    """Return a partition's latest committed timestamp. Return ``now_ms`` if all its records are read and it has been
-    idle for ``delay_ms``.
+    """Return a partition's latest committed timestamp, or ``now_ms`` if all records of the partition are read and the
+    partition has been idle for ``delay_ms``.
 
     Only a broker can show that a partition is completely read, because the bucket lacks records that are not uploaded
     yet. A timestamp in the future is a producer's mistake and counts as the current time.
@@ -85,7 +85,7 @@ class Finalizer:
     |---|---|---|
     | open | its period is not over, or it is empty | the topic's watermark passes its end: over |
     | over | no entry marks it as complete | ``finalize``: complete |
-    | complete | its ``_SUCCESS`` states its contents | late files: rewritten; ``replacing``: withheld |
+    | complete | its ``_SUCCESS`` states its contents | late files: ``_SUCCESS`` is rewritten; ``replacing``: withheld |
     | withheld | its files are being replaced: no ``_SUCCESS`` | ``replaced``: complete again, if files remain |
     """
 
@@ -97,8 +97,8 @@ class Finalizer:
         self._periods: dict[str, tuple[str, int] | None] = {}
 
     def find_due(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Return the 1,000 oldest directories that have no ``_SUCCESS`` yet and whose period ended before or at the
-        time that ``limits`` has for their topic."""
+        """Return the 1,000 oldest directories without ``_SUCCESS`` whose period is over. ``limits`` has a time for each
+        topic: a period that ends at or before this time is over."""
         over = self._find_over(limits)
         if over and self.family.refresh():
             # ``refresh`` has read new entries in logs of other generations. One of these generations may have begun to
@@ -189,7 +189,7 @@ class Finalizer:
     def _fresh(self) -> tuple[CommitLog, Family]:
         """Read the log with a second object.
 
-        Leave the new entries unread in the driver's own CommitLog object, because an unread entry shows the driver that
+        The driver's own CommitLog object must not read the new entries, because an unread entry shows the driver that
         it is fenced.
         """
         log = self._log.of_generation(self._log.generation)

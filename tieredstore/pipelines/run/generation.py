@@ -30,7 +30,8 @@ _logger: Final = logging.getLogger(__name__)
 class Claim:
     """The object below each root of a pipeline that records which pipeline owns a generation (a version of the output).
 
-    ``root`` is the root (key prefix) that has the commit log, or None if that is the root where this object is.
+    ``root`` is the root (key prefix) that has the commit log, or None if the commit log has the same root as this
+    object.
     """
 
     pipeline: str
@@ -54,12 +55,12 @@ class Generation:
         return table_of(self.pipeline)
 
     def with_number(self, number: int) -> Generation:
-        """Return another generation of the output with the same settings."""
+        """Return the generation ``number`` of the same output, with the same settings."""
         return Generation(with_generation(self.pipeline, number), self.store)
 
     def is_own(self, statement: Statement) -> bool:
-        """Return True if this generation (a version of the output) wrote the statement, its counts in a
-        ``_SUCCESS``."""
+        """Return True if this generation (a version of the output) wrote the statement (the counts in a
+        ``_SUCCESS``)."""
         return (statement.pipeline, statement.generation) == (self.own.name, self.number)
 
     def refuse_ended(self) -> None:

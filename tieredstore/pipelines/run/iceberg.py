@@ -1,5 +1,5 @@
-"""An Iceberg table that lists a pipeline's published files, and the rows of such a table. Table properties record how
-far the commit log is included, so that no file is added twice.
+"""An Iceberg table that lists a pipeline's published files, and the rows of such a table. Table properties record up to
+which commit log entry the table has the files, so that no file is added twice.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _AWAY: Final = frozenset(
         "CommitFailedException", "CommitStateUnknownException", "WaitingForLockException",
     }
 )  # fmt: skip
-"""Class names of transient errors or of their base classes. They are names, because the packages that have the classes
-may not be installed."""
+"""Class names of transient errors or of their base classes. Errors are recognized by these names, because the packages
+that define the classes may not be installed."""
 
 _COLUMNS: Final[Mapping[str, str | tuple[str, ...]]] = {
     "topic": "string", "partition": ("int", "long"), "offset": "long", "key": "binary", "value": "binary",
@@ -140,8 +140,8 @@ class IcebergTable:
         self._do(lambda catalog: self._find_going(self._load(catalog), log, keys))
 
     def replace(self, old: CommitLog, new: CommitLog) -> None:
-        """In one snapshot, remove the files of ``old`` that its log records as replaced, and add all published files of
-        ``new``."""
+        """In one snapshot, remove the files that the log ``old`` lists as replaced, and add all published files of the
+        log ``new``."""
         gone = [entry for entry in old.entries() if effects(entry).gives]
         keys = {key for entry in gone for key in _keys(entry.windows)}
         number = max((entry.number for entry in gone), default=-1)
@@ -164,7 +164,7 @@ class IcebergTable:
 
     def rows(self, log: CommitLog, topic: str) -> TableRows:
         """Return the rows of a topic in the current snapshot. Raise an error if there is no table, or if the table
-        lacks committed files or columns that keep records unchanged.
+        lacks committed files, or columns that are needed to restore the records unchanged.
         """
         files = "leave out table=iceberg to restore from the pipeline's files"
         with self._translate_errors(is_read=True), self._open() as catalog:
@@ -238,8 +238,8 @@ class IcebergTable:
                     snapshot.delete_data_file(file)
 
     def _find_going(self, table: Table | None, log: CommitLog, keys: Iterable[str] | None) -> list[Any]:
-        """Return the table's data files with these keys, or all those of the log if ``keys`` is None. Raise ConfigError
-        if the table has lost a file that this pipeline added.
+        """Return the table's data files with these keys. If ``keys`` is None, return all data files that the log added
+        to the table. Raise ConfigError if the table has lost a file that this pipeline added.
         """
         number = self._number(table, log)
         if table is None or number < 0:
@@ -374,8 +374,8 @@ class _ConflictError(StoreUnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A file of a snapshot: its first and last offset (-1: unknown). ``size`` is the approximate number of bytes of one
-    partition in it."""
+    """A file of a snapshot: its first and last offset (-1: unknown). ``size`` is the approximate number of bytes that
+    the file has of one partition."""
 
     first: int
     last: int
@@ -555,7 +555,7 @@ def _arrow_schema(io: FileIO, path: str) -> pa.Schema:
 
 
 def _as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows as records. pyiceberg makes empty lists of the null headers: undo that."""
+    """Return rows as records. pyiceberg reads null headers as empty lists: make them null again."""
     records = as_records(batch)
     headers = records.column("headers")
     headers = pc.if_else(pc.equal(pc.list_value_length(headers), 0), None, headers)
@@ -563,7 +563,7 @@ def _as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _cut(tasks: Sequence[_Task], start: int, stop: int) -> Iterator[tuple[int, int, list[_Task]]]:
-    """Yield ranges of offsets with files of about ``_WINDOW_BYTES``, and these files."""
+    """Yield ranges of offsets, each with its files. The files of a range have about ``_WINDOW_BYTES`` together."""
     size, inside = 0.0, list[_Task]()
     for task in tasks:
         first, end = (task.first, task.last + 1) if min(task.first, task.last) >= 0 else (start, stop)

@@ -50,7 +50,7 @@ class Planner:
         own = pipeline.own
         self.query = query_of(pipeline)
         self.starting = "chosen" if begins_elsewhere(own) else "earliest"
-        """Where partitions without commits begin: ``earliest``, or ``chosen`` if a consumer group or a rule decides."""
+        """Where partitions without commits begin: ``earliest``, or ``chosen`` by the settings."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
         self.policy: Policy = policy_of(own.limits)
         self._waiting = Waiting()
@@ -133,7 +133,7 @@ class Planner:
 
 
 def policy_of(limits: LimitSettings) -> Policy:
-    """Return the policy of the settings for ending offset windows.
+    """Return the policy by which the settings end offset windows.
 
     With deterministic uploads, files end at Secor's limits of bytes and timestamps. The limits of size and age for
     offset windows are then raised, so that the files can reach Secor's limits. As in Secor, the minute mark is ignored.

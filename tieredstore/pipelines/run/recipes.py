@@ -25,8 +25,8 @@ from tieredstore.process.log_once import LogOnce
 _log: Final = LogOnce(logging.getLogger(__name__))
 
 _VERSION: Final = 2
-"""Increment this number if a release writes other files for the same settings and records, for example because of a new
-default."""
+"""Increment this number if a release writes different files for the same settings and records, for example because of a
+new default."""
 
 _NOT_OF_FILES: Final = frozenset(
     {
@@ -61,10 +61,10 @@ def _check_names(pipeline: Pipeline) -> None:
         setting = names.get(column.lower())
         if setting is None:
             continue
-        words = f"{own.format} files have a column {column}, and directories have the same name: set {setting} to "
+        words = f"{own.format} files have a column {column}, and a directory level has the same name: set {setting} to "
         if setting != "secor.offsets.prefix" or "offsets_prefix" not in own.of_parser(OffsetSettings).model_fields_set:
             raise ConfigError(f"{words}another name")
-        _log.warn(f"{words}another name unless you need Secor's: Spark and DuckDB read the directory's value")
+        _log.warn(f"{words}another name unless you need Secor's name: Spark and DuckDB read the directory's value")
 
 
 def naming_of(pipeline: Pipeline) -> Naming:

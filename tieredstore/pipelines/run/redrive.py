@@ -40,8 +40,9 @@ class Aside:
 class Redriven:
     """The result of parsing a quarantine file again. The files of ``window`` contain the messages that are good now.
 
-    ``reasons`` tell, by offset, why the other messages are still bad. ``key`` is the quarantine file that now holds the
-    bad messages, or None. ``entry`` is the log entry, or None if no message is good and so nothing was written.
+    ``reasons`` has, by offset, the reasons why all other messages of the file are still bad. ``key`` is the quarantine
+    file that now holds the bad messages, or None. ``entry`` is the log entry, or None if no message is good and so
+    nothing was written.
     """
 
     window: WrittenWindow

@@ -154,8 +154,8 @@ class Runner:
             raise ConfigError(NEEDS_SPARK)
 
     def measure(self) -> None:
-        """Update the lag metrics: the number of unwritten offsets, and for how long this process has known about them.
-        Once per batch, log when the records will be written.
+        """Update the lag metrics: the number of unwritten offsets, and the time since this process first saw them. Once
+        per batch, log when the records will be written.
         """
         counts, wall_s = self.counts, self._wall_clock()
         lag = lag_of(
@@ -225,7 +225,7 @@ class Runner:
 
     def _find_asides(self) -> list[Aside]:
         """Return the quarantine files of this generation and of all generations that it took over. Raise ConfigError
-        while yet another generation is replacing files of these generations.
+        while another generation is replacing files of one of these generations.
         """
         family = self.driver.generation.family
         family.refresh()

@@ -62,8 +62,8 @@ def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]
 def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, written: Iterable[str]) -> None:
     """Raise ResourceNotFoundError for named topics that do not exist, and for a filter that matches no topic.
 
-    A topic in ``written`` is not missing, because it existed once. Before this error, the call searches bucket and
-    broker for similar names. Raises ConfigError if the settings can select no topic.
+    A topic in ``written`` is not missing, because it existed once. Before the call raises this error, it searches
+    bucket and broker for similar names. Raises ConfigError if the settings exclude every topic that they name.
     """
     known = list(written)
     match query.selection:

@@ -40,9 +40,9 @@ class Starts:
         """Return the first offset of each partition. A partition is left out, and so waits, while the consumer group's
         offset is beyond the readable records.
 
-        ``is_new`` is true if the generation (a version of the output) has no commits; then this raises ConfigError if
-        the consumer group has no offset at all. Raises DataLossError if the group's offset is before a log's first
-        offset or beyond the broker's log end.
+        ``is_new`` is true if the generation (a version of the output) has no commits. In this case, the call raises
+        ConfigError if the consumer group has no offset in any partition. Raises DataLossError if the group's offset is
+        before a log's first offset or beyond the broker's log end.
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}
@@ -127,8 +127,8 @@ def mark(log: PartitionLog, offset: int) -> Window:
 
 
 def _in_zookeeper(groups: GroupSettings, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return committed offsets from the ZooKeeper nodes of Secor and Kafka's old consumers, which hold decimal
-    digits.
+    """Return committed offsets from the ZooKeeper nodes of Secor and Kafka's old consumers. Each node holds an offset
+    as decimal digits.
     """
     # Import only here, because ``zookeeper_session`` needs the optional dependencies `kafka` and `zookeeper`.
     from tieredstore.live.zookeeper_session import ZooKeeperSession  # noqa: PLC0415

@@ -102,8 +102,9 @@ def write_window(
     """Prepare the files of an offset window from its records, which must come in order. Return the written window, and
     the reasons why records are bad, by offset.
 
-    The same records give the same files, whatever batches they come in. After an error, prepared files (uploaded, not
-    yet visible) are discarded as far as the store allows, and ``reached`` has the offset up to which records were read.
+    The same records give the same files, however the records are divided into batches. After an error, prepared files
+    (uploaded, not yet visible) are discarded as far as the store allows, and ``reached`` has the offset up to which
+    records were read.
     """
     bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
     with bodies, _WindowWriting(window, recipe, bodies) as writing:

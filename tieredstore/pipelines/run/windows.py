@@ -43,13 +43,15 @@ class Policy:
     marked: str = ""
 
     def age_of(self, topic: str, wall_s: float) -> float:
-        """Return the age at which a topic's records are due at the time ``wall_s`` (s since the epoch)."""
+        """Return the age in seconds at which a topic's records are due. ``wall_s`` is the current time in s since the
+        epoch."""
         if not self.marked or re.fullmatch(self.marked, topic) is None:
             return self.age_s
         return min(self.age_s, self._since_mark_s(wall_s))
 
     def due_in_s(self, topic: str, age_s: float, wall_s: float) -> float:
-        """Return the seconds until a topic's records of this age must be written, judged only by their age."""
+        """Return the seconds until a topic's records, which are now ``age_s`` old, must be written. Limits of size and
+        number do not count here."""
         by_age_s = self.age_s - age_s
         if not self.marked or re.fullmatch(self.marked, topic) is None:
             return by_age_s
@@ -59,7 +61,7 @@ class Policy:
         return (wall_s - 60 * self.minute_mark) % 3600
 
     def __str__(self) -> str:
-        """Return the limits of size and number, such as ``at 190.7 MiB or 1,000 records of a partition``."""
+        """Return the limits of size and number as text, such as ``at 190.7 MiB or 1,000 records of a partition``."""
         number = f" or {self.records:,} records" if self.records else ""
         return f"at {human_bytes(self.window_bytes)}{number} of a partition"
 
@@ -191,7 +193,8 @@ def lag_of(
     starting: str,
     wall_s: float,
 ) -> Lag:
-    """Return the unwritten offsets at the monotonic time ``now_s``, which is ``wall_s`` seconds since the epoch."""
+    """Return the unwritten offsets at this moment. ``now_s`` is the monotonic time, and ``wall_s`` the time in seconds
+    since the epoch."""
     offsets, longest_s, due_in_s = 0, 0.0, math.inf
     for where, log in snapshot.logs.items():
         start = position_of(log, positions.get(where), starting)

@@ -32,7 +32,7 @@ class BackfillPlan:
     """The plan of a backfill.
 
     - ``asked``: the selected offsets that the source has
-    - ``windows``: the windows to write; those that replace another generation's windows are whole
+    - ``windows``: the windows to write; with a replaced generation, they cover whole windows of that generation
     - ``going``: files of the replaced generation that will be deleted
     """
 
@@ -130,8 +130,8 @@ class Backfill:
         return entry
 
     def _unwritten(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return the selected offsets that are not yet written. If they replace another generation of the output, widen
-        them to its whole offset windows.
+        """Return the selected offsets that are not yet written. If the new files replace files of another generation of
+        the output, widen the offsets to whole windows of that generation.
         """
         if self._replaces >= 0:
             extents = self._replacement().whole_windows(extents, selected)
@@ -238,8 +238,8 @@ class Replacement:
         """Return the part of the offsets that the replaced generation holds. Widen it to whole offset windows, because
         only whole windows can be replaced.
 
-        On a side where the selection has no start or end, narrow the offsets to whole windows instead. Raises
-        ConfigError if another generation holds some of the offsets, or if the topic was re-created.
+        If the selection has no start or no end, narrow the offsets on that side to whole windows instead of widening
+        them. Raises ConfigError if another generation holds some of the offsets, or if the topic was re-created.
         """
         holdings = Holdings.of(self._log)
         for one in extents:
@@ -371,7 +371,7 @@ class Replacement:
             self._old.mark_published()
 
     def find_going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
-        """Return the offset windows to replace within ``spans``, with those of their files that still exist."""
+        """Return the offset windows to replace within ``spans``, each with its remaining files."""
         holdings = Holdings.of(self._log)
         windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
         return [one.window for one in windows if one.is_held or one.window.files]

@@ -56,7 +56,7 @@ class Against:
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, source: SegmentSource) -> None:
-        """``pipeline`` and ``source`` must have only the side to compare, see ``keep_side``."""
+        """``pipeline`` and ``source`` must have only one side, bucket or broker (see ``keep_side``)."""
         self._pipeline, self._store, self._source = pipeline, store, source
         own = pipeline.own
         # Compare contents only if the files have the source's values. Decoded columns, transformers and frame functions

@@ -73,8 +73,8 @@ class PartitionStatus:
         return None if self.end_offset is None else max(0, self.end_offset - self.next_offset)
 
     def lag_s(self, now_ms: int) -> float | None:
-        """Return the age in seconds of the latest written record, or if none is written, of the first unwritten record.
-        Return 0 if all offsets are written, None if the age is unknown.
+        """Return the age in seconds of the latest written record. If no record is written, return the age of the first
+        unwritten record. Return 0 if all offsets are written, None if the age is unknown.
         """
         if not self.lag:
             return None if self.lag is None else 0.0
@@ -217,7 +217,8 @@ class Verification:
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> None:
-        """``contents`` makes the verification read all files. Without a commit log, it always reads them."""
+        """``contents`` makes the verification read all files. Without a commit log, the verification always reads all
+        files."""
         self._pipeline, self._store, self._contents = pipeline, store, contents
         self._generation = Generation(pipeline, store)
         self.files = self.size = self.read_files = self.read_size = 0
@@ -353,7 +354,7 @@ def list_output(
     Directories that have a ``_SUCCESS`` are added to ``successes``.
     """
     places = places_of(pipeline)
-    # List further directories too, because files may be in other directories if the settings have changed.
+    # Also list the directories of committed files, because the settings and with them the directories may have changed.
     others = {
         key.rpartition("/")[0]
         for key, one in committed.files.items()

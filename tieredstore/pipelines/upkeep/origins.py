@@ -24,8 +24,8 @@ class Origin:
     """A range of offsets, ``first`` to ``last`` (inclusive), that includes all records of a file.
 
     ``committed`` is True if a commit log has the range. Otherwise the range comes from file names, and ``last`` is None
-    for Secor's newest file of a partition. ``backups`` and ``segments`` are names of other files, and of segments, with
-    the same records.
+    for Secor's newest file of a partition. ``backups`` are other files with the same records, and ``segments`` are
+    segments with these records.
     """
 
     key: str
@@ -70,8 +70,8 @@ def origins_of(
     snapshot: LogSnapshot | None = None,
     backups: Sequence[Backup] = (),
 ) -> Iterator[Origin]:
-    """Yield the origin of each file, the range of its offsets, from the commit log. For files that no log entry names,
-    such as Secor's, use the file names.
+    """Yield the origin of each file (the range of the file's offsets) from the commit log. For files that no log entry
+    names, such as Secor's, use the file names.
 
     Raises ObjectNotFoundError for a key that neither the log nor the listing has.
     """
@@ -113,8 +113,8 @@ def place_of(places: Places, key: str) -> tuple[str, int]:
 
 
 def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
-    """Return the offsets from this file's upload up to the next upload. Secor names all files of an upload by the
-    upload's first offset.
+    """Return the offsets from the start of this file's upload to the start of the next upload. Secor names all files of
+    an upload by the upload's first offset.
     """
     topic, partition = place_of(places, key)
     names = {info.key: parse_name(info.key, or_beside=True) for info in places.list_files(store, [topic])}

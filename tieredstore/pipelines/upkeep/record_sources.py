@@ -54,7 +54,7 @@ class Selected:
         return topic == self.topic and (self.partitions is None or partition in self.partitions)
 
     def check_reached(self, ends: Mapping[int, int]) -> None:
-        """Raise an error if an offset in the selection is beyond the end of all selected partitions. The user probably
+        """Raise an error if an offset in the selection is beyond the end of every selected partition. The user probably
         meant this number as a time.
         """
         named = {f"{self.topic}-{number}": end for number, end in ends.items() if self.has(self.topic, number)}
@@ -169,7 +169,7 @@ class _Piece:
     needs: tuple[str, ...] = ()
     """Keys of the files and their sidecars (metadata files), if a commit log names them."""
     records: int = 0
-    """Number of records in the files, if a commit log names them."""
+    """Number of records in the files; 0 without a commit log."""
 
 
 class KeptFiles(RecordSource):
@@ -448,7 +448,7 @@ class KeptRows(KeptFiles):
                     yield batch
 
     def _is_there(self, _: _Piece, /) -> bool:
-        """Return True: rows that are not in the table may have been deleted on purpose."""
+        """Return True for every piece: rows that are not in the table may have been deleted on purpose."""
         return True
 
 

@@ -37,8 +37,8 @@ class PipelineBackup:
         own = pipeline.own
         if own.columns != "none" or own.frame:
             raise ConfigError(
-                f"the files of {own.name} have columns made of values, and not the values themselves: restore from the "
-                "bucket, or from a pipeline without columns and frame"
+                f"the files of {own.name} have columns made from the values, but not the values: restore from the "
+                "bucket, or from a pipeline that sets neither columns nor frame"
             )
         self._own = own
         table = table_of(pipeline)
