@@ -368,8 +368,8 @@ def _expected_by_key(
 
 
 class _RunDigests:
-    """Digests of offset runs on one side. ``extra`` has, for each run, the number and the first offset of records that
-    come before it and belong to no run.
+    """Digests of offset runs on one side. ``extra`` has, for each run, the number and the first offset of the records
+    that come just before the run and belong to no run.
     """
 
     def __init__(self) -> None:

@@ -162,7 +162,8 @@ def _own_listener(broker: Mapping[str, str], protocol: str) -> str | None:
 
 
 def tls_of(broker: Mapping[str, str]) -> ZooKeeperTls | None:
-    """Return the TLS settings in the broker's file; None without TLS. Raise ConfigError for an unsupported setting."""
+    """Return the TLS settings in the broker's file; None if the broker connects to ZooKeeper without TLS. Raise
+    ConfigError for an unsupported setting."""
     if broker.get(ENABLED, "false").strip().lower() != "true":
         return None
     for name in _NOT_TAKEN_OVER:

@@ -48,8 +48,8 @@ class Filler:
     def fill(self, target: Target, partitions: Iterable[Partition]) -> Collection[TopicIdPartition]:
         """Upload this broker's segments for the holes in the store. Return the partitions that still have holes.
 
-        Without holes, a call costs one listing, plus a check of each partition that has left the broker. The next call
-        retries failed uploads. Raise StoreError if the listing fails.
+        If there are no holes, a call costs one listing, plus a check of each partition that has left the broker. The
+        next call retries failed uploads. Raise StoreError if the listing fails.
         """
         with nothing_under_way():
             holey = set(target.watermarks.with_holes())

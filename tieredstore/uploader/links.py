@@ -1,7 +1,7 @@
 """Hard links to the files of closed segments. They keep a segment's bytes after the broker deletes its files, even
 while no uploader runs.
 
-Each segment has one folder of links, which is filled under a temporary name beside its final place and then renamed::
+A folder gets its final name only when all its links are made. Each segment has one folder::
 
     <hold.dir>/<topic>-<topic id>/<partition>/<base offset>-<next offset>/
         <base offset>.log .index .timeindex [.txnindex]   <next offset>.snapshot

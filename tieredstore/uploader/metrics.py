@@ -44,7 +44,7 @@ COUNTERS: Final[Mapping[str, str]] = {
 LAG: Final[Mapping[str, str]] = {
     "lag_segments": "Closed segments in led partitions, not shipped yet.",
     "lag_bytes": "Log bytes of the closed segments in led partitions, not shipped yet.",
-    "oldest_segment_age_seconds": "Seconds since the oldest unshipped segment was closed; 0 without one.",
+    "oldest_segment_age_seconds": "Seconds since the oldest unshipped segment was closed; 0 if all are shipped.",
     "unread_partitions": "Led partitions whose watermark is not read yet: the lag does not include them.",
 }
 """The gauges that ``uploader.metrics.topics`` exports by topic too, as ``topic_...``."""

@@ -336,7 +336,7 @@ class Partition:
         return last is None or last.next_offset <= next_offset
 
     def mark_replicated(self, high_watermark: int) -> None:
-        """Note that everything before ``high_watermark`` is replicated; mark this in the hard links too."""
+        """Note that everything before ``high_watermark`` is replicated. Record this in the segments' hard links too."""
         with self.lock:
             self.replicated_to = max(self.replicated_to, high_watermark)
             for segment in self.segments.values():

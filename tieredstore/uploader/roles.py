@@ -74,8 +74,8 @@ class Roles:
         """Forget partitions without a folder if all segments kept by open files or links are uploaded, or if their
         topic is deleted.
 
-        Segments are dropped without upload only if the cluster no longer knows the topic. ``made_id`` derives ids
-        for topics without one.
+        Segments are dropped without upload only if the cluster no longer knows the topic. ``made_id`` derives an id for
+        a topic without an id.
         """
         leaving = [partition for partition in self._disk.partitions if partition.folder is None]
         for partition in leaving:

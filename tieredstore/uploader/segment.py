@@ -127,7 +127,7 @@ class Segment:
         return any(_same(ours, _status(path)) for ours in self._status_of_pins()[:1])
 
     def was_replaced(self, place: FoundSegment) -> bool:
-        """Return True if the broker now has other files under the names of the pinned ones."""
+        """Return True if the broker now has other files under the names of the pinned files."""
         names = (place.path("log"), place.snapshot_path(self.next_offset - 1))
         pairs = zip(self._status_of_pins(), map(_status, names), strict=False)
         return any(ours is not None and theirs is not None and not _same(ours, theirs) for ours, theirs in pairs)
@@ -150,8 +150,8 @@ class Segment:
         return 0
 
     def age_s(self, now_s: float) -> float:
-        """Return the seconds since the segment was closed, by the time of its producer snapshot. Without a pin, return
-        the seconds since the uploader noticed the segment.
+        """Return the seconds since the segment was closed, by the time of its producer snapshot. If the segment has no
+        pin, return the seconds since the uploader noticed the segment.
         """
         held, link = self.held, self.link
         with contextlib.suppress(OSError):

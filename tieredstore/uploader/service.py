@@ -71,7 +71,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
 
 
 class _Threads:
-    """Loops of the service's threads, one method for each. Each loop runs until ``stop``."""
+    """Loops of the service's threads: each method is a loop that one thread runs until ``stop``."""
 
     def __init__(self, uploader: Uploader) -> None:
         self._uploader = uploader

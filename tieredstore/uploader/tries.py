@@ -91,7 +91,8 @@ class Tries:
             pool.shutdown(wait=False)
 
     def find_lost(self) -> str | None:
-        """Describe an attempt that has exceeded its time limit and the grace period; None if there is none."""
+        """Describe an attempt that has exceeded its time limit and the grace period; return None if there is no such
+        attempt."""
         now_s = self._monotonic()
         with self._lock:
             return next(

@@ -197,7 +197,7 @@ class Uploader(Closing):
             self.schedule.ring()
 
     def ask_topics(self) -> None:
-        """Read the settings of topics not asked about yet; assign roles if there are new answers."""
+        """Read the settings of topics that were not read yet; assign roles if there are new answers."""
         try:
             self.topics.ask(partition.where.topic for partition in self.disk.partitions)
         except TieredStoreError as error:
@@ -310,8 +310,8 @@ class Uploader(Closing):
             self._service.stop()
 
     def reload(self) -> None:
-        """Read the settings again, and use the store's settings. Raise ConfigError if they are invalid, and change
-        nothing.
+        """Read the settings again, and use the store's settings. If the settings are invalid, change nothing and raise
+        ConfigError.
         """
         if self._named is None:
             return
@@ -333,7 +333,7 @@ class Uploader(Closing):
     def plan(self) -> Table[Outcome]:
         """Return everything that a run would do, without writing.
 
-        These are segments of led partitions to upload, segments that retention would delete, and refused topics.
+        The result lists segments of led partitions to upload, segments that retention would delete, and refused topics.
         """
         self._links.is_read_only = True
         self._begin()
@@ -411,7 +411,7 @@ class Uploader(Closing):
         return any(not isinstance(one.turn.error, ConfigError) for one in failing)
 
     def replace_target(self, settings: Settings) -> None:
-        """Use other settings of the store. Raise ConfigError if they are invalid, and change nothing.
+        """Use other settings of the store. If the settings are invalid, change nothing and raise ConfigError.
 
         Uploads that are in progress may end with the old settings.
         """

@@ -199,7 +199,8 @@ class WatermarkStore:
         return StoredWatermark(watermark, None, written=watermark)
 
     def _etag_of(self, written: Watermark) -> str | None:
-        """Return the etag of the object that this process created. Raise PreconditionFailedError if it has changed."""
+        """Return the etag of the object that this process created. Raise PreconditionFailedError if another process has
+        changed the object."""
         key = watermark_key(self._prefix, written.where)
         try:
             # Read the etag first, as in ``load``.

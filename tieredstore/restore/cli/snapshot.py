@@ -124,7 +124,8 @@ def schemas(
     """Register a snapshot's schemas in a registry, with the same subjects, versions and ids, in the mode IMPORT.
 
     Values in Kafka contain the ids of their schemas. The command fails if the registry has another schema under one of
-    the ids. Run it before clients use the cluster. It registers only what is missing, and may be repeated.
+    the ids. Run the command before clients use the cluster. The command registers only missing schemas, so you may
+    repeat it.
 
     Example: tieredstore restore schemas -c store.properties --registry http://registry:8081
     """

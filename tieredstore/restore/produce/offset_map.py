@@ -367,8 +367,8 @@ class OffsetMapFile:
 
 
 def load_map(store: ObjectStore, prefix: str, run: str) -> OffsetMap:
-    """Return the offset map (source to target) of a run of ``restore produce``; raise ObjectNotFoundError if there
-    is none.
+    """Return the offset map (source to target) of a run of ``restore produce``; raise ObjectNotFoundError if the run
+    has no map.
     """
     check_run(run)
     key = _key(prefix, run)

@@ -274,8 +274,8 @@ class TransactionSearch:
         return any(one < epoch for one in late.get(producer, ()))
 
     def _states_before(self, number: int) -> tuple[int, tuple[ProducerState, ...]]:
-        """Return the index of the last segment, up to ``number``, at whose beginning the producers are known, and these
-        producers.
+        """Find the last segment, at most ``number``, at whose beginning the producers are known. Return the segment's
+        index and these producers.
 
         The raw layout does not store the producers' epochs. So in this layout, the result is always index 0, without
         producers.
