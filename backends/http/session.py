@@ -160,7 +160,7 @@ class _PiecewiseBody:
 
     def read(self, _: int = -1) -> memoryview | bytes:
         """Return the next piece without a copy, or empty bytes at the end. Ignore the requested size."""
-        # The library asks for the next piece only after it has sent the previous ones, so count those as sent.
+        # The library asks for the next piece only after it has sent the previous pieces, so count these as sent.
         note_sent(self._sent)
         check_deadline("sending the body")
         piece = next(self._pieces, b"")

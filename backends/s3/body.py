@@ -110,7 +110,7 @@ class PartBody(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> Any:
         """Return the next bytes as a view, possibly more than ``size``."""
-        # The sender requests the next piece only after it has sent the previous ones, so count those as sent.
+        # The sender requests the next piece only after it has sent the previous pieces, so count these as sent.
         note_sent(self._position)
         check_deadline(self._what)
         # Return more than the 16 KiB that http.client requests: it sends everything it gets, and larger pieces save

@@ -42,8 +42,8 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFoundError,
     "NoSuchBucket": StoreError,
     "NoSuchUpload": PartsGoneError,
-    # This code means lost parts. A server also sends it after a crash during the completion of an upload, if it had
-    # already moved parts.
+    # This code means lost parts. A server also sends the code after a crash during the completion of an upload, if the
+    # server had already moved parts.
     "InvalidPart": PartsGoneError,
     "InvalidRange": RangeNotSatisfiableError,
     "PreconditionFailed": PreconditionFailedError,

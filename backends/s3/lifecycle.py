@@ -105,7 +105,7 @@ class S3Lifecycle(BucketLifecycle):
         """Write the document of ``state`` with one more rule."""
         changed = self._with_rule(state.text or _EMPTY, name, prefix, days)
         before, after = (Counter(map(_canonical, self._rules_in(text))) for text in (state.text, changed))
-        # Compare the parsed documents: the new one must equal the old one plus this rule.
+        # Compare the parsed documents: the new document must equal the old document plus this rule.
         if after != before + Counter([_canonical(_parse(_rule_text("", name, prefix, days)))]):
             raise self._not_understood(state.text)
 

@@ -88,7 +88,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
             return take(S3Answer(size, body, what))
         finally:
-            # Closing has no effect on a body that was read to its end: it has already released the connection.
+            # Closing has no effect on a body that was read to its end: such a body has already released the connection.
             body.close()
 
     def _head(self, client: S3Client, key: str) -> ObjectInfo:

@@ -1,8 +1,8 @@
 """The records of ``__remote_log_metadata``, Kafka's topic about all remote segments, and the state that they describe.
 
 A value is a frame and one message of Kafka's flexible encoding. Integers are big-endian. Lengths and counts are
-unsigned LEB128. They are stored as the number plus one, and 0 for null; only those of tagged fields are stored
-unchanged::
+unsigned LEB128. The stored value is the number plus one, and 0 means null. Only for tagged fields the value is the
+number itself::
 
     uvarint frame version 1 | uvarint kind | uvarint version 0 | the message
 

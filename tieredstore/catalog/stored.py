@@ -74,9 +74,9 @@ class StoredSegment:
 def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRules = DEFAULT_RULES) -> StoredSegment:
     """Load the segment with its manifest, with one request.
 
-    Raise SegmentNotFoundError if the manifest is absent, ManifestCorruptError if it is damaged, and SegmentCorruptError
-    if it belongs to another segment or breaks the ``rules``. Errors name the manifest's path. A manifest listed with
-    more than the maximum size is not fetched.
+    Raise SegmentNotFoundError if the manifest is absent, ManifestCorruptError if the manifest is damaged, and
+    SegmentCorruptError if it belongs to another segment or breaks the ``rules``. Errors name the manifest's path. A
+    manifest listed with more than the maximum size is not fetched.
     """
     (loaded,) = load_batch(store, [objects], rules)
     if isinstance(loaded, TieredStoreError):
@@ -93,7 +93,7 @@ def load_batch(
 
 
 def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Manifest]:
-    """Return the text of each manifest; None if it is too large, an error if it is absent."""
+    """Return the text of each manifest; None for a manifest that is too large, an error for an absent manifest."""
     read = [objects.find(Suffix.MANIFEST) for objects in segments]
     # Skip manifests that are too large: the listing has the size, so they cost no request.
     keys = [info.key for info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]

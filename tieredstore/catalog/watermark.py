@@ -318,7 +318,7 @@ def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark 
 
 
 def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-    """Read the moves back of a partition's watermark, with one request; none if it is corrupt."""
+    """Read how a partition's watermark was moved back, with one request; return () if it is absent or corrupt."""
     mark = find_watermark(source, where)
     return () if mark is None else mark.moved_back
 
