@@ -61,7 +61,7 @@ class LogBounds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset to read, and the leader epoch of the record before it (None if unknown)."""
+    """The next offset to read, and the leader epoch of the record before this offset (None if unknown)."""
 
     offset: int
     epoch: int | None = None

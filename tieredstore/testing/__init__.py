@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["batches", "notification_queue_tests", "object_store_tests", "output_format_tests", "segments"]
 
 if "pytest" in sys.modules:
-    # Register these modules, so that pytest explains their failed assertions like those of test files.
+    # Register these modules, so that pytest explains a failed assertion in them as in a test file.
     import pytest
 
     pytest.register_assert_rewrite(

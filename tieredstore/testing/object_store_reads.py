@@ -16,7 +16,7 @@ from tieredstore.errors import InvalidKeyError, InvalidRangeError, ObjectNotFoun
 
 
 class StoreAccess:
-    """The settings and hooks of ``ObjectStoreTests``; see there for their use."""
+    """The settings and hooks of ``ObjectStoreTests``. The docstring of ``ObjectStoreTests`` says how to use them."""
 
     picklable: ClassVar[bool] = True
     """False if pickling the store must raise TypeError."""

@@ -21,7 +21,7 @@ _RACERS = 8
 
 
 class RaceTests(StoreAccess):
-    """If writers race under one condition, exactly one succeeds. Readers see only complete objects."""
+    """If writers race under one condition, exactly one writer succeeds. Readers see only complete objects."""
 
     def test_of_racing_if_absent_writers_exactly_one_wins(self, store: ObjectStore) -> None:
         def attempt(key: str, racer: int) -> Callable[[], None]:

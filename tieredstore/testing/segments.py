@@ -68,11 +68,11 @@ def write_segment(
     """Write the log of a closed segment with ``batches``, and the segment's other files, into
     ``log_dir/<topic>-<partition>``.
 
-    Batches are written as they arrive, so memory is bounded. Each batch must have magic 2, and offsets after those of
-    the previous batch. The partition's checkpoint is replaced, so pass the ``leader_epochs`` of the whole partition.
-    The segment gets a ``.txnindex`` only if ``aborted`` is given. The segment ends with its last batch, or at a later
-    ``end_offset`` (inclusive), as if compaction had removed the last batches. A segment without batches covers at least
-    its base offset.
+    Batches are written as they arrive, so memory is bounded. Each batch must have magic 2, and offsets after the
+    previous batch's offsets. The partition's checkpoint is replaced, so pass the ``leader_epochs`` of the whole
+    partition. The segment gets a ``.txnindex`` only if ``aborted`` is given. The segment ends with its last batch, or
+    at a later ``end_offset`` (inclusive), as if compaction had removed the last batches. A segment without batches
+    covers at least its base offset.
     """
     directory = log_dir / f"{partition.topic}-{partition.partition}"
     directory.mkdir(parents=True, exist_ok=True)

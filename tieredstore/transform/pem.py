@@ -31,8 +31,8 @@ _TO_SPKI: Final = "convert it: openssl rsa -RSAPublicKey_in -pubout -in OLD -out
 
 
 def read_public_key(path: Path) -> RsaKey:
-    """Read the RSA public key from a SubjectPublicKeyInfo PEM file; raise KeyRingError, naming the file, if it has
-    none.
+    """Read the RSA public key from a SubjectPublicKeyInfo PEM file; raise KeyRingError, which names the file, if it has
+    no such key.
     """
     name = str(path)
     der = first_block(key_file_content(path), name)
@@ -46,8 +46,8 @@ def read_public_key(path: Path) -> RsaKey:
 
 
 def read_private_key(path: Path) -> RsaKey:
-    """Read the RSA private key from an unencrypted PKCS#8 PEM file; raise KeyRingError, naming the file, if it has
-    none.
+    """Read the RSA private key from an unencrypted PKCS#8 PEM file; raise KeyRingError, which names the file, if it has
+    no such key.
     """
     return private_key(first_block(key_file_content(path), str(path)), str(path))
 
@@ -97,7 +97,7 @@ def protect(pem: bytes, passphrase: bytes) -> bytes:
 
 
 def first_block(text: bytes, name: str) -> bytes:
-    """Return the DER bytes of the first PEM block; raise KeyRingError with ``name`` if there is none."""
+    """Return the DER bytes of the first PEM block; raise KeyRingError with ``name`` if there is no block."""
     block = _BLOCK.search(text)
     if block is None:
         raise KeyRingError(f"{name} is not a PEM file: it has no BEGIN and END lines")

@@ -112,7 +112,7 @@ class TopicProcessor:
     ========  ==========================================  ===========================================================
 
     A Message holds memory until it is stored or has failed. Then its client gets one answer. The processor has one open
-    batch, or one for each read partition if ``by_producer`` is set.
+    batch or, if ``by_producer`` is set, one open batch for each read partition.
     """
 
     def __init__(self, writer: BatchWriter, intake: Intake) -> None:
@@ -138,7 +138,7 @@ class TopicProcessor:
     def take(self, data: Buffer, header: MessageHeader, room: int, answer: Answer) -> None:
         """Hold a copy of a checked Message until it is stored, then call ``answer``.
 
-        A repeated Message is not stored again: the broker gives it the same answer as its first copy."""
+        A repeated Message is not stored again: the broker gives it the answer that the first copy gets."""
         identity = bytes(data[: header.size]) if header.request is not None else None
         if identity is not None and (identity in self._stored or identity in self._held):
             self._intake.counts.repeated += 1

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def is_batch(asked: Asked) -> bool:
-    """Return True if the name or the first bytes are those of a batch."""
+    """Return True if the file's name or its first bytes look like a batch's."""
     if parse_batch_key(asked.name, asked.name.rpartition("/")[0]) is not None:
         return asked.path is not None or asked.store.is_given
     if asked.path is None or not asked.path.is_file():

@@ -65,8 +65,8 @@ def topics(
     START and END are the least and the greatest offset of a topic's queue, over all partitions. For groups, POSITION is
     the next record as offset/message/record, and END the end of the partition's queue.
 
-    With --prices, show monthly costs of topics (requests, bytes and money) beside those of Kafka with replicas across
-    zones. The queue gives the published bytes. The price file gives the number of readers, and may give another
+    With --prices, show monthly costs of topics (requests, bytes and money) beside the costs of Kafka with replicas
+    across zones. The queue gives the published bytes. The price file gives the number of readers, and may give another
     throughput or retention. No object is read.
 
     Example: tieredstore pubsub topics orders --create --read-partitions 4 -c store.properties
@@ -260,8 +260,8 @@ def verify(
     record empty requests.
 
     With --audit-records, pair MemQ's audit records in Kafka since --from: requests sent by producers and read by
-    consumers, by count and hash of message ids. --follow pairs new records until stopped, begins with those of the last
-    ten minutes, and serves metrics at pubsub.audit.metrics.listen.
+    consumers, by count and hash of message ids. --follow pairs new records until stopped, begins with the records of
+    the last ten minutes, and serves metrics at pubsub.audit.metrics.listen.
 
     Example: tieredstore pubsub verify orders -c store.properties
     """

@@ -231,7 +231,7 @@ class OpenBatch:
         return self.at_hand is not None
 
     def _decode(self, fetched: FetchedObject, position: Position) -> Iterator[pa.RecordBatch]:
-        """Yield the records from ``position`` on, without those of repeated Messages."""
+        """Yield the records from ``position`` on, except the records of repeated Messages."""
         body, _, checksums = fetched
         decoder = self._shared.decoder()
         noting = iter if self.audited is None else self.audited.note_ids
@@ -305,8 +305,8 @@ class PartitionState:
 
     @property
     def under_way(self) -> list[Future[FetchedObject] | Future[Looked]]:
-        """The running fetch of the next object, and the running read of the queue. More records come only after one of
-        them ends."""
+        """The running fetch of the next object, and the running read of the queue. More records come only after the
+        fetch or the read ends."""
         first = self._first
         futures = (first.object if isinstance(first, Fetching) else None, self.lookout.looking)
         return [future for future in futures if future is not None and not future.done()]

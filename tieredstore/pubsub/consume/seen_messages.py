@@ -1,8 +1,8 @@
 """Detection of repeated Messages in a read partition: a producer, a broker or ``gc --adopt`` may store a Message twice.
 
 Two Messages are the same if their headers, which include the producer's request id, are equal. The window of seen
-Messages is not stored. Each reader rebuilds it from the queue's last entries, so that all readers at a position skip
-the same Messages.
+Messages is not stored. Each reader rebuilds the window from the queue's last entries, so that all readers at a position
+skip the same Messages.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _Sighting:
 class SeenMessages:
     """Messages of one partition that were appended within ``window_ms`` before the batch being read. Not thread-safe.
 
-    An object is read only if its notification lists no requests (MemQ's notifications list none), or to confirm a
-    repetition. A copy is skipped only if the first Message exists undamaged.
+    An object is read only if its notification lists no requests (MemQ's notifications list no requests), or to confirm
+    a repetition. A copy is skipped only if the first Message exists undamaged.
     """
 
     def __init__(self, log: BatchLog, partition: int, window_ms: int) -> None:

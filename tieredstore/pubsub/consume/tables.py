@@ -104,7 +104,8 @@ class BatchTable:
             raise refused_filter(filter, self.schema, error) from None
 
     def fetch(self, batch: QueuedBatch) -> bytes:
-        """Return a batch's object, checked against its notification; raise DataLossError if it is missing."""
+        """Return a batch's object after a check against its notification; raise DataLossError if the object is
+        missing."""
         body = self._log.fetch(batch)
         batch.check(checksum(body))
         return body

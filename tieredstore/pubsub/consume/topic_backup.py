@@ -130,9 +130,9 @@ class BatchBackup:
         return [(begin, until) for begin, until in clipped if begin < until]
 
     def records(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
-        """Yield the records, without those of repeated Messages.
+        """Yield the records, except the records of repeated Messages.
 
-        Raise DataLossError for a missing object, and MessageCorruptError for a damaged one.
+        Raise DataLossError for a missing object, and MessageCorruptError for a damaged object.
         """
         (name, partition), settings = where, self._topics.batches
         log = self._logs[name]
@@ -201,7 +201,7 @@ def _with_offsets(rows: Any, firsts: Any) -> pa.RecordBatch:
 
 @contextmanager
 def open_backup(path: Path, names: Sequence[str]) -> Generator[BatchBackup]:
-    """Open topics of the store that a settings file names; raise TopicNotFoundError if one is missing there."""
+    """Open topics of the store that a settings file names; raise TopicNotFoundError if the store lacks a topic."""
     with ExitStack() as stack:
         topics = stack.enter_context(open_topics(load_settings(path)))
         found = {name: _find_topic(topics, name, path) for name in names}

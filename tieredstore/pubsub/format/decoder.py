@@ -172,7 +172,7 @@ class BatchDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of a whole object; ``name`` is for errors.
 
-        ``checksums`` are the CRC-32 of each Message's body, if already computed by
+        ``checksums`` are the CRC-32 of each Message's body, if they were computed before by
         :func:`~tieredstore.pubsub.format.batches.split_checksums`."""
         return self.decode_messages(BatchIndex(batch, name, len(batch)).messages(batch), checksums)
 
@@ -201,8 +201,8 @@ class BatchDecoder:
         yield from self._take(reader)
 
     def _add(self, reader: RecordReader, message: memoryview, place: MessagePlace, crc: int | None) -> bool:
-        """Check a Message and add it to the reader. Return True if its records must be taken before the next
-        Message."""
+        """Check a Message and add it to the reader. Return True if the Message's records must be taken from the reader
+        before the next Message is added."""
         header = parse_message_header(message, place)
         stored = message[header.size :]
         check_crc(header, stored, place, crc)

@@ -219,7 +219,7 @@ def split_checksum(message: Buffer) -> tuple[int, int]:
 def check_crc(header: MessageHeader, body: Buffer, place: MessagePlace, known: int | None = None) -> None:
     """Raise MessageCorruptError if the stored body does not have the header's checksum.
 
-    ``known`` is the body's checksum, if already computed."""
+    ``known`` is the body's checksum if it was computed before."""
     if (computed := crc32(body) if known is None else known) != header.crc:
         raise place.corrupt(header.size, f"its body has CRC-32 {computed:08x}, but its header says {header.crc:08x}")
 

@@ -244,7 +244,7 @@ def folder_of(path: str, client_request_id: int | None) -> str:
 
 
 def parse_batch_key(key: str, path: str) -> BatchKey | None:
-    """Parse a key under ``path``; return None if MemQ's S3 handler would not write it there."""
+    """Parse a key under ``path``; return None if MemQ's S3 handler would never write such a key."""
     folder, _, name = key.rpartition("/")
     fields = _NAME.fullmatch(name)
     hashed = folder != path

@@ -16,7 +16,8 @@ from tieredstore.pubsub.format.packets import BrokerAddress
 DEFAULT: Final = "free-capacity"
 
 STICKY_MS: Final = 5 * 60_000
-"""Time for which an assigned topic stays at its living broker, even if other brokers have more free capacity."""
+"""Time for which an assigned topic stays at its broker while the broker lives, even if other brokers have more free
+capacity."""
 
 FORMING_MS: Final = 60_000
 """Time for which an assigned topic may still move to a broker without topics. Otherwise the first of several starting
@@ -44,7 +45,8 @@ class TopicLoad:
     clustering_multiplier: float = 3.0
 
     def partitions(self, racks: int) -> int:
-        """Return the number of write partitions by MemQ's formula: each rack has the same number, at least one."""
+        """Return the number of write partitions by MemQ's formula: each rack has the same number of write partitions,
+        at least one."""
         wanted = math.floor(self.input_mb * (1 << 20) / (self.batch_bytes * self.clustering_multiplier))
         # Round as Java does: halves up.
         return max(racks, math.floor(wanted / racks + 0.5) * racks)
@@ -141,8 +143,8 @@ class FreeCapacity(AssignmentStrategy):
 
 
 def _keep_holders(seats: Iterable[_Seat], holders: Mapping[str, int], wanted: int) -> list[_Seat]:
-    """Return the brokers that keep the topic. If more brokers than ``wanted`` have the topic, choose those with the
-    most free capacity."""
+    """Return the brokers that keep the topic. If more brokers than ``wanted`` have the topic, choose the brokers with
+    the most free capacity."""
     return sorted((seat for seat in seats if seat.broker.name in holders), key=_Seat.rank)[:wanted]
 
 

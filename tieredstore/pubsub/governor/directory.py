@@ -25,7 +25,8 @@ _MOST_UNKNOWN: Final = 1000
 
 
 class Assignment(ABC):
-    """The brokers of each topic. The event loop calls it for each request, so it must answer from memory."""
+    """The brokers of each topic. The event loop calls these methods for each request, so they must answer from
+    memory."""
 
     @abstractmethod
     def serves(self, topic: str) -> bool:

@@ -10,7 +10,7 @@ protect the lease; clocks of different machines are never compared.
 Every broker increments its own heartbeat and watches the others. A broker is gone if its heartbeat has not changed for
 ``PATIENCE_S`` on the watcher's clock. The holder of the lease governs; each new holder raises the lease's generation. A
 governor writes its generation into the assignments. It replaces only assignments of the same or an earlier generation,
-and only if their etag is the one that it has read. A delayed write of an earlier governor therefore fails.
+and only if their etag is the etag that it has read. A delayed write of an earlier governor therefore fails.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _Port = Annotated[int, Field(ge=0, le=MOST_PORT)]
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The assignments as last read."""
+    """The assignments that were read last."""
 
     generation: NonNegativeInt
     brokers: dict[str, tuple[_Text, _Host, _Port, bool]]

@@ -71,7 +71,7 @@ class SealedBatch:
 
     @property
     def is_full(self) -> bool:
-        """True if the batch is at a limit."""
+        """True if the batch has reached a limit of the settings."""
         settings = self.settings
         return self.stored_bytes >= settings.batch_bytes or len(self.messages) >= settings.batch_messages
 

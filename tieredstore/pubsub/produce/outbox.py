@@ -352,8 +352,8 @@ class Outbox:
                 self._changed.wait(wait_s)
 
     def settle(self, messages: Sequence[OpenMessage], place: tuple[int, int] | None) -> None:
-        """Complete the futures of a batch that is stored at ``place``, a partition and an offset; None if the place is
-        not reported."""
+        """Complete the futures of a batch that is stored at ``place`` (a partition and an offset). ``place`` is None if
+        the broker does not report the place."""
         if self._sending.auditor is not None:
             for message in messages:
                 ids_hash = message.ids_hash.to_bytes(message.id_size)

@@ -42,9 +42,9 @@ _NO_STORE: Final = {"storage.backend.class": "memory"}
 class BatchProducer(Closing):
     """Sends records to a topic: the producer stores them in batches itself, or writes to brokers. Thread-safe.
 
-    With ``acks="all"``, a record's future completes once its batch is stored and notified. With ``"0"`` it completes at
-    once, and delivery failures are only logged. With ``"1"``, which needs brokers, it completes once a broker has the
-    record. Close a producer, or use it as a context manager.
+    With ``acks="all"``, a record's future completes once its batch is stored and notified. With ``"0"`` the future
+    completes at once, and delivery failures are only logged. With ``"1"``, which needs brokers, the future completes
+    once a broker has the record. Close a producer, or use it as a context manager.
 
     Brokers do not report a record's place, so the four numbers of the place are −1. A Message without an answer is sent
     again unchanged, to another broker if there is one. Several Messages are sent at the same time, so a retry may
@@ -160,7 +160,7 @@ class BatchProducer(Closing):
 
 
 def _settings_of(source: StoreLike, brokers: str | None) -> Settings:
-    """Load the settings. With ``brokers`` they need not name a store."""
+    """Load the settings. With ``brokers``, the settings need not name a store."""
     if brokers is None:
         return settings_of(source)
     is_empty = source is None and not os.environ.get(SETTINGS_VARIABLE)

@@ -57,7 +57,8 @@ class ReadMessages:
             yield batch
 
     def note_handed_out(self, message: int, record: int) -> None:
-        """Report the Messages that are complete now: all records up to and including this one have been handed out."""
+        """Report the Messages that are complete now: all records up to ``record`` of ``message`` (inclusive) have been
+        handed out."""
         while self._hashes:
             number = next(iter(self._hashes))  # decoded in order
             header = self._headers.get(number)

@@ -114,7 +114,8 @@ class KafkaGroup(GroupMember):
             errors = [error.args[0]]
         for refusal in errors:
             if refusal.code() in _OTHERS:
-                # Drop all partitions: the next assignment replaces this one as a whole, and has a new ``term``.
+                # Drop all partitions: the next assignment replaces the present assignment as a whole, and has a new
+                # ``term``.
                 self._forget()
                 raise FencedError(self._describe_loss("partitions"))
             raise fault(refusal, f"group {self._group} cannot commit")

@@ -216,8 +216,8 @@ class StoreQueue(NotificationQueue):
                 return number
 
     def _try_at_each(self, attempt: _Attempt) -> int | None:
-        """Look for the entry at one number, and put it there if the number is free. Return its number, or None if
-        another entry has the number."""
+        """Look for the entry at one number, and put the entry there if the number is free. Return the number, or None
+        if another entry has the number."""
         partition, number = attempt.partition, attempt.number or 0
         stored = self._entry(partition, number)
         is_ours = stored is not None and stored.mark == attempt.entry.mark

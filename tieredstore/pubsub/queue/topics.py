@@ -225,7 +225,7 @@ class Topics:
         """Return the key of the object to which a notification points.
 
         Raise NotificationCorruptError if the notification names another topic or bucket, or a key outside the topic's
-        path: such an object must not be fetched.
+        path: the broker or reader must not fetch the object.
         """
         if notification.topic != topic.name or notification.key is None:
             raise NotificationCorruptError(f"{where}: the notification is of topic {notification.topic!r:.80}")

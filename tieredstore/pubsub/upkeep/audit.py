@@ -22,7 +22,7 @@ from tieredstore.pubsub.queue.queues import QueuedNotification
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 
 LATE_MS: Final = 60_000
-"""A request is late if a request with a higher id was stored this many ms before it, by the same producer."""
+"""A request is late if it was stored this many ms after a request of the same producer with a higher id."""
 
 
 class AuditFault(enum.StrEnum):

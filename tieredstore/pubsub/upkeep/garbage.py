@@ -139,9 +139,9 @@ class GarbageCollection:
                 yield Step(Found(key, None, partition, offset), Outcome.DELETED)
 
     def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
-        """Return the freed objects in a record of retired batches, without those in ``kept``.
+        """Return the freed objects in a record of retired batches, except objects in ``kept``.
 
-        Entries at or after the queue's start are left out: a run recorded them, but was killed before it freed them.
+        Leave out entries at or after the queue's start: a run has recorded them, but was killed before it freed them.
         """
         path = self.topic.path
         return [
@@ -297,8 +297,8 @@ def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[li
 
 
 def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_ms: int) -> None:
-    """Free all batches of a partition before ``until``. For each thousand batches, first write a record of them, then
-    free them in the queue.
+    """Free all batches of a partition before ``until``. For each thousand batches, first write a record of the batches,
+    then free the batches in the queue.
     """
     for first in range(0, len(expired), _AT_ONCE):
         some, rest = expired[first : first + _AT_ONCE], expired[first + _AT_ONCE :]
