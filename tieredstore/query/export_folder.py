@@ -80,8 +80,8 @@ def _kind(query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan) -> dict[str, s
 
 
 def _type_name(kind: pa.DataType) -> str:
-    """Describe a type for the folder's record. The fields of a schema are left out, because they may change between
-    exports.
+    """Describe a type for the note about an export. The fields of a schema are left out, because they may change
+    between exports.
     """
     return "columns" if pa.types.is_struct(kind) else str(kind)
 

@@ -152,9 +152,9 @@ def begin_read(
 ) -> TopicRead:
     """Read the topic by ``plan``. With ``owns_reader``, closing the read closes the reader.
 
-    ``left_out`` collects what the read leaves out: it is told each window and its aborted transactions. If the query's
-    policy is to fail, raise DataLossError for requested offsets that do not exist, unless the plan's filter excludes
-    them.
+    ``left_out`` receives each window of the read and its aborted transactions, to describe the omitted records. If the
+    query's policy is to fail, raise DataLossError for requested offsets that do not exist, unless the plan's filter
+    excludes them.
     """
     topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)

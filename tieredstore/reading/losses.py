@@ -1,7 +1,7 @@
 """Data loss: requested offsets that no longer exist. This module describes losses in messages, and applies the query's
 policy.
 
-A query decides whether a loss of data raises an error, or only logs a warning so that the read continues.
+A query decides whether a loss of data raises an error, or whether the read logs a warning and continues.
 """
 
 from __future__ import annotations

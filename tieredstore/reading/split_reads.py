@@ -124,7 +124,7 @@ class QuerySources:
                 late = self._late_copies(split, position, stop)
                 if late is not None:
                     # No record is lost so far: the bucket has the records up to ``end``, and the broker may have the
-                    # later ones.
+                    # later records.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
                     position = end

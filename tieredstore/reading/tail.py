@@ -367,8 +367,8 @@ class LogTail(Closing):
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))
         elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
-            # In the third case, if there is a broker, the bucket's last records belong to a transaction without an
-            # outcome. The partition then waits until a look-up finds the segment that has the outcome.
+            # If there is a broker and neither condition holds, the bucket's last records belong to a transaction
+            # without an outcome. The partition then waits until a look-up finds the segment that has the outcome.
             self._follow_live(followed, log, log.live_start)
 
     def _follow_live(self, followed: _Followed, log: PartitionLog, live_start: int) -> None:

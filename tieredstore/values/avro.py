@@ -237,8 +237,8 @@ def parsed_schema(schema: AvroSchema) -> AvroType:
 
 
 def check_bounded(schema: AvroSchema) -> None:
-    """Raise ConfigError if the schema allows tiny data that decode to huge or endless values, so that fastavro is not
-    safe alone."""
+    """Raise ConfigError if data of the schema may nest too deeply, or may have many more values than bytes. Decode such
+    data only after a check."""
     if not _parse(schema).is_bounded:
         raise ConfigError("the Avro schema has a type within itself, or too many types that take no bytes")
 

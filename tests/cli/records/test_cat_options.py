@@ -191,7 +191,10 @@ def test_grep_shows_records_whose_key_or_value_match(pattern: str) -> None:
         ("-o folder -n 3", "folder is a folder, and its files must be complete: leave -n out"),
         ("-o folder --grep x", "leave --grep out, or name a file"),
         ("--group g", "no broker is named, which --group needs: give --bootstrap-server HOST:PORT"),
-        ("--group g -p 3", "--group shares the whole topic and commits written offsets: leave -p out"),
+        (
+            "--group g -p 3",
+            "--group reads the topic with the group's members, and commits written offsets: leave -p out",
+        ),
         ("--group g --to 3", "leave --to out"),
         ("--group g -o x.csv", "leave -o FILE out"),
         ("-p 1-0", "it must have the form 3, 0,2 or 4-7"),

@@ -68,7 +68,7 @@ _NEEDS: Final = {
     NeedReason.UNCOMMITTED: "segments have no manifest",
     NeedReason.SNAPSHOT: "snapshots of the cluster are encrypted by it, or damaged",
     NeedReason.UNFINISHED: "writes are unfinished",
-    NeedReason.CACHED: "rotation to another pair, with old manifests still in readers' caches",
+    NeedReason.CACHED: "rotation to another pair, after which readers may still cache old manifests",
 }
 _ASK: Final = "tieredstore keys list ID"
 
@@ -321,7 +321,7 @@ def _until(bucket: Bucket, old_keys: Sequence[str]) -> str:
         return f"readers need {names} until the old manifests expire in their caches; then run: {_ASK}"
     return (
         f"readers need {names} until {iso_utc(max(known))}, when the old manifests expire in their caches "
-        f"(fetch.manifest.cache.retention.ms, of brokers too); then run: {_ASK}"
+        f"(fetch.manifest.cache.retention.ms; brokers cache them too); then run: {_ASK}"
     )
 
 

@@ -306,7 +306,9 @@ def _tell_numbers(window: FromTo) -> None:
 def _refuse_with_group(given: Mapping[str, object]) -> None:
     surplus = next((option for option, value in given.items() if value is not None), None)
     if surplus is not None:
-        raise ConfigError(f"--group shares the whole topic and commits written offsets: leave {surplus} out")
+        raise ConfigError(
+            f"--group reads the topic with the group's members, and commits written offsets: leave {surplus} out"
+        )
 
 
 def _need_broker(cluster: Cluster) -> Mapping[str, str]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PROMPT: Final = "tieredstore> "
 _CONTINUED: Final = "        ...> "
 _HELP: Final = (
-    "SQL ends with a semicolon; topics are its tables (SHOW TABLES). A table never gets newer than its first query.",
+    "SQL ends with a semicolon; topics are its tables (SHOW TABLES). A table does not change after its first query.",
     "TAB completes, Ctrl-C leaves a query, Ctrl-D leaves the shell; help shows these lines again.",
 )
 _MOST_LINES: Final = 1_000

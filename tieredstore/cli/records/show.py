@@ -52,10 +52,10 @@ def show(
 ) -> None:
     """Show the contents of files: batches, records, or the entries of an index.
 
-    show reads Kafka's local .log, .index, .timeindex, .txnindex and .snapshot files. With the extras installed, it also
-    reads batches of pub/sub, and files of pipelines (with -c PIPELINE). A corrupt file is shown up to the corruption,
-    with exit code 4. If one of several files fails, the others are still shown; the exit code is that of the first
-    failure.
+    show reads Kafka's local .log, .index, .timeindex, .txnindex and .snapshot files. It also reads batches, if pub/sub
+    is installed, and files of pipelines (with -c PIPELINE), if pipelines are installed. A corrupt file is shown up to
+    the corruption, with exit code 4. If one of several files fails, the others are still shown; the exit code is that
+    of the first failure.
 
     Example: tieredstore show /var/lib/kafka/orders-0/00000000000000000000.log --records
     """
