@@ -70,7 +70,8 @@ class RemoteRetention:
         return max(self.retention_ms, self.retention_bytes, *self.topics_ms.values()) >= 0
 
     def apply(self, target: Target, partitions: Iterable[TopicIdPartition], counts: Counts) -> Iterator[Expired]:
-        """Delete expired segments; yield the result of each partition that had any. A dry run only reports them.
+        """Delete expired segments; yield a result for each partition with segments past the limits. A dry run only
+        reports these segments.
 
         Each call lists the segments of each partition once, and reads the manifests of the old segments. It raises the
         store's errors; only a lasting error in a deletion is reported in the partition's result.

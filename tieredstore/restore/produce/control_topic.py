@@ -25,8 +25,8 @@ _NEWEST: Final = 1000
 """The search for a run's newest position begins with this many records at the end of the control topic."""
 _PAUSE_S: Final = 0.05
 _TELL_S: Final = 2.0
-"""Wait this many seconds before a warning, because the broker writes the end marker of the run's last transaction after
-a moment."""
+"""Seconds to wait before a warning: a moment after a commit, the broker still has to write the transaction's end
+marker."""
 
 
 class ControlTopic:
