@@ -272,8 +272,8 @@ def _full_year(text: str) -> int:
     """Return the year for the text of a ``yy`` field: two digits mean 1950 to 2049; any other number is the year
     itself.
 
-    Java instead takes the range from 80 years before the current time to 20 years after it, so that the same message
-    would get another directory in a later year.
+    Java instead chooses a year from 80 years before the current time to 20 years after it, so the same message would
+    get another directory in a later year.
     """
     year = int(text)
     if len(text.strip()) != 2:

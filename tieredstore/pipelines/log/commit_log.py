@@ -69,7 +69,7 @@ class Progress:
         return Position(self.next_offset, None if self.leader_epoch < 0 else self.leader_epoch)
 
     def recent_with(self, window: WrittenWindow) -> tuple[int, int]:
-        """Return ``recent_bytes`` and ``recent_offsets`` after another offset window."""
+        """Return ``recent_bytes`` and ``recent_offsets`` as they are after one more offset window."""
         if window.read_bytes < 0 or window.stop == window.start:
             return self.recent_bytes, self.recent_offsets
         return self.recent_bytes // 2 + window.read_bytes, self.recent_offsets // 2 + window.stop - window.start

@@ -51,8 +51,8 @@ entry.
 class Driver:
     """Commits the files that tasks have prepared, then publishes them. Not thread-safe.
 
-    Only records in committed files of the log count as written. At most the last entry of the log is not fully
-    published. The next driver that starts publishes this entry before it commits another entry.
+    A record counts as written only if the log has committed the record's file. At most the last entry of the log is not
+    fully published. The next driver that starts publishes this entry before it commits another entry.
 
     | state of the driver | meaning | what ends it, with the next state |
     |---|---|---|

@@ -249,8 +249,8 @@ class _Sized:
         self.topic_id = str(log.topic_id) if progress is None else progress.topic_id
 
     def bytes_between(self, start: int, stop: int) -> int:
-        """Estimate the bytes of these offsets from the bucket's segments, or if there are none, from the latest offset
-        windows."""
+        """Estimate the bytes of these offsets from the bucket's segments. If the partition has no segments in the
+        bucket, estimate from the sizes of the latest offset windows."""
         progress = self._progress
         if self.log.lineage is None and progress is not None and progress.recent_offsets:
             return (stop - start) * progress.recent_bytes // progress.recent_offsets

@@ -100,8 +100,8 @@ class PipelineBackup:
         """Yield the records of all files in order of offsets."""
         topic, number = where
         files = self._files[topic]
-        # Without a commit log, read from the partition's first file on, because an earlier file of Secor may have
-        # records with offsets from ``start`` on.
+        # Without a commit log, read all files of the partition from the first, because an earlier file of Secor may
+        # also have records with offsets from ``start`` on.
         begin = start if files.is_committed else min(start, self._windows[where].start)
         for batch in files.records(Window(topic, "", number, begin, stop)):
             offsets: list[int] = batch.column("offset").to_pylist()
