@@ -111,10 +111,10 @@ class Bucket(Closing):
         """Return the topics with their partitions and sums over complete segments.
 
         ``topics`` are names or globs; without any, all topics are returned. The call reads the manifest of each
-        segment, and needs no key. ``start`` and ``stop`` restrict the sums to segments with records in this range. If
-        the bucket has a broker, the result includes the broker's offsets in this range, and topics that the broker
-        tiers (``remote.storage.enable``) but the bucket lacks. ``until`` is a time: ``missing_until`` then lists the
-        offsets before it that the bucket lacks, and ``why_missing`` the reasons. ``on_segment`` is called with each
+        segment, and needs no private key. ``start`` and ``stop`` restrict the sums to segments with records in this
+        range. If the bucket has a broker, the result includes the broker's offsets in this range, and topics that the
+        broker tiers (``remote.storage.enable``) but the bucket lacks. ``until`` is a time: ``missing_until`` then lists
+        the offsets before it that the bucket lacks, and ``why_missing`` the reasons. ``on_segment`` is called with each
         segment, complete or not. Raises ResourceNotFoundError for a name that does not exist.
         """
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
@@ -188,8 +188,8 @@ class Bucket(Closing):
     ) -> Read:
         """Return the rows of a query in DuckDB's SQL; each topic is a table, with keys and values as text.
 
-        ``topic_ids`` choose between the topics of a name that was deleted and re-created. The SQL may read and write
-        local files, and install extensions. With ``sandbox`` it can only read the topics that it names.
+        If a topic was deleted and re-created, ``topic_ids`` select one of the topics with its name. The SQL may read
+        and write local files, and install extensions. With ``sandbox`` it can only read the topics that it names.
         """
         with Extra("SQL", "query"):
             from tieredstore.api.reading import query_rows  # noqa: PLC0415
@@ -287,9 +287,9 @@ class Bucket(Closing):
         """Return what each key pair encrypts, including quarantined segments.
 
         With ``key_id`` return only the uses of that pair; the result is empty if the pair encrypts nothing.
-        ``on_segment`` is called with each segment examined. ``on_need`` is called for everything that needs the pair
-        ``key_id`` or may need it, also for readers that still cache manifests from before a rotation. The returned rows
-        do not include such readers.
+        ``on_segment`` is called with each segment examined. ``on_need`` is called for everything that needs or may need
+        the pair ``key_id``. This includes readers that may still cache manifests from before a rotation; the returned
+        rows do not include these readers.
         """
         from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 
@@ -412,11 +412,11 @@ class Bucket(Closing):
     ) -> Plan:
         """Return a plan to delete the segments of topics.
 
-        ``stop`` restricts the plan to complete segments before an offset (of one topic's ``partitions``) or a time.
-        Like Kafka's retention, the plan then deletes the oldest segments up to the first one to keep. ``segment``
-        selects a single segment, by base offset or id; by id, the plan includes the remains of an unfinished copy or
-        deletion. Segments under a legal hold, or written after the plan was made, are kept. If the bucket has a broker,
-        segments that the broker lists or may still list are also kept, unless ``force``.
+        With ``stop``, the plan includes only complete segments before that offset or time. An offset needs one topic
+        and its ``partitions``. Like Kafka's retention, the plan then deletes the oldest segments up to the first one to
+        keep. ``segment`` selects a single segment, by base offset or id; by id, the plan includes the remains of an
+        unfinished copy or deletion. Segments under a legal hold, or written after the plan was made, are kept. If the
+        bucket has a broker, segments that the broker lists or may still list are also kept, unless ``force``.
         """
         from tieredstore.api.removing import check_arguments, plan_removal  # noqa: PLC0415
 

@@ -35,7 +35,7 @@ def count_uses(
 ) -> Table[KeyUse]:
     """Return the uses of all pairs, or of ``key_id`` alone. Call ``on_need`` for everything that needs ``key_id``.
 
-    The returned rows count only stored data. A reader's cache may need a pair too, but no row counts it.
+    The returned rows count only stored data. A reader's cache may need a pair too, but the rows do not count caches.
     """
     totals: dict[str | None, SegmentTotals] = {}
     listed = list_encrypted(opened.store, opened.prefix, Scope())
@@ -94,8 +94,8 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
 
 
 def _outcome(step: RotationStep, *, dry_run: bool) -> Outcome:
-    """Return the outcome of rewrapping a data key: of a segment, or of a snapshot (then ``name`` is the snapshot's
-    key)."""
+    """Return the outcome of rewrapping the data key of a segment or a snapshot. For a snapshot, ``name`` is the key of
+    its object."""
     item = step.item
     outcome = Outcome(
         action="rotate_keys", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,

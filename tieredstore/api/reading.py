@@ -116,7 +116,8 @@ def read_records(
 
 @contextlib.contextmanager
 def _naming_readers(bucket: Bucket, topic: str) -> Generator[None]:
-    """If the block finds no topic of segments, but there is a topic of batches, name the commands that read batches."""
+    """If the block finds no segments of the topic, but the topic has batches, raise an error that names the commands
+    for batches."""
     try:
         yield
     except TopicNotFoundError as error:
@@ -205,7 +206,8 @@ def kind_of(
     way_out: str,
     nulls: InvalidValues | None = None,
 ) -> Callable[[str], ValueType] | None:
-    """Return a function that maps a registry's subject to the type called ``name``; None if the name is unknown.
+    """Return a function that returns the type called ``name``, given a subject of the schema registry. Return None if
+    the name is unknown.
 
     ``nulls`` counts the keys and values that the policy reads as null.
     """

@@ -42,8 +42,8 @@ class Partition:
     the broker lacks the partition.
 
     From its first offset on, the bucket has all records before the time ``complete_up_to``. If the bucket has all
-    records up to the log's end, this is the time of the request to the broker. None means unknown, or that even the
-    first record is missing.
+    records up to the log's end, ``complete_up_to`` is the time of the request to the broker. It is None if it is
+    unknown, or if even the first record is missing.
     """
 
     number: int
@@ -82,7 +82,8 @@ class Partition:
 
     @property
     def missing_until(self) -> tuple[tuple[int, int], ...] | None:
-        """The ranges of offsets before ``until`` that the bucket lacks; () if the bucket is complete up to then.
+        """The ranges of offsets before ``until`` that the bucket lacks; () if the bucket has all offsets before
+        ``until``.
 
         ``missing_until`` is None if unknown, because the broker lacks the partition.
         """
@@ -142,7 +143,7 @@ class Segment:
     missing: tuple[str, ...]
     damage: str | None
     metadata: RemoteLogSegmentMetadata | None = field(default=None, repr=False)
-    """The argument for methods of a ``RemoteStorageManager``; None without a readable manifest."""
+    """The argument for methods of a ``RemoteStorageManager``; None if the manifest cannot be read."""
     stored: StoredSegment | None = field(default=None, repr=False, compare=False)
     """The segment's manifest and objects if ``inspect`` returned the segment; None after a listing."""
     _files: SegmentFiles | None = field(default=None, repr=False, compare=False)
@@ -247,8 +248,8 @@ class Usage:
 class KeyUse:
     """The data that a key pair encrypts. If ``key_id`` is None, the row counts data that is not encrypted.
 
-    ``may_need`` counts other objects that may need the requested pair: damaged manifests, and copies without a
-    manifest, whose writer may still commit them. It is None if all pairs were requested.
+    ``may_need`` counts other objects that may need the requested pair: damaged manifests, and unfinished copies that
+    have no manifest yet, because their writer may still commit them. It is None if all pairs were requested.
     """
 
     key_id: str | None

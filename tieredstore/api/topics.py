@@ -107,10 +107,10 @@ def _ask_broker(
 
 
 def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | None) -> BrokerLog:
-    """Cut the broker's log at the end of the window's segments if the bucket has later segments.
+    """Return the broker's log without offsets after the window's last segment, if the bucket has later segments.
 
     If the window stops at a time, its last segment has the first record at or after that time. The broker's log may
-    begin later, so the broker alone would name a later end.
+    begin after that record, and the broker then names a later record.
     """
     end = row.end_offset
     if end is None or last is None or last.objects.start_offset < end or not isinstance(window[1], AtTime):
@@ -126,8 +126,9 @@ def _compare(
     row = replace(row, broker=log)
     missing = row.missing_before(max(log.end_offset, row.end_offset or 0))
     up_to_ms = held.newest_before(missing[0][0], now_ms) if missing else now_ms
-    # For the time ``until``, the broker names an offset of its own log, which may begin after the missing offsets. The
-    # bucket has all records before ``until``, so the missing offsets are later.
+    # For the time ``until``, the broker names an offset of its own log, which may begin after the missing offsets. Here
+    # the bucket has all records before the time ``until``, so the offset for ``until`` is at most the first missing
+    # offset.
     if until is not None and log.until is not None and missing and (up_to_ms or -1) >= until.timestamp_ms:
         row = replace(row, broker=replace(log, until=min(log.until, missing[0][0])))
     row = replace(row, complete_up_to=time_of(up_to_ms))
@@ -171,8 +172,8 @@ class _Held:
         self.last = one.whole
 
     def row(self, broker_of: Bucket | None = None) -> Partition:
-        """Return the partition. If the last segment's manifest lacks the end offset and there is a broker, look the end
-        up."""
+        """Return the partition. If the last segment's manifest lacks the end offset, look up this offset (only with
+        ``broker_of``)."""
         start, end = (self.held.spans[0][0], self.held.spans[-1][1] + 1) if self.held.spans else (None, None)
         if end is not None and self.last is not None and self.last.last_offset is None and broker_of is not None:
             from tieredstore.catalog.completion import describe_segment  # noqa: PLC0415  few need it

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def prices_of(by: UsageBy, prices: str | Path | PriceFile | None) -> PriceFile | None:
-    """Read the price file; raise ConfigError if usage grouped in this way cannot have a cost."""
+    """Read the price file; raise ConfigError if costs cannot be computed for the grouping ``by``."""
     if prices is None:
         return None
     if by is UsageBy.DAY:

@@ -130,7 +130,8 @@ class Depth:
             raise ConfigError(f"start {self.start} is after stop {self.stop}")
 
     def has_offsets(self, first: int, last: int) -> bool:
-        """Return True if the selection may include these offsets; a selection by time excludes no offsets."""
+        """Return True if the selection may include these offsets. If the selection is by time, it may include any
+        offset."""
         is_before = isinstance(self.start, int) and last < self.start
         return not is_before and not (isinstance(self.stop, int) and first >= self.stop)
 
@@ -203,7 +204,7 @@ class _NoBrokers:
         return iter(())
 
     def rest(self, opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Iterator[Found]:  # noqa: ARG002
-        """Yield a finding for each segment that only the bucket or only the brokers have."""
+        """Yield a finding for each segment that is in the bucket or in the brokers' metadata, but not in both."""
         return iter(())
 
 

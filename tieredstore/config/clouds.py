@@ -17,7 +17,7 @@ from tieredstore.limits import MAX_INT32
 
 
 def _time_limit(name: str, of_what: str) -> Any:
-    own = "" if name.startswith("s3.") else " Not of the plugin."
+    own = "" if name.startswith("s3.") else " The plugin lacks this property."
     return Field(default=None, alias=f"storage.{name}", description=f"Timeout in ms of one {of_what}.{own}")
 
 
@@ -88,14 +88,16 @@ class S3Settings(SettingsGroup):
     upload_parallelism: Annotated[int, integer(1, 64)] = Field(
         default=4,
         alias="storage.s3.multipart.upload.parallelism",
-        description="Parts of one upload to send in parallel. Memory holds one part more. Not of the plugin.",
+        description=(
+            "Parts of one upload to send in parallel. One more part is kept in memory. The plugin lacks this property."
+        ),
     )
     compatibility: Annotated[str, choice("aws", "s3-compatible")] = Field(
         default="aws",
         alias="storage.s3.compatibility",
         description=(
             "s3-compatible: send no checksum headers, because many servers refuse them, and put the bucket in the "
-            "path unless storage.s3.path.style.access.enabled says otherwise. Not of the plugin."
+            "path unless storage.s3.path.style.access.enabled says otherwise. The plugin lacks this property."
         ),
     )
     listing_order: Annotated[str, choice("auto", "by-key", "by-folder")] = Field(
@@ -103,7 +105,7 @@ class S3Settings(SettingsGroup):
         alias="storage.s3.listing.order",
         description=(
             "Order in which the server lists keys. by-folder: like SeaweedFS. auto: decide by the server's name. "
-            "Not of the plugin."
+            "The plugin lacks this property."
         ),
     )
     storage_class: Annotated[
@@ -231,12 +233,18 @@ class AzureSettings(SettingsGroup):
     upload_parallelism: Annotated[int, integer(1, 64)] = Field(
         default=4,
         alias="storage.azure.upload.parallelism",
-        description="Blocks of one upload to send in parallel. Memory holds one block more. Not of the plugin.",
+        description=(
+            "Blocks of one upload to send in parallel. One more block is kept in memory. "
+            "The plugin lacks this property."
+        ),
     )
     send_md5: Annotated[bool, BOOLEAN] = Field(
         default=True,
         alias="storage.azure.upload.md5.enabled",
-        description="Send an MD5 checksum with each body, so that the server can check the body. Not of the plugin.",
+        description=(
+            "Send an MD5 checksum with each body, so that the server can check the body. "
+            "The plugin lacks this property."
+        ),
     )
     api_call_timeout_ms: Annotated[int | None, long(1)] = _time_limit("azure.api.call.timeout", "call with its retries")
     api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = _time_limit(

@@ -66,7 +66,7 @@ class EncryptionProperties(SettingsGroup):
         alias="encryption.required",
         description=(
             "Refuse to read segments that are not encrypted. If a bucket holds only encrypted segments, an "
-            "unencrypted segment is forged. Needs encryption.enabled. Not of the plugin."
+            "unencrypted segment is forged. Needs encryption.enabled. The plugin lacks this property."
         ),
     )
 
@@ -112,43 +112,51 @@ class KeyPairSettings(SettingsGroup):
     private_key_env: Annotated[str | None, string("the name of an environment variable", _some_name)] = Field(
         default=None,
         alias="private.key.env",
-        description="Name of the environment variable that contains the private key as PEM. Not of the plugin.",
+        description=(
+            "Name of the environment variable that contains the private key as PEM. The plugin lacks this property."
+        ),
     )
     private_key_fd: Annotated[int | None, integer(0)] = Field(
         default=None,
         alias="private.key.fd",
-        description="Number of an open file descriptor from which the private key is read as PEM. Not of the plugin.",
+        description=(
+            "Number of an open file descriptor from which the private key is read as PEM. "
+            "The plugin lacks this property."
+        ),
     )
     passphrase_env: Annotated[str | None, string("the name of an environment variable", _some_name)] = Field(
         default=None,
         alias="private.key.passphrase.env",
-        description="Name of the environment variable that contains the private key's passphrase. Not of the plugin.",
+        description=(
+            "Name of the environment variable that contains the private key's passphrase. "
+            "The plugin lacks this property."
+        ),
     )
     passphrase_file: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="private.key.passphrase.file",
-        description="File whose first line is the private key's passphrase. Not of the plugin.",
+        description="File whose first line is the private key's passphrase. The plugin lacks this property.",
     )
     kms: Annotated[str | None, string("aws, gcp, azure, vault, or an installed service", _some_name)] = Field(
         default=None,
         alias="private.key.kms",
         description=(
-            "Key management service that decrypts the private key. `tieredstore keys seal` encrypts it. Not of "
-            "the plugin."
+            "Key management service that decrypts the private key. `tieredstore keys seal` encrypts it. "
+            "The plugin lacks this property."
         ),
     )
     kms_key: Annotated[str | None, string("the key's name there", _some_name)] = Field(
         default=None,
         alias="private.key.kms.key",
         description=(
-            "Name of the key at the service: an ARN, a resource name, a key's URL, or Vault's `mount/key`. Not of "
-            "the plugin."
+            "Name of the key at the service: an ARN, a resource name, a key's URL, or Vault's `mount/key`. "
+            "The plugin lacks this property."
         ),
     )
     kms_endpoint_url: Annotated[str | None, URL] = Field(
         default=None,
         alias="private.key.kms.endpoint.url",
-        description="URL of the service. If unset, the service's usual URL is used. Not of the plugin.",
+        description="URL of the service. If unset, the service's usual URL is used. The plugin lacks this property.",
     )
 
     @model_validator(mode="after")

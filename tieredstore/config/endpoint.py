@@ -102,8 +102,8 @@ class EndpointRule(SettingsGroup):
 class EndpointSettings(SettingsGroup):
     """Places of topics. ``rules`` are tried in order; a topic without a rule is in the settings' own store.
 
-    ``texts`` are all properties of the settings' own store, which rules for other stores override. Relative paths in
-    ``texts`` start from ``base_dir``.
+    ``texts`` are all properties of the settings' own store. A rule for another store overrides some of these
+    properties. Relative paths in ``texts`` start from ``base_dir``.
     """
 
     rule_names: Annotated[tuple[str, ...], words("names, separated by commas", _rule_name)] = Field(

@@ -120,7 +120,7 @@ class ChunkCacheSettings(SettingsGroup):
         alias="fetch.chunk.cache.encrypted",
         description=(
             "true: the cache holds the chunks of encrypted segments encrypted. false: it holds them as plaintext, "
-            "also on disk. Not of the plugin."
+            "also on disk. The plugin lacks this property."
         ),
     )
 
@@ -139,13 +139,13 @@ class FetchSettings(SettingsGroup):
         alias="fetch.coalesce.max.bytes",
         description=(
             "Adjacent chunks are fetched in one request, up to this number of log bytes. A larger chunk is "
-            "fetched alone. Not of the plugin."
+            "fetched alone. The plugin lacks this property."
         ),
     )
     parallelism: Annotated[int, integer(1, 1024)] = Field(
         default=8,
         alias="fetch.parallelism",
-        description="Number of requests that one reader sends in parallel. Not of the plugin.",
+        description="Number of requests that one reader sends in parallel. The plugin lacks this property.",
     )
     read_ahead_bytes: Annotated[int, integer(0)] = Field(
         default=16777216,
@@ -157,14 +157,15 @@ class FetchSettings(SettingsGroup):
         alias="fetch.chunk.min.size",
         description=(
             "Refuse a segment with over 65,536 chunks if they are smaller than this and smaller than chunk.size. "
-            "A forged manifest could list millions of tiny chunks. Not of the plugin."
+            "A forged manifest could list millions of tiny chunks. The plugin lacks this property."
         ),
     )
     rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
         default=None,
         alias="fetch.rate.limit.bytes.per.second",
         description=(
-            "Limit for the sum of all downloads of the process. If unset, there is no limit. Not of the plugin."
+            "Limit for the sum of all downloads of the process. If unset, there is no limit. The plugin lacks "
+            "this property."
         ),
     )
     manifest_cache: ManifestCacheSettings = ManifestCacheSettings()
@@ -174,8 +175,8 @@ class FetchSettings(SettingsGroup):
 
 def read_fetch(reader: SettingsReader) -> FetchSettings | None:
     """Return the settings of ``fetch.*``; None if the reader has recorded problems."""
-    # Without a class there is no chunk cache. The plugin then ignores the cache's other properties, and so does this
-    # package.
+    # Without ``fetch.chunk.cache.class`` there is no chunk cache. The plugin then ignores the other properties of the
+    # chunk cache, and so does this package.
     cached = _CHUNK_CACHE_CLASS in reader.values
     caches = {
         "manifest_cache": reader.read(ManifestCacheSettings),

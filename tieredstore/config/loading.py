@@ -48,8 +48,8 @@ def load_settings(path: Path | str) -> Settings:
 def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings") -> Settings:
     """Return the settings of a mapping from names, with or without ``rsm.config.``, to texts or plain values.
 
-    Relative paths start from ``base_dir``, or stay relative without it; errors name ``source``. Raise ConfigError with
-    all problems, one per line.
+    Relative paths start from ``base_dir``; without ``base_dir``, they stay relative. Errors name ``source``. Raise
+    ConfigError with all problems, one per line.
     """
     properties = translate(texts_of(properties, source), source)
     own = own_properties(properties, source)

@@ -84,8 +84,8 @@ def check_is_ours(reader: SettingsReader) -> None:
     """Raise ConfigError if no property belongs to this package, for example because the file is a Kafka client's
     properties file.
 
-    For such a file, one sentence is more helpful than one error for each unknown name. ``metrics.*`` do not count as
-    this package's, because a broker has such properties too.
+    For such a file, one sentence is more helpful than one error for each unknown name. Properties ``metrics.*`` do not
+    show that the file is for this package, because a broker has such properties too.
     """
     # Check ``storage.*`` first, because the list of known names imports all optional parts.
     if not reader.values or any(name.startswith("storage.") for name in reader.values):
@@ -121,7 +121,8 @@ def _what_is_wrong(name: str, reader: SettingsReader) -> str:
 
 
 def candidates(reader: SettingsReader) -> frozenset[str]:
-    """Return all names that an unknown name may stand for, including the names of the listed key pairs' properties."""
+    """Return all names that the user may have meant by an unknown name. They include the properties of each listed key
+    pair."""
     ids = [key_id.strip() for key_id in reader.values.get(PAIRS, "").split(",")]
     halves = ("public", "private")
     return known_names() | {f"{PAIRS}.{key_id}.{half}.key.file" for key_id in ids if key_id for half in halves}

@@ -12,7 +12,7 @@ from typing import Final
 
 _MAX_COMPONENTS: Final = 8  # no name has more components, but a stray text may have a million
 _MAX_COMPARED: Final = 100  # characters; no name is as long
-_A_SLIP: Final = 0.85  # letters with at least this similarity are a typing error, whatever the words mean
+_A_SLIP: Final = 0.85  # a name with at least this similarity of letters has a typing error; its words are not compared
 _MEANT: Final = 0.5
 _WORD: Final = re.compile(r"[a-z0-9]+")
 

@@ -50,7 +50,8 @@ class ForeignProperty:
         )
 
     def topic_of(self, name: str) -> str | None:
-        """Return the topic in ``name``, at the position of TOPIC in this property's name; None without a match."""
+        """Return the part of ``name`` that stands where this property's name has TOPIC; None if the names do not
+        match."""
         before, topic, behind = self.name.partition(_TOPIC)
         if not topic or not name.startswith(before) or not name.endswith(behind):
             return None

@@ -75,7 +75,9 @@ class Settings(SettingsGroup):
         description="Do not compress a segment if its first batch is already compressed. Needs compression.enabled.",
     )
     compression_level: Annotated[int, integer(1, 22)] = Field(
-        default=3, alias="compression.level", description="Level of zstd. Not of the plugin, which always uses 3."
+        default=3,
+        alias="compression.level",
+        description="Level of zstd. The plugin lacks this property and always uses 3.",
     )
     custom_metadata_fields: Annotated[tuple[str, ...], choices("REMOTE_SIZE", "OBJECT_PREFIX", "OBJECT_KEY")] = Field(
         default=(),
@@ -94,7 +96,7 @@ class Settings(SettingsGroup):
         alias="upload.stall.timeout.ms",
         description=(
             "An upload to a cloud fails if it makes no progress for this time. Waits for the rate limit are not "
-            "part of this time. Not of the plugin."
+            "part of this time. The plugin lacks this property."
         ),
     )
     upload_max_age_ms: Annotated[int, long(60000)] = Field(
@@ -102,13 +104,15 @@ class Settings(SettingsGroup):
         alias="upload.max.age.ms",
         description=(
             "A copy of a segment fails if it takes longer than this. `gc` keeps unreferenced objects until they are "
-            "twice as old. Use the same value for all writers of a bucket. Not of the plugin."
+            "twice as old. Use the same value for all writers of a bucket. The plugin lacks this property."
         ),
     )
     transform_thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
         alias="transform.thread.pool.size",
-        description="Number of threads that compress and encrypt. 0: one per processor. Not of the plugin.",
+        description=(
+            "Number of threads that compress and encrypt. 0: one per processor. The plugin lacks this property."
+        ),
     )
     encryption: EncryptionSettings | None = None
     fetch: FetchSettings = FetchSettings()
@@ -158,8 +162,8 @@ class Settings(SettingsGroup):
 
     @property
     def requests_at_once(self) -> int:
-        """The maximum number of parallel requests of a reader, including requests for manifests and indexes. It is at
-        least the number of requests that load a catalog.
+        """The maximum number of parallel requests of a reader, including requests for manifests and indexes. This
+        maximum is at least the number of threads that load a catalog.
 
         It sizes a store's connection pool.
         """

@@ -125,7 +125,8 @@ class UploaderSettings(SettingsGroup):
         default=10,
         alias="uploader.hold.min.free.percent",
         description=(
-            "If less disk space than this is free, drop held files that the broker has deleted, without uploading them."
+            "If less disk space than this is free, release held files that the broker has deleted, without "
+            "uploading them."
         ),
     )
     upload_timeout_ms: Annotated[int, long(1000)] = Field(

@@ -121,7 +121,8 @@ class Core:
             self._look(partition)
 
     def pause(self, partition: Partition) -> None:
-        """Stop fetching a partition. Drop its waiting records of the bucket: a resume reads them again."""
+        """Stop fetching a partition. Drop the bucket's records that were read but not yet returned: a resume reads
+        these records again."""
         if partition.paused:
             return
         partition.paused = self.paused[partition.where] = True

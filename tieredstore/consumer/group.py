@@ -277,7 +277,8 @@ class Commits:
         """Messages that the running call has collected but not returned yet, so they must not be committed."""
 
     def places(self) -> dict[TopicPartition, KafkaPartition]:
-        """Return the offset to commit for each partition: after its returned records, or from ``store_offsets``."""
+        """Return the offset to commit for each partition: the offset after the last returned record, or the offset
+        given to ``store_offsets``."""
         known = self._core.partitions.values()
         if not self._auto_store:
             return {one.where: one.commit.stored for one in known if one.commit.stored is not None}

@@ -75,7 +75,7 @@ class BrokerSpan:
 
 @dataclass(eq=False, slots=True)
 class Look:
-    """A look-up of where one partition continues. The broker's thread adds its answers for the bucket's thread.
+    """A look-up of where one partition continues. The bucket's thread uses the answers that the broker's thread adds.
 
     ``epoch`` is the leader epoch of the record before ``start``, and ``read_id`` the id of the topic from which that
     record was read; both are None if unknown. The broker's thread replaces a ``start`` of ``committed`` by the group's
@@ -94,12 +94,12 @@ class Look:
     is_review: bool = False
     """True for a periodic check, during which the client continues to fetch the partition."""
     left_at: int | None = None
-    """From this offset on the broker is preferred in any mode, because the two logs diverge there."""
+    """From this offset on, prefer the broker in every mode, because the logs of bucket and broker diverge there."""
 
     is_commit: bool = False
     """True if ``start`` is the group's commit: the group has read the log up to there, even if the epoch is unknown."""
     topic_id: Uuid | None = None
-    """The id of the topic that exists now."""
+    """The id of the topic that has this name now."""
     broker: BrokerSpan | None = None
     """The broker's offsets; None if the broker lacks the partition, or the look-up does not ask the broker."""
     was_reset: int | None = None
@@ -304,7 +304,7 @@ class BrokerInquiry:
         self._add_spans(looks)
 
     def _resolve_commits(self, looks: Iterable[Look]) -> None:
-        """Replace the start ``committed`` by the group's offset, or by the reset if there is no commit."""
+        """Replace the start ``committed`` by the group's offset, or by ``auto.offset.reset`` if there is no commit."""
         asked = [look for look in looks if look.start == "committed"]
         commits: Mapping[TopicPartition, GroupCommit] = {}
         if asked and self._cluster is not None:
@@ -387,7 +387,7 @@ class BucketInquiry:
         self._epochs = EpochInquiry(source, cluster)
         self._listed_at: dict[TopicPartition, float] = {}
         self._whole_at: dict[str, float] = {}
-        """The time of the last listing of each topic as a whole."""
+        """For each topic, the time when the whole topic was last listed."""
         self._reloading = threading.Lock()
         self._reloaded: set[str] = set()
         """Topics that were already listed again for the current look-ups."""

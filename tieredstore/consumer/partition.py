@@ -177,7 +177,8 @@ class Commit:
 
 @dataclass(slots=True)
 class Retry:
-    """The number of failures since the last success, and the time when the first failed look-up or read began."""
+    """The number of failures since the last success, and the time when the first of the failed look-ups or reads
+    began."""
 
     tries: int = 0
     since: float | None = None

@@ -25,7 +25,8 @@ class OnBroker:
 
 @dataclass(frozen=True, slots=True)
 class InBucket:
-    """The bucket has the records up to ``stop``, without open transactions. Then another look-up follows."""
+    """The bucket has the records up to ``stop``, and these are not in open transactions. At ``stop``, another look-up
+    follows."""
 
     stop: int
 
@@ -148,7 +149,8 @@ def _place_without_broker(position: int, live: LiveSpan | None, lineage: Lineage
 
 
 def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Placement:
-    """Place an offset that the broker lacks, and that the bucket lacks or has only in an open transaction."""
+    """Place an offset that the broker does not have. The bucket does not have the offset either, or has it only in an
+    open transaction."""
     start, end = live
     earliest = start if lineage is None else min(start, lineage.earliest_offset)
     last = end if lineage is None else max(end, lineage.end_offset)

@@ -39,7 +39,7 @@ class Turn(enum.Enum):
     """The state of a stream."""
 
     RESTING = enum.auto()
-    """No read runs: enough records wait for the caller."""
+    """No thread reads the stream, because enough of its records wait for the caller."""
     QUEUED = enum.auto()
     """The stream waits for a thread, or a thread reads it."""
     ENDED = enum.auto()
@@ -64,7 +64,7 @@ class StoredStream:
     lost: list[LostOffsets] = field(default_factory=list["LostOffsets"])
     """Ranges of offsets that a segment should have by its manifest, but does not have."""
     skipped: list[LostOffsets] = field(default_factory=list["LostOffsets"])
-    """Damaged batches that were skipped and logged, each as a gap of one offset."""
+    """Damaged batches that were skipped and logged, each as a loss of one offset."""
     turn: Turn = Turn.RESTING
     error: TieredStoreError | None = None
     waiting_bytes: int = 0
@@ -77,7 +77,8 @@ class StoredStream:
 
 
 class StoredStreams:
-    """All reads of a consumer from the bucket. One thread uses this object; ``partitions.at.once`` other threads read.
+    """All reads of a consumer from the bucket. Only one thread uses this object. It has ``partitions.at.once`` further
+    threads that read.
 
     Waiting records take at most ``queued.max.kbytes``, plus one record batch for each thread. Each stream may fill only
     its share, so that a slow stream does not delay the others.

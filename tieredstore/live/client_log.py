@@ -132,8 +132,8 @@ def log_to(log: ClientLog, configuration: Mapping[str, object]) -> dict[str, obj
     """Return the configuration of a client that reports to ``log``. If ``log_level`` hides errors, leave ``debug`` as
     it is.
 
-    librdkafka reports a successful connection only if ``debug`` includes ``broker``. That adds a line for each step of
-    a connection, but no lines while records arrive.
+    librdkafka reports a successful connection only if ``debug`` includes ``broker``. With ``broker``, librdkafka logs a
+    line for each step of a connection, but no lines while records arrive.
     """
     if str(configuration.get("log_level")) in _SILENT:
         return {**configuration, "logger": log}

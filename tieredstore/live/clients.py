@@ -137,8 +137,8 @@ class LiveProducer(Producer):
             return None
 
     def _note(self, error: KafkaError) -> None:
-        """Keep an error, and whether it is fatal. For example, an error is fatal if an idempotent producer no longer
-        knows which records the broker has.
+        """Keep an error, and set ``is_lost`` if the error is fatal. For example, an error is fatal if an idempotent
+        producer no longer knows which records the broker has.
         """
         self.is_lost = self.is_lost or error.fatal() or error.code() == KafkaError._FATAL
         self.trouble.note(error)
@@ -155,8 +155,8 @@ class LiveAdmin(AdminClient):
     def hear(self) -> None:
         """Drop earlier connection errors, because a broker has answered, but still log that the broker is back.
 
-        This method also polls the client: if all answers come at once, nothing else polls it, and its error reports
-        would accumulate.
+        This method also polls the client. If all answers arrive at once, no other code polls the client, and error
+        reports would accumulate in the client's queue.
         """
         with self._log.of_the_past():
             self.poll(0)

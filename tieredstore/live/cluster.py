@@ -212,8 +212,8 @@ class LiveCluster(Closing):
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return a group's committed offset in each partition; None if it has not committed any. Wait for pending
-        transactions."""
+        """Return a group's committed offset in each partition; None if the group has no commit there. Wait until
+        pending transactions have ended."""
         wheres = list(partitions)
         commits = self.commits(group, wheres)
         return {where: commits[where].offset if where in commits else None for where in wheres}
@@ -236,7 +236,7 @@ class LiveCluster(Closing):
         """Commit the offsets of the next records to read, for a group that has no members at the moment.
 
         Metadata is committed too, but leader epochs are not. BrokerError names the first partition that was refused;
-        other partitions may be committed or not.
+        some of the other partitions may be committed.
         """
         if not offsets:
             return
@@ -344,8 +344,8 @@ class LiveCluster(Closing):
     def _each(
         self, ask: Callable[[float], Mapping[Asked, Future[Answer]]], doing: str
     ) -> tuple[dict[Asked, Answer], dict[Asked, BrokerDeniedError]]:
-        """Return the answers, and the errors where access was denied. Both results omit resources that no longer
-        exist."""
+        """Return two mappings by resource: the answers, and the errors of denied access. Resources that no longer exist
+        are in neither."""
         client = self._clients.get()
         end = time.monotonic() + self._timeout_s
         answers: dict[Asked, Answer] = {}
@@ -376,7 +376,7 @@ class LiveCluster(Closing):
         begun = time.monotonic()
         end = begun + self._timeout_s
         while True:
-            # Give also the last attempt at least ``_AGAIN_S`` seconds for its answer.
+            # Allow at least ``_AGAIN_S`` seconds for the answer, even in the last attempt.
             futures = ask(max(_AGAIN_S, end - time.monotonic()))
             answers: dict[Asked, Answer] = {}
             try:
@@ -417,8 +417,8 @@ class LiveCluster(Closing):
             client.listen(doing)
             raise self._fault(client, error, what, doing) from error
         if getattr(answer, "offset", None) == OFFSET_INVALID:
-            # If a broker is dead, the library returns this negative offset instead of an error. Refresh the metadata,
-            # because otherwise the library asks the dead broker again.
+            # If a broker is dead, the library returns OFFSET_INVALID instead of an error. Refresh the metadata, because
+            # otherwise the library asks the dead broker again.
             with contextlib.suppress(KafkaException):
                 client.list_topics(timeout=_POLL_S)
             raise client.trouble.unavailable(doing, self._timeout_s)

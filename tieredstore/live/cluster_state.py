@@ -52,7 +52,7 @@ class ClusterState(LiveCluster):
     """Reads the state of a cluster for a snapshot. The results omit resources that the login may not read, and list the
     names of these resources.
 
-    Topics that the login may not describe are missing, because brokers do not list them.
+    The lists do not contain topics that the login may not describe, because brokers do not report these topics.
     """
 
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:

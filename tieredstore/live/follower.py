@@ -58,8 +58,8 @@ class Link(enum.Enum):
     """
 
     UNCHECKED = enum.auto()
-    """The consumer has not yet asked the leader if its log has the preceding record. Until then, the follower drops
-    messages."""
+    """The consumer has not yet asked the leader if the leader's log still has the record before the start offset. Until
+    then, the follower drops messages."""
     SILENT = enum.auto()
     """No message has arrived since the assignment, so the partition may not exist."""
     HEARD = enum.auto()

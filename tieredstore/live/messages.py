@@ -73,7 +73,7 @@ def epoch_of(message: Message) -> int | None:
 
 
 def offset_of(message: Message) -> int:
-    """Return the offset of a record, or of an error in a partition."""
+    """Return the offset of a record, or the offset at which a partition's error occurred."""
     offset = message.offset()
     if offset is None:
         raise BatchCorruptError(f"librdkafka returned a message of {message.topic()} without an offset")

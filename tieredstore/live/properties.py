@@ -47,7 +47,7 @@ _REFUSED: Final = {
     "auto.offset.reset": "reads start at given offsets, and a missing offset is an error",
     "enable.auto.commit": "nothing is committed to the broker",
     "enable.auto.offset.store": "nothing is committed to the broker",
-    "enable.partition.eof": "reads need it to find their end",
+    "enable.partition.eof": "reads need the value true to find the end of the log",
     "interceptor.classes": "there is no JVM to load classes",
     "key.deserializer": "keys are bytes; decode them in the query",
     "plugin.library.paths": "readers do not load libraries",
@@ -331,7 +331,8 @@ OF_JAVAS_STORES: Final = frozenset(_IN_WORDS) | {
 def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
     """Remove Java's properties of key and trust stores from ``given``; return librdkafka's.
 
-    The content of a store's file determines its type. Raise ConfigError if a file cannot be read or used.
+    The type of a key store or trust store is detected from the file's content. Raise ConfigError if a file cannot be
+    read or used.
     """
     for name in _FILES:
         # Check that the files exist, because librdkafka's error does not name the missing file. ``ssl.ca.location`` may

@@ -25,7 +25,8 @@ def seconds(milliseconds: int | None) -> float | None:
 class Deadline:
     """A moment of the monotonic clock at which an operation times out.
 
-    If ``part`` is set, the operation also times out when this part of the operation stalls.
+    If ``part`` is set, the operation also times out if ``part``, a part of the operation, makes no progress for too
+    long.
     """
 
     at_s: float
@@ -86,7 +87,7 @@ class Stall:
 
     @contextmanager
     def under_way(self) -> Generator[Deadline]:
-        """Count the time in the block, and yield a deadline that passes when the operation stalls."""
+        """Count the time within the ``with`` block, and yield a deadline that passes when the operation stalls."""
         with self._lock:
             if self._parts == 0:
                 self._since_s = self._monotonic()

@@ -20,8 +20,8 @@ from tieredstore.process.thread_pool import ThreadPool
 _Item = TypeVar("_Item")
 
 _LOOK_S: Final = 1.0
-"""A waiting thread checks its condition again after this many seconds, because another thread may end without notifying
-it, for example at the end of the process.
+"""A waiting thread checks its condition again after this many seconds, because another thread may end without waking
+the waiting thread, for example at the end of the process.
 """
 
 

@@ -74,8 +74,8 @@ def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
 
 @contextmanager
 def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Generator[None]:
-    """If the process must end within the block before the main thread has cleaned up, run ``act`` on another thread.
-    ``act`` must be quick.
+    """Run ``act`` on another thread if the process must end within the block, and cannot wait for the main thread's
+    cleanup. ``act`` must be quick.
 
     ``act`` replaces the cleanup that the main thread does after the exception, such as removing a file. With
     ``needs_time``, the main thread's cleanup gets more time first, because it sends requests to a store.

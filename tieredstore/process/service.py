@@ -135,7 +135,7 @@ class Service:
             while self._running and not self.stopping.wait(_POLL_S):
                 pass
         # After a request to stop, use the request's deadline. Without a request, all work has ended by itself, so the
-        # threads end at once.
+        # threads need only a moment to end.
         deadline = self.stopping.deadline if timeout_s is None else None
         deadline = deadline or Deadline.after(_LAST_WORDS_S if timeout_s is None else timeout_s)
         for thread in list(self._threads):

@@ -85,7 +85,7 @@ def _remove_abandoned(target: Path) -> None:
     with contextlib.suppress(OSError):  # the folder may be writable but not listable
         for path in target.parent.iterdir():
             if pattern.fullmatch(path.name) and _remove_if_abandoned(path):
-                _logger.warning("removed %s, which a command that was killed had left", path)
+                _logger.warning("removed %s, left behind by a killed command", path)
 
 
 def _remove_if_abandoned(draft: Path) -> bool:

@@ -82,7 +82,7 @@ class NotificationQueueTests:
         assert len(read_all(queue, 0)) == 64
 
     def test_reading_a_freed_offset_raises_data_loss_error(self, queue: NotificationQueue) -> None:
-        """A reader below the start gets an error."""
+        """Reading an offset before the queue's start raises an error."""
         offsets = [self.append(queue, b"%d" % number)[0] for number in range(5)]
         queue.free(0, offsets[3])
         assert queue.start(0) == offsets[3]

@@ -208,7 +208,7 @@ def test_a_part_that_kill_9_left_goes_with_the_next_run_of_the_same_file_and_a_l
         assert ended is not None
         assert ended.code == -signal.SIGKILL
         done = tieredstore(*again)
-    assert done.stderr == f"tieredstore: removed {part}, which a command that was killed had left\n"
+    assert done.stderr == f"tieredstore: removed {part}, left behind by a killed command\n"
     assert list(target.parent.iterdir()) == [target]
 
 

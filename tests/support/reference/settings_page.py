@@ -58,7 +58,7 @@ property as `Settings.storage_options`, or the plugin's Java class: `io.aiven.ka
 """
 
 HEADER: Final = "name | value | meaning\n---|---|---"
-_NOT_THE_PLUGINS: Final = "Not of the plugin"
+_NOT_THE_PLUGINS: Final = "The plugin lacks this property"
 _AT_LEAST: Final = re.compile(r"(-?\d+) or more\b")
 _MANY: Final = re.compile(r",? separated by commas")
 """What the page's introduction says of every list."""
@@ -159,7 +159,7 @@ def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -
         else _MANY.sub("", _AT_LEAST.sub(r"≥\1", allowed)).removeprefix("one of ").replace(_URL, "URL")
     )
     star = " *" if _NOT_THE_PLUGINS in meaning else ""
-    words = meaning.replace(f" {_NOT_THE_PLUGINS}.", "").replace(f"{_NOT_THE_PLUGINS}, which", "The plugin")
+    words = meaning.replace(f" {_NOT_THE_PLUGINS}.", "").replace(f"{_NOT_THE_PLUGINS} and", "The plugin")
     type_and_default = f"{kind} {default}".removeprefix("string").removesuffix(" `false`").strip()
     if kind == "string" and (word := default.strip("`")):
         marked = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", default, shown, count=1)

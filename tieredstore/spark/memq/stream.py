@@ -2,7 +2,7 @@
 
 The stream's offset in a checkpoint is ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``: the next
 offset of each read partition. The end of the first batch also has ``initialOffsets``, because after a restart Spark
-asks again where the stream began. Separate from ``data_source``, which imports this module only for streams.
+asks again where the stream began. This module is separate from ``data_source``, which imports it only for streams.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
         """Yield the batches from ``offset`` to ``stop``. ``offset`` is None for a partition that was added after the
-        start of the stream, and reading then begins at its first batch.
+        start of the stream, and reading then begins at the partition's first batch.
         """
         log = self._open()
         begin = log.queue.start(partition) if offset is None else offset
@@ -202,7 +202,7 @@ def _read_checkpoint(document: Json, topic: str) -> _Checkpoint:
         raise ConfigError(f"this source did not write the checkpoint's offsets: {str(document)[:80]}") from error
     if checkpoint.topic != topic:
         raise ConfigError(
-            f"the checkpoint's offsets are of another topic than {topic}: {str(document)[:80]}; give this query a "
+            f"the checkpoint belongs to another topic, not to {topic}: {str(document)[:80]}; give this query a "
             "checkpoint of its own"
         )
     return checkpoint

@@ -79,7 +79,7 @@ class WindowJobs:
     def write(self, tasks: Sequence[WindowTask]) -> Batch:
         """Write the offset windows of these tasks. In each partition, stop at the first unreadable offset.
 
-        If the settings name a ``frame`` function, this writes all windows or none.
+        If the settings name a ``frame`` function, the job writes either all windows or none.
         """
         if self._frame is not None:
             framed = FrameJob(self._file, self._fingerprint, tuple(tasks))
@@ -163,8 +163,8 @@ class FrameJob:
     ) -> tuple[DataFrame, Callable[[], list[int]]]:
         """Return a DataFrame with a report for each offset window. Its input is a DataFrame of task numbers.
 
-        The second result is a function. Called after the job, it returns the number of records of each window before
-        the ``frame`` function.
+        The second result is a function to call after the job. This function returns the number of records that each
+        window passed to the ``frame`` function.
         """
         observed = Observation()
         records = numbers.mapInArrow(self.read, RECORDS).observe(observed, *map(_count_of, self.tasks))

@@ -54,7 +54,8 @@ _OUTPUT: Final = "output"
 
 
 class _Away:
-    """Failures of source and output at the last check. The check runs while there is nothing to write."""
+    """Failures of the source and of the output at the last check, which is done only while there is nothing to
+    write."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -140,9 +141,9 @@ class WindowSink:
     def check_topics(self, *, ends: bool) -> None:
         """Check at the start that all named topics exist.
 
-        If a named topic does not exist and the run ``ends`` by itself, this raises ResourceNotFoundError, because the
-        run would otherwise seem to succeed. For a continuous run it logs a warning, because the topic may be created
-        later.
+        If a named topic does not exist and the run ``ends`` by itself, this method raises ResourceNotFoundError,
+        because the run would otherwise seem to succeed. For a continuous run, the method logs a warning, because the
+        topic may be created later.
         """
         try:
             self._patiently(lambda: self._runner.check_topics(self._runner.look()))

@@ -91,7 +91,8 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
 class MappedReader(BatchReader):
     """Plans a query like the format ``tieredstore``. Each task yields the function's results for its records.
 
-    With ``cores``, tasks are larger than those of the format ``tieredstore``, as long as each core gets two tasks.
+    If ``cores`` is given, tasks are larger than tasks of the format ``tieredstore``, but not so large that a core gets
+    fewer than two tasks.
     """
 
     def __init__(self, options: SourceOptions, mapped: MappedRows, cores: int | None = None) -> None:

@@ -36,7 +36,8 @@ _Value_co = TypeVar("_Value_co", covariant=True)
 _Word = TypeVar("_Word", bound=str)
 
 Parse: TypeAlias = Callable[[str, str], _Value]
-"""Parses the trimmed text of an option. Raises ConfigError with name and text if it is invalid."""
+"""Parses an option, given its name and trimmed text. Raises ConfigError, which contains both, if the text is
+invalid."""
 
 
 @dataclass(frozen=True)  # with slots, Python 3.11 cannot instantiate Option[...]

@@ -82,7 +82,7 @@ _STARTS: Final[Sides] = (
     Option(
         "startingOffsets", at_offsets, None,
         '`earliest`, `latest` (streams only), or `{"topicA":{"0":23,"1":-2}}`: -2 is the earliest offset, -1 (streams '
-        "only) the latest", shown="`earliest`, of a stream `latest`", kafka="offsets under -2 are an error",
+        "only) the latest", shown="`earliest`; for streams `latest`", kafka="offsets under -2 are an error",
     ),
 )  # fmt: skip
 _ENDS: Final[Sides] = (
@@ -359,9 +359,9 @@ def store_properties(
 ) -> dict[str, str]:
     """Return the store's settings among the options, without their prefix.
 
-    Raises ConfigError for an option that is neither in ``own`` nor a setting. The error suggests names from ``own`` and
-    ``also``, or gives a reason from ``not_ours``. Spark passes all names in lower case, so the original case of key
-    pairs' ids is taken from ``encryption.key.pairs``.
+    Raises ConfigError for an option that is neither in ``own`` nor a setting. The error suggests a similar name from
+    ``own`` and ``also``, or gives the reason from ``not_ours``. Spark changes all names to lower case. So the ids of
+    key pairs in the results are spelled as in ``encryption.key.pairs``.
     """
     given = {name.lower(): text for name, text in options.items()}
     known = {name.lower() for name in own}

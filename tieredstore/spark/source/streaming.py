@@ -9,8 +9,8 @@ records read reveal that a new leader has truncated a log::
     {"version": 1, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
 
-The end of the first batch also has ``initialOffsets``, in the same form. After a restart, Spark asks for the start of
-the first batch again, and by then ``latest`` or a time may mean another offset.
+The end of the first batch also has ``initialOffsets``, with the same structure as ``offsets``. After a restart, Spark
+asks for the start of the first batch again, and by then ``latest`` or a time may mean another offset.
 """
 
 from __future__ import annotations
@@ -452,7 +452,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_looked = True
 
     def _within_reach(self, snapshot: LogSnapshot, begins: Mapping[TopicPartition, int]) -> Windows:
-        """Return the readable offsets of each partition, up to the run's fixed end if it has one."""
+        """Return the readable offsets of each partition, but at most up to the run's end if the run has a fixed end."""
         target, windows = self._target, Windows()
         for where, begin in begins.items():
             log = snapshot.logs[where]

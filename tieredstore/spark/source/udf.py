@@ -1,5 +1,5 @@
-"""Spark functions that decode log files and record batches in a DataFrame's columns, or the segments that its rows
-name."""
+"""Spark functions that decode log files or record batches from columns of a DataFrame, or segments of a store that the
+DataFrame's rows name."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def spare_modules() -> None:
 def check_worker_python(spark: SparkSession) -> None:
     """Raise ConfigError if a session's workers run a local Python that lacks this package.
 
-    This runs the workers' Python only if it differs from the Python of this process. Workers of a Spark Connect session
-    are not checked, because they run on other machines.
+    The check runs the workers' Python only if that Python is not the one of this process. Workers of a Spark Connect
+    session are not checked, because they run on other machines.
     """
     from pyspark.errors import PySparkAttributeError  # noqa: PLC0415  as in spark/__init__.py
 
