@@ -148,7 +148,7 @@ class Bucket(Closing):
         """Return all segments of a topic, even incomplete and damaged segments, sorted by partition and offset.
 
         ``start`` and ``stop`` select the segments that have records at ``start`` or later and before ``stop``. The call
-        reads the segments' manifests, and needs no key.
+        reads the segments' manifests, and needs no private key.
         """
         scopes, (first, last) = Scopes((topic,), partitions, topic_id), window_of(start, stop)
         return Table(segment_of(one, self) for one in self._listed(scopes, first, last))
@@ -355,8 +355,8 @@ class Bucket(Closing):
 
         ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` selects topics by name or
         glob. ``topic_id`` and ``broker_id`` replace the ids in ``partition.metadata`` and ``meta.properties``. A
-        segment counts as stored once its manifest exists, so if a call is killed, the next call completes its work. A
-        failure does not stop the other segments; the call then raises PartlyDoneError at its end. ``on_found`` is
+        segment counts as stored once its manifest exists. So if the process is killed, the next call uploads the rest.
+        A failure does not stop the other segments; the call then raises PartlyDoneError at its end. ``on_found`` is
         called with the segments on disk, before any request. ``on_progress`` is called, on any thread, with the bytes
         of logs as they are sent.
         """

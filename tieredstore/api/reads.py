@@ -84,7 +84,7 @@ class Read(Closing):
 
     @property
     def end_offset(self) -> int:
-        """The greatest end offset of the logs, taken when the read began; 0 for a query."""
+        """The greatest end offset of the logs at the time when the read began; 0 if this is a query's result."""
         return 0 if self._left_out is None else self._left_out.end_offset
 
     def batches(self) -> Generator[pa.RecordBatch]:

@@ -90,7 +90,8 @@ class Partition:
         return None if self.broker is None or self.broker.until is None else self.missing_before(self.broker.until)
 
     def missing_before(self, offset: int) -> tuple[tuple[int, int], ...]:
-        """Return the ranges of offsets before ``offset`` that the bucket lacks, as far back as bucket or broker go."""
+        """Return the ranges of offsets before ``offset`` that the bucket lacks, from the first offset of bucket or
+        broker on."""
         held = (*self.stored, *(() if self.broker is None else (self.broker.extent,)))
         return tuple(without(self.stored, (min((first for first, _ in held), default=offset), offset)))
 

@@ -35,7 +35,7 @@ def check_keywords(method: Callable[..., object], given: Mapping[str, object], a
     for name in given.keys() - known:
         parameters = inspect.signature(method).parameters.values()
         names = [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        # Never suggest ``force``, which skips safety checks, because of a similar misspelled name.
+        # Never suggest ``force`` for a misspelled name, because ``force`` skips safety checks.
         meant = [one for one in (*names, *known) if one != "force"]
         hint = did_you_mean(name, meant, otherwise=f"it takes {', '.join([*names, *known])}")
         raise ConfigError(f"{method.__name__}() has no argument {name!r:.60}{hint}")

@@ -194,8 +194,9 @@ class _Held:
     def newest_before(self, offset: int, now_ms: int) -> int | None:
         """Return the greatest timestamp of the segment that ends before a missing offset, at most ``now_ms``.
 
-        The bucket has all records before the returned time. The greatest timestamp of all segments could be later than
-        that, because a producer's clock may have been ahead. Return None if the offset is before all segments.
+        The bucket has all records before the returned time. The greatest timestamp of all segments may be later than
+        the returned time, because a producer's clock may have been ahead. Return None if the offset is before all
+        segments.
         """
         if not self.held.spans or offset < self.held.spans[0][0]:
             return None

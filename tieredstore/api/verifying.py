@@ -227,7 +227,7 @@ class _Brokers(_NoBrokers):
 
 @contextlib.contextmanager
 def _open_brokers(client: Mapping[str, str] | None) -> Generator[_NoBrokers]:
-    """Open the metadata topic of the brokers in a client's properties."""
+    """Open the metadata topic of the brokers that the properties ``client`` name."""
     if client is None:
         yield _NoBrokers()
         return

@@ -27,7 +27,7 @@ _PATHS: Final = (".root", ".path", ".file")
 
 
 def bucket_properties(path: Path) -> tuple[dict[str, str], list[str]]:
-    """Return the bucket's settings in a broker's file, without the plugin's prefix, and the names of its other
+    """Return the bucket's settings in a broker's file, without the plugin's prefix, and the names of the file's other
     settings.
 
     Relative paths become absolute. Raise ConfigError if the file has no settings of a store.

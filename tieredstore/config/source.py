@@ -47,7 +47,8 @@ class SettingsReader:
         """Return the group of settings. If any of its values is invalid, add the faults to ``problems`` and return
         None.
 
-        ``under`` is the prefix of the group's properties. ``fields`` are values for fields that no property sets.
+        ``under`` is the prefix of the group's properties. ``fields`` has the values of those fields that are not
+        properties.
         """
         # Pass only names that the group knows. The module ``names`` reports unknown names.
         texts = {name: self.values[under + name] for name in property_names(group) if under + name in self.values}

@@ -224,7 +224,7 @@ class Core:
             # Continue at the offset of the truncation, and prefer the broker from there: the bucket may have old
             # records, which the broker has replaced.
             partition.at, partition.left_at = at, at.offset
-        # Look up at once the first time, and after a pause if the client fails again.
+        # After the first failure, look up at once; after further failures, look up after a pause.
         partition.retry.tries += 1
         if partition.retry.tries == 1:
             self._look(partition)

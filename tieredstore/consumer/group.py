@@ -79,8 +79,8 @@ class Group:
         """Add to the assignment."""
         starts = _starts_of(places)
         core = self._parts.core
-        # A rebalance waits for this call of the client, so call it now, without partitions. The core assigns the
-        # partitions later.
+        # A rebalance ends only after this call to the client, so make the call now, without partitions. The core
+        # assigns the partitions later.
         self._client.incremental_assign([])
         again = [where for where, _ in starts if where in core.partitions]
         if again:
@@ -93,7 +93,8 @@ class Group:
         """Remove from the assignment."""
         wheres = _wheres(places)
         unknown = [where for where in wheres if where not in self._parts.core.partitions or wheres.count(where) > 1]
-        # Call the client before changing anything, because it refuses the call in an eager group.
+        # Call the client before changing anything, because the client refuses this call in a group with eager
+        # rebalancing.
         self._client.incremental_unassign([])
         if unknown:
             reason = f"{unknown[0][0]} [{unknown[0][1]}] can't be unassigned"
@@ -311,8 +312,8 @@ class Commits:
             self._client.commit(known.values())
 
     def commit_and_wait(self) -> list[KafkaPartition]:
-        """Commit the new places and wait for the answer. Return all assigned partitions; partitions without a new
-        commit have no offset."""
+        """Commit the offsets that are not committed yet, and wait for the answer. Return all assigned partitions;
+        partitions without a new commit have no offset."""
         new = {where: place for where, place in self.places().items() if self._confirmed.get(where) != place.offset}
         if not new:
             raise refusal(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")

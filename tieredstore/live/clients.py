@@ -75,8 +75,8 @@ def call_client(call: Callable[Arguments, Result], *arguments: Arguments.args, *
         error: object = sys.exc_info()[1]
         if not isinstance(error, KafkaError):
             raise
-    # Raise after the ``except`` block: within it, the KafkaError would become the context of this exception, although a
-    # KafkaError is no exception.
+    # Raise after the ``except`` block: within the block, Python would set the KafkaError as the ``__context__`` of the
+    # new exception, although a KafkaError is no exception.
     raise KafkaException(error)
 
 
@@ -129,7 +129,7 @@ class LiveProducer(Producer):
         return len(self) if left is None else left
 
     def _unless_fatal(self, call: Callable[[float], int], timeout: float) -> int | None:
-        """Return the result of ``call``; keep a Kafka error and return None."""
+        """Return the result of ``call``. If it raises a Kafka error, keep the error and return None."""
         try:
             return call_client(call, timeout)
         except KafkaException as error:

@@ -505,9 +505,9 @@ attempt may take as long as all earlier attempts together."""
 class GroupClient(Closing):
     """Reads commits from a group's coordinator without joining the group. Not thread-safe.
 
-    The client is a consumer, because librdkafka 2.x crashes the process if a broker answers an administrative client
-    that the broker is not the coordinator (librdkafka issue 5040). For example, a broker that has just become
-    coordinator gives this answer.
+    The client is a consumer, not an administrative client. If a broker sends an administrative client the error "not
+    coordinator", librdkafka 2.x crashes the process (librdkafka issue 5040). For example, a broker that has just become
+    coordinator sends this error.
     """
 
     def __init__(self, configuration: Mapping[str, str], login: tuple[str, str] | None = None) -> None:

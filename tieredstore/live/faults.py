@@ -148,8 +148,8 @@ class Trouble:
         self._answered = False
 
     def note(self, error: KafkaError) -> None:
-        """Keep an error, unless the error kept so far is more informative: "all brokers down" comes after the error
-        with the reason, and a lost connection after a refusal.
+        """Keep an error, unless the kept error says more. For example, "all brokers down" follows the error that gives
+        the reason, and a lost connection follows a refusal.
         """
         # Ignore errors about absent topics: the consumer reports these itself, with the topic's name.
         if error.code() in OF_GROUPS or kind_of(error) is ResourceNotFoundError:

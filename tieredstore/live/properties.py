@@ -90,8 +90,8 @@ _DEFAULTS: Final = {
     # Milliseconds until the client fetches again after its queue was full. With the default, a reader that was slow for
     # a moment waits one second.
     "fetch.queue.backoff.ms": "5",
-    # The read-ahead is at most this size plus one answer of the broker. With the default of 64 MiB, a read of 200 MB
-    # fetched a third more, from beyond the end of its range.
+    # The read-ahead is at most this size plus one answer of the broker. With the default of 64 MiB, a read of a range
+    # of 200 MB fetched a third more, because it read ahead beyond the range.
     "queued.max.messages.kbytes": "16384",
     "fetch.message.max.bytes": "4194304",
 }

@@ -17,7 +17,8 @@ from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.model import TopicPartition
 
 _FIRST_S: Final = 0.5
-"""Ask the brokers after this many seconds without messages. Usually the reason is only that the log does not grow."""
+"""Ask the brokers after this many seconds without messages. Usually no messages arrive simply because the log does not
+grow."""
 _MOST_S: Final = 5.0
 _LOOK_S: Final = 1.0
 """Wait at most this many seconds for an answer, because no message is read during the wait."""

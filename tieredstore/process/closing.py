@@ -80,14 +80,14 @@ class Closer:
             return True
         if self._begun.acquire(blocking=False):
             try:
-                # Call ``Thread.start`` on another thread: it takes a lock of Python, which this thread may hold if a
-                # signal handler closes the object.
+                # Call ``Thread.start`` on another thread, because ``start`` takes a lock of Python. If a signal handler
+                # closes the object, this thread may already hold that lock.
                 _thread.start_new_thread(self._thread.start, ())
             except RuntimeError:  # the interpreter is shutting down
                 self._run()
         deadline = Deadline.after(timeout_s)
-        # If ``end`` does not finish in time, the calling thread holds a lock that ``end`` needs. Return, so that the
-        # lock is released.
+        # If ``end`` does not finish in time, the calling thread probably holds a lock that ``end`` needs. Return, so
+        # that the caller can release the lock.
         for lock, longest_s in ((self._ended, min(_LOCKED_S, timeout_s)), (self._done, timeout_s)):
             if not lock.acquire(timeout=max(0.0, min(longest_s, deadline.remaining_s()))):
                 return False

@@ -76,7 +76,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
     def __next__(self) -> _Item:
         if os.getpid() != self._process:
             raise AlreadyClosedError(
-                "this iterator was started by the parent process, and a fork leaves its threads behind; start a new one"
+                "this iterator was started by the parent process, and a fork does not copy its threads: start a new one"
             )
         self._start()
         with self._changed:

@@ -142,7 +142,8 @@ class Interruption:
         self._heard.close()
 
     def begin_again(self) -> None:
-        """Report errors as usual in a forked child, which has no thread that watches signals."""
+        """In a forked child, report errors as if there had been no signal, because the child has no thread that watches
+        signals."""
         self._speak_again()
 
     @property
@@ -193,7 +194,7 @@ class Interruption:
                 return None
             if (
                 rung[0] in {*ENDING_SIGNALS, _SOON} - _NOT_ENDING
-            ):  # the descriptor also gets signals with other handlers
+            ):  # the descriptor also reports signals that other handlers handle
                 return rung[0]
         return 0
 

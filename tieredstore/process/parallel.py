@@ -41,8 +41,8 @@ def in_parallel(
     ``max_weight``; a heavier item runs alone.
 
     After a job has failed, no later job begins. The generator yields the results before the failed job, then raises its
-    error. An error of ``items`` is raised at once. Raise StoreUnavailableError if ``deadline`` passes during a wait.
-    Raise AlreadyClosedError in a forked child, or if the pool drops waiting jobs.
+    error. If iterating over ``items`` raises an error, the generator raises it at once. Raise StoreUnavailableError if
+    ``deadline`` passes during a wait. Raise AlreadyClosedError in a forked child, or if the pool drops waiting jobs.
 
     When the generator ends, by an error, by ``close`` or because its reader stops, waiting jobs are dropped. Running
     jobs continue, and the shutdown of the pool waits for them. If a signal ends the process, an unordered read raises
@@ -109,7 +109,7 @@ class _Run(Generic[_Item, _Result]):
         """Wait for the next result, and return it or raise its error."""
         if os.getpid() != self._process:
             raise AlreadyClosedError(
-                "these jobs were started by the parent process, and a fork leaves its threads behind; start again"
+                "these jobs were started by the parent process, and a fork does not copy their threads: start new jobs"
             )
         while True:
             future = self._first() if self._ordered else self._first_done()

@@ -151,8 +151,9 @@ class _Load:
     """The number of waiting and running tasks. A new thread is needed only if this number exceeds the number of
     threads.
 
-    The pool does not count idle threads, because such a count goes wrong: if a busy thread ends its task and takes the
-    new task, the idle thread for which the new task was counted stays idle. The pool would then grow to its maximum.
+    The pool does not count idle threads, because such a count becomes wrong. For example, a new task is counted for an
+    idle thread, but a busy thread becomes free and takes the task. The idle thread stays idle, but no longer counts as
+    idle. The pool would then grow to its maximum.
     """
 
     def __init__(self) -> None:

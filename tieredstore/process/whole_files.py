@@ -56,7 +56,8 @@ def whole_file(target: Path) -> Generator[BinaryIO]:
 
 @contextlib.contextmanager
 def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """Yield a new file beside ``target``, locked while this process lives; remove it unless it was renamed."""
+    """Yield a new file beside ``target``, locked while this process lives. After the block, remove the file unless it
+    was renamed."""
     with contextlib.ExitStack() as undone:
         while True:
             draft = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_ENDING}")

@@ -225,7 +225,7 @@ def start_pipelines(
     removed with the query. ``awaitTermination`` raises the error that ends a query. The metrics of this process include
     running queries.
 
-    With ``once``, this raises ResourceNotFoundError for named topics that do not exist.
+    With ``once``, the function raises ResourceNotFoundError if a named topic does not exist.
     """
     if not files:
         raise ConfigError("give start_pipelines at least one .properties file")

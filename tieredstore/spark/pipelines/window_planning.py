@@ -176,6 +176,6 @@ def give_plan(tasks: Sequence[WindowTask]) -> GivenPlan:
 
 
 def _offset(windows: Sequence[Window]) -> Json:
-    """Return the Spark offset of these offset windows: their fields as lists."""
+    """Return the Spark offset that contains these offset windows, each window as a list of its fields."""
     rows = [[one.topic, one.topic_id, one.partition, one.start, one.stop, one.leader_epoch] for one in windows]
     return {"version": PIPELINE_OFFSETS.version, "windows": rows}

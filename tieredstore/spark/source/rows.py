@@ -246,7 +246,7 @@ class _Result:
     """Results of the user's function, with a check that they cover all records.
 
     If the function raises StopIteration, or catches an error that reading the records raised, its rows only seem
-    complete. In both cases this raises an error after the last row.
+    complete. In both cases, ``_Result`` raises an error after the last row.
     """
 
     def __init__(self, records: Iterator[pa.RecordBatch]) -> None:

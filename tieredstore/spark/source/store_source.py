@@ -41,7 +41,8 @@ class StoreSource:
 
     @classmethod
     def from_options(cls, settings_file: str | None, properties: Mapping[str, str]) -> StoreSource:
-        """Return the source for the option ``settings`` and the store's options; raise ConfigError without either."""
+        """Return the source for the option ``settings`` and the store's options. Raise ConfigError if neither names a
+        store."""
         if settings_file is None and "storage.backend.class" not in properties:
             raise ConfigError(
                 "no store is named: set the option settings to a settings file, or storage.backend.class and the "

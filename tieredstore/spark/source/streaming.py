@@ -275,8 +275,8 @@ class StreamOffsets:
     def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss, answer: EpochEnd | None) -> int:
         known = self._known(where, log.topic_id, log.derived_id)
         if known is None:
-            # A new partition that does not begin at 0 has lost records: retention was faster than the stream. A
-            # re-created topic is reported elsewhere, once for all its partitions.
+            # A new partition that does not begin at 0 has lost records: retention deleted them before the stream read
+            # them. A re-created topic is reported elsewhere, once for all its partitions.
             if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
                 on_loss(BeginsLate(where, log.earliest))
             return log.earliest

@@ -68,8 +68,8 @@ def decode_segments(
     ``df`` has one of these:
 
     - a binary column ``content`` with whole logs, as from ``spark.read.format("binaryFile")``. Topic and partition
-      come from a column ``path`` that ends as a broker's does (``<topic>-<partition>/<base offset>.log``); without it
-      they are null.
+      come from a column ``path``, whose values end as a broker's paths do
+      (``<topic>-<partition>/<base offset>.log``). Without this column, topic and partition are null.
     - a text column ``segment`` with paths of segment objects in the store of ``source``
     - columns ``topic``, ``topic_id``, ``partition``, ``base_offset`` and ``segment_id``, which name segments in the
       store of ``source`` as ``tieredstore ls -p all --json`` does

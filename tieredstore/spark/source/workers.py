@@ -126,6 +126,6 @@ def each_in_one_sentence(items: Iterator[_Item]) -> Iterator[_Item]:
 
 @functools.cache
 def _name_loggers() -> None:
-    """Add logger names to the warnings of a Spark process. Where logging is configured, this changes nothing."""
+    """Add logger names to the warnings of a Spark process. If logging is configured, the function has no effect."""
     if logging.lastResort is not None and is_worker():
         logging.lastResort.setFormatter(logging.Formatter(*_LINE))
