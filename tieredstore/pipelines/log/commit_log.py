@@ -434,8 +434,9 @@ class Change:
     ``kind`` ``drop`` deletes all files of the generation (a version of the output). ``directories`` depends on
     ``kind``:
 
-    - ``finalize``: directories that become complete - ``replacing``, ``replaced``: directories that are incomplete
-    between these two entries - other kinds: directories whose ``_SUCCESS`` is rewritten because they got late records
+    - ``finalize``: directories that become complete
+    - ``replacing``, ``replaced``: directories that are incomplete between these two entries
+    - other kinds: directories whose ``_SUCCESS`` is rewritten because they got late records
     """
 
     number: int
