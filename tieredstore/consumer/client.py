@@ -21,7 +21,7 @@ NO_OFFSET: Final = -1001
 
 
 class Received(Protocol):
-    """A message from the bucket or the broker. An event, as the end of a partition, is a message with an error."""
+    """A message from the bucket or the broker. An event, such as a partition's end, is a message with an error."""
 
     def topic(self) -> str: ...  # noqa: D102  as the library has them
     def partition(self) -> int: ...  # noqa: D102

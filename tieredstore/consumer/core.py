@@ -207,7 +207,9 @@ class Core:
         return None
 
     def lose_by_client(self, partition: Partition, *, was_cut: bool, reason: str) -> None:
-        """Handle a partition whose position the client cannot fetch: it was deleted by retention or truncated."""
+        """Handle a partition that the client cannot fetch: retention has deleted the record at its position, or the
+        log was truncated (``was_cut``).
+        """
         self.live.locate()
         self._leave(partition)
         if partition.paused:
@@ -312,7 +314,7 @@ class Core:
                     self._wait(partition)
 
     def _take_review(self, partition: Partition, live: Live, answer: Found | Unanswered) -> None:
-        """Apply the answer of a periodic check of a partition that the client fetches."""
+        """Apply the answer of a periodic look-up, made while the client fetches the partition."""
         live.review = None
         if isinstance(answer, Unanswered):
             return

@@ -158,7 +158,7 @@ class Delivery:
             self._held.append(partition)
 
     def forget(self, wheres: Sequence[TopicPartition]) -> None:
-        """Drop the open batches of these partitions, and remove the partitions from the queue of held messages."""
+        """Drop the open batches of these partitions, and no longer return their held messages."""
         for where in wheres:
             opened = self._opened.pop(where, None)
             if opened is not None:

@@ -273,7 +273,7 @@ class Commits:
         self._auto_store = settings.auto_store
         self._due_at = time.monotonic() + (self._auto_s or 0.0)
         self._confirmed: dict[TopicPartition, int] = {}
-        """Each partition's last committed offset that the coordinator has confirmed, also in earlier assignments."""
+        """Each partition's last commit that the coordinator has confirmed, in this assignment or an earlier one."""
         self.in_call: Sequence[Received] = ()
         """Messages that the running call has collected but not returned yet, so they must not be committed."""
 

@@ -68,7 +68,7 @@ class BrokerSpan:
     epoch: int | None
     """The leader's epoch."""
     latest: int
-    """The offset where ``latest`` starts: for ``read_committed`` the last stable offset, if requested."""
+    """The offset where ``latest`` starts: the last stable offset if it was requested, else the high watermark."""
     answered_at: float
     """The time of the broker's answer. An older listing may lack records that the broker had deleted by then."""
 

@@ -44,8 +44,8 @@ class LossPolicy:
     def note_failure(self, partition: Partition, error: Exception, lasted_s: float = 0.0) -> float:
         """Record the error of a look-up or read that has lasted ``lasted_s``; return the seconds until the retry.
 
-        The next call raises a permanent error. It raises a transient error only if the failures have lasted for
-        ``timeout.ms``.
+        The consumer's next call raises a permanent error. A transient error is raised only if the failures have lasted
+        for ``timeout.ms``.
         """
         now, retry = self._clock(), partition.retry
         retry.tries += 1

@@ -210,7 +210,7 @@ class Partition:
     eof_at: int = -1
     """The offset at which the end of the partition was last reported."""
     revived: tuple[int, int] | None = None
-    """The position, and the broker's end, at which the partition was last found stalled and assigned again."""
+    """The partition's position and the broker's end when the partition last stalled and was assigned again."""
     tally: Tally = field(default_factory=Tally)
 
     @property

@@ -45,7 +45,7 @@ class Turn(enum.Enum):
     ENDED = enum.auto()
     """Everything up to ``stop`` was read."""
     FAILED = enum.auto()
-    """The read failed after the last batch with ``error``."""
+    """The read failed after the last batch; ``error`` is the reason."""
     DROPPED = enum.auto()
 
 

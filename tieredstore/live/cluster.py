@@ -192,7 +192,7 @@ class LiveCluster(Closing):
         """
         if not epochs:
             return {}
-        doing = f"leader epochs of {self._servers} cannot be looked up"
+        doing = f"leader epochs at {self._servers} cannot be looked up"
         consumer = LiveConsumer(reading_configuration(self._configuration, self._timeout_s))
         try:
             if self._login is not None:

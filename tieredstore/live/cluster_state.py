@@ -41,7 +41,7 @@ _OTHER_GROUP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LiveGroup:
-    """A group at the brokers. The kind ``other`` is a group that is neither classic nor uses the consumer protocol, for
+    """A group at the brokers. A group of the kind ``other`` uses neither the classic nor the consumer protocol, for
     example a share group."""
 
     kind: Literal["classic", "consumer", "other"]

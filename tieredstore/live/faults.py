@@ -127,8 +127,9 @@ OF_GROUPS: Final = frozenset(
 it."""
 
 OF_HOLES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE})
-"""librdkafka reports this error at a batch whose last records were compacted away, at the end of a segment, after ten
-fetches without new records. The error calls the records too large, but librdkafka then continues by itself.
+"""librdkafka reports this error after ten fetches without new records. The cause is the last batch of a segment, if
+compaction has removed the last records of that batch. The error calls the records too large, but librdkafka then
+continues by itself.
 """
 
 _DAMAGED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError.INVALID_MSG})

@@ -125,8 +125,8 @@ class LiveFollower(Closing):
     ) -> None:
         """Follow these partitions from these offsets. A partition that is already followed continues at the new offset.
 
-        ``epochs`` are the leader epochs of the records before the offsets. If an election has since truncated a log
-        below its offset, the next event has no records.
+        ``epochs`` are the leader epochs of the records before the offsets. If an election has since truncated a
+        partition's log below the given offset, the partition's next event has no records.
         """
         self.remove(positions)
         if positions:
@@ -193,7 +193,7 @@ class LiveFollower(Closing):
 
     def _check_places(self) -> None:
         """Seek with the leader epoch: the consumer then drops earlier fetches, and asks the leader if its log has the
-        preceding record."""
+        record before the position."""
         for where, followed in self._followed.items():
             if followed.link is Link.UNCHECKED and followed.epoch is not None:
                 place = KafkaPartition(*where, followed.position, leader_epoch=followed.epoch)

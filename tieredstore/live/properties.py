@@ -245,7 +245,7 @@ _MODULES: Final = {
 def login_of_jaas(text: str, mechanism: str) -> dict[str, str]:
     """Translate a JAAS login module. Errors show only names from ``text``, never values.
 
-    Supported are the login modules of PLAIN, SCRAM and OAUTHBEARER, in any Java package.
+    The login modules of PLAIN, SCRAM and OAUTHBEARER are supported, in any Java package.
     """
     module, options = _parse_jaas(text)
     if module not in _MODULES:

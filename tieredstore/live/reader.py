@@ -73,9 +73,9 @@ class LiveReader(Closing):
 
         Raise ConfigError at once for invalid arguments. While reading, raise DataLossError in four cases: the broker
         lacks ``start``; retention overtakes the reader; the log ends before ``stop`` and does not grow for
-        ``timeout_s``; or the topic's id differs from ``topic_id`` before or after the read (two requests). Raise
-        BrokerUnavailableError (retryable) if nothing arrives for ``timeout_s``; or ResourceNotFoundError,
-        BrokerDeniedError, BatchCorruptError.
+        ``timeout_s``; or the topic's id differs from ``topic_id`` (one request before the read, and one after it).
+        Raise BrokerUnavailableError (retryable) if nothing arrives for ``timeout_s``. Other errors are
+        ResourceNotFoundError, BrokerDeniedError and BatchCorruptError.
         """
         shape = MessageColumns(columns)
         if not 0 <= start <= stop <= MAX_OFFSET:
@@ -88,8 +88,8 @@ class LiveReader(Closing):
         if extent.start == extent.stop:
             return
         self._check_identity(extent.topic, topic_id)
-        # Check the id before and after the read, because offsets do not show if the topic was created again during the
-        # read.
+        # Check the topic's id before and after the read, because offsets do not show if the topic was created again
+        # during the read.
         with self._consumers.get().lent() as consumer:
             yield from BoundedRead(consumer, extent, shape, self._timeout_s).batches()
         self._check_identity(extent.topic, topic_id)

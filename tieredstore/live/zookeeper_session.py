@@ -23,8 +23,9 @@ _ANSWER_S: Final = 5.0
 class ZooKeeperSession:
     """A session that connects at the first call, and reconnects by itself. Thread-safe.
 
-    Calls raise BrokerUnavailableError if no answer comes in time, BrokerDeniedError, or ResourceNotFoundError for a
-    missing node. If a node exists already, or has another version, they raise kazoo's own error (see :attr:`errors`).
+    Calls raise BrokerUnavailableError if no answer comes in time, BrokerDeniedError if access is denied, and
+    ResourceNotFoundError for a missing node. If a node already exists, or has another version, calls raise kazoo's own
+    error (see :attr:`errors`).
     """
 
     def __init__(self, hosts: str, session_s: float, *, answer_s: float = _ANSWER_S) -> None:
@@ -90,8 +91,8 @@ class ZooKeeperSession:
         """Set a node's data if the node has ``version`` (-1: any) and the node ``condition`` exists, in one
         transaction.
 
-        Return False if the node is missing or has another version. Raise ResourceNotFoundError if ``condition`` is
-        missing.
+        Return False if the node is missing or has another version. Raise ResourceNotFoundError if the node
+        ``condition`` is missing.
         """
         transaction = self._connect().transaction()
         transaction.check(condition, -1)

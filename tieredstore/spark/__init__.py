@@ -38,8 +38,8 @@ def register(spark: SparkSession) -> None:
     """Register the data sources ``tieredstore`` and ``memq``, and the data sources of plug-ins, in a Spark session.
 
     Without this registration, Spark finds the data sources only if the package was installed from a wheel, and on some
-    clusters not even then. Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``: set
-    ``PYSPARK_PYTHON`` to a Python that has it before the session begins.
+    clusters not even then. Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``: before the
+    session begins, set ``PYSPARK_PYTHON`` to a Python that has it.
     """
     from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
     from tieredstore.spark.source.workers import check_worker_python  # noqa: PLC0415

@@ -91,7 +91,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     offsets[batch.queued.partition] = batch.queued.offset + 1
             end = self._json(offsets)
             if start.get(_INITIAL) == start.get("offsets"):
-                end[_INITIAL] = _texts(begun)  # the first batch keeps the start of the stream
+                end[_INITIAL] = _texts(begun)  # the first batch records the start of the stream
             self._planned = start, end, planned
             return end
 

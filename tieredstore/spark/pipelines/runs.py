@@ -58,7 +58,8 @@ it retries a store."""
 class PipelineRun:
     """Runs one pipeline as a streaming query. Close it after the query has ended.
 
-    - ``checkpoint`` is a folder for Spark's checkpoint, by default a local folder. The checkpoint may be lost or old.
+    - ``checkpoint`` is a folder for Spark's checkpoint, by default a local folder. A lost or old checkpoint does no
+      harm, because the commit log has the progress.
     - With ``once``, the query ends when everything present now is written.
     - ``take_over`` is the number of an older generation (a version of the output): the run seals it and continues it,
       unless an earlier run has done so.

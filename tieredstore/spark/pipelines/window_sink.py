@@ -121,7 +121,7 @@ class WindowSink:
 
     @property
     def waits_for(self) -> str | None:
-        """The last failure of an unavailable store or broker; None if all are available."""
+        """The last error of an unavailable store or broker; None while every store and broker answers."""
         return self._outage.reason if self._outage.is_on else self._away.reason
 
     def begin(self) -> None:

@@ -146,8 +146,8 @@ _MOST_CHARACTERS: Final = 340 << 10
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """A batch, planned by the driver, with all offset windows of a run: the batch's end as a Spark offset, and its
-    pickled tasks.
+    """The driver's plan for one batch with all offset windows of a run. ``end`` is the batch's end as a Spark offset;
+    ``tasks`` are pickled.
     """
 
     end: Json

@@ -77,7 +77,7 @@ class Job:
     tasks: tuple[WindowTask, ...]
 
     def run(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Write the offset windows with these numbers; yield a report for each."""
+        """Write the offset windows whose numbers are in ``batches``; yield a report for each window."""
         spare_modules()
         for batch in batches:
             numbers: list[int] = batch.column(0).to_pylist()

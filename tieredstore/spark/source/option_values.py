@@ -116,8 +116,8 @@ def size(name: str, text: str) -> int:
 
 
 def interval_ms(name: str, text: str) -> int:
-    """Parse a time in Spark's notation (``500ms``, ``10s``, ``15m``) to milliseconds. Without a unit it is in
-    milliseconds.
+    """Parse a time in Spark's notation (``500ms``, ``10s``, ``15m``) to milliseconds. A number without a unit
+    is in milliseconds.
     """
     measured = _measure(text, _MICROSECONDS)
     if not 0 <= measured // 1000 <= MAX_INT64:
@@ -307,7 +307,7 @@ def ending_places(texts: OptionTexts, options: Sides) -> Places:
     """Return the end of a batch query. Raise ConfigError if it would end at the log's beginning."""
     places = _places(texts, options, Latest())
     if isinstance(places, Earliest):
-        raise ConfigError("the option endingOffsets is earliest, so there is nothing to read before it: leave it out")
+        raise ConfigError("the option endingOffsets is earliest, so there is nothing to read: leave the option out")
     _refuse_place(places, Earliest(), "endingOffsets has -2, the earliest offset,", "nothing to read before it")
     return places
 

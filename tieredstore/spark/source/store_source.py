@@ -114,7 +114,7 @@ def _shipped_files() -> list[Path]:
 
 
 _KEPT: Final = 4
-"""Maximum number of open stores in a process; the next one closes the least recently used."""
+"""Maximum number of open stores in a process. Opening another store closes the least recently used store."""
 
 
 def _close_all(managers: OrderedDict[StoreSource, RemoteStorageManager]) -> None:

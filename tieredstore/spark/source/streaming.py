@@ -3,8 +3,8 @@
 This module is separate from ``data_source``, the only importer of this module, because Spark imports ``data_source``
 whenever it searches for data sources.
 
-A stream's offset in a checkpoint is JSON. The topic ids reveal a re-created topic. The leader epochs of the last
-records read reveal that a new leader has truncated a log::
+A stream's offset in a checkpoint is JSON. The topic ids reveal a re-created topic. The leader epoch of a
+partition's last record that was read reveals that a new leader has truncated the log::
 
     {"version": 1, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
@@ -212,8 +212,8 @@ class StreamOffsets:
 
         New partitions, and partitions of a re-created topic, begin at their earliest offset. ``on_loss`` is called for
         offsets that cannot be read, and for offsets that a new leader removed after the stream had read them.
-        Partitions in ``stale`` are left out unless they are new: their unread records have an older leader epoch than
-        the last record read.
+        The unread records of partitions in ``stale`` have an older leader epoch than the last record that was read.
+        These partitions are left out, unless the stream has read nothing from them.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)

@@ -21,15 +21,14 @@ DEFAULT_DELAY_MS: Final = 15 * 60 * 1000
 """Default of ``maxTriggerDelay``."""
 
 BytesBetween = Callable[[TopicPartition, int, int], int]
-"""Returns the approximate bytes of a partition's offsets from a start to an end (exclusive). Never shrinks if the
-range grows.
+"""Returns the approximate bytes of a partition's offsets from a start to an end (exclusive). A larger range never has
+fewer bytes.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """Limits of one trigger; a limit is None if it is not set. They count all offsets, including offsets without a
-    record."""
+    """Limits of one trigger; None if a limit is not set. Limits of offsets also count offsets without a record."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -130,7 +129,7 @@ def _in_proportion(waiting: Mapping[TopicPartition, int], limit: int) -> dict[To
 
 
 class TriggerDelay:
-    """Makes a trigger wait until there are ``min_offsets``, but at most ``max_delay_ms`` after the trigger before it.
+    """Makes a trigger wait until there are ``min_offsets``, or ``max_delay_ms`` have passed since the previous trigger.
 
     The first trigger that has offsets to read does not wait. ``clock`` returns monotonic seconds. Not thread-safe.
     """
@@ -142,8 +141,8 @@ class TriggerDelay:
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
         """Return True if ``waiting`` offsets are not enough yet. Otherwise restart the delay.
 
-        While no offsets are ``waiting``, the delay is not restarted, so records that arrive after its end are read at
-        once.
+        While no offsets are ``waiting``, the delay is not restarted. So records that arrive after the delay has ended
+        are read at once.
         """
         if not waiting:
             return False

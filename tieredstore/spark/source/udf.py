@@ -290,8 +290,8 @@ class LogName:
 
 
 def rows_of_logs(batches: Iterable[pa.RecordBatch], shape: RowShape) -> Iterator[pa.RecordBatch]:
-    """Yield a row for each record of the logs; a null has no rows. Raise a BatchCorruptError that names the path of a
-    corrupt log."""
+    """Yield a row for each record of the logs, and no rows for a null. Raise a BatchCorruptError that names the path of
+    a corrupt log."""
     decoder = RecordDecoder(shape.decoder_columns)
     for batch in batches:
         for content, name in _logs(batch):

@@ -80,7 +80,7 @@ def check_worker_python(spark: SparkSession) -> None:
     if Path(path).absolute().parent == Path(sys.executable).absolute().parent:
         return
     try:
-        # It is safe to run this command, because Spark is about to run it anyway.
+        # It is safe to run this Python, because Spark is about to run it anyway.
         answer = subprocess.run(  # noqa: S603
             [path, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
@@ -105,8 +105,8 @@ _Item = TypeVar("_Item")
 def one_sentence() -> Generator[None, None, None]:
     """Make Spark show an error that this package raises in the ``with`` block as one sentence, without a traceback.
 
-    In a worker this sets an environment variable. That is safe, because the error ends the worker. A driver does not
-    set it, because the workers of the next session would inherit it. In a worker this also adds logger names to
+    A worker sets Spark's environment variable for this, which is safe, because the error ends the worker. A driver does
+    not set the variable, because the workers of the next session would inherit it. A worker also adds logger names to
     warnings.
     """
     _name_loggers()
