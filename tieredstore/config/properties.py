@@ -164,8 +164,8 @@ class OwnProperties:
 def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
     """Select this package's properties: those under the prefix, or all properties if no name has the prefix.
 
-    The prefix is ``rsm.config.`` or the value of ``remote.log.storage.manager.impl.prefix``. Raise ConfigError if that
-    property is set, but no other property has the prefix.
+    The prefix is ``rsm.config.`` or the value of ``remote.log.storage.manager.impl.prefix``. Raise ConfigError if
+    ``remote.log.storage.manager.impl.prefix`` is set, but no other property has the prefix.
     """
     declared = mapping.get(PREFIX_PROPERTY)
     prefix = DEFAULT_PREFIX if declared is None else plain(declared)

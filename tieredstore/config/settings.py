@@ -125,7 +125,7 @@ class Settings(SettingsGroup):
 
     @property
     def s3(self) -> S3Settings | None:
-        """Settings of Amazon S3 and compatible stores; None unless selected."""
+        """Settings of Amazon S3 and compatible stores; None for other stores."""
         if self.cloud is None:
             return None
         from tieredstore.config.clouds import S3Settings  # noqa: PLC0415  built for the stores of clouds alone
@@ -134,7 +134,7 @@ class Settings(SettingsGroup):
 
     @property
     def gcs(self) -> GcsSettings | None:
-        """Settings of Google Cloud Storage; None unless selected."""
+        """Settings of Google Cloud Storage; None for other stores."""
         if self.cloud is None:
             return None
         from tieredstore.config.clouds import GcsSettings  # noqa: PLC0415  as above
@@ -143,7 +143,7 @@ class Settings(SettingsGroup):
 
     @property
     def azure(self) -> AzureSettings | None:
-        """Settings of Azure Blob Storage; None unless selected."""
+        """Settings of Azure Blob Storage; None for other stores."""
         if self.cloud is None:
             return None
         from tieredstore.config.clouds import AzureSettings  # noqa: PLC0415  as above

@@ -67,9 +67,9 @@ class LiveReader(Closing):
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records with offsets in ``[start, stop)``, in batches of about 4 MiB or 10,000 rows.
 
-        ``stop`` must be an end reported by the broker. If the last offsets of the range have no records (but
-        transaction markers or aborted records), the read ends when the consumer has passed them. Records before an
-        error are yielded first.
+        ``stop`` must be an end reported by the broker. If the last offsets of the range have no records to return (only
+        transaction markers or aborted records), the read ends when the consumer has passed these offsets. Records
+        before an error are yielded first.
 
         Raise ConfigError at once for invalid arguments. While reading, raise DataLossError in four cases: the broker
         lacks ``start``; retention overtakes the reader; the log ends before ``stop`` and does not grow for

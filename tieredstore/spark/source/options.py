@@ -92,7 +92,8 @@ _ENDS: Final[Sides] = (
     ),
     Option(
         "endingOffsetsByTimestamp", at_times, None,
-        "JSON as in `startingOffsetsByTimestamp`: end before this record; without such a record, at the end of the log",
+        "JSON as in `startingOffsetsByTimestamp`: end before the first record of that time or later, else at the log's "
+        "end",
         query="batch",
         kafka=_NO_TIMES_UNDER_0,
     ),
@@ -110,8 +111,8 @@ _STRATEGY: Final = Option[Literal["error", "latest"]](
 INCLUDE_HEADERS: Final = Option[bool | None]("includeHeaders", boolean, None, "a column `headers`", shown="`false`")
 _COLUMNS: Final = Option[frozenset[str] | None](
     "columns", columns_among(KAFKA_ROWS.columns), None,
-    f"some of {', '.join(f'`{name}`' for name in KAFKA_ROWS.columns)}, separated by commas; always in this order. "
-    "Other columns are not decoded", shown="all but headers",
+    f"some of {', '.join(f'`{name}`' for name in KAFKA_ROWS.columns)}, separated by commas; rows have them in this "
+    "order. Other columns are not decoded", shown="all but headers",
     kafka="ours; Spark does not tell a Python source which columns a query uses",
 )  # fmt: skip
 _LEVELS: Final[Parse[Isolation]] = choice("read_committed", "read_uncommitted")

@@ -177,7 +177,7 @@ class StreamOffsets:
         return self.offsets == other.offsets and self.topic_ids == other.topic_ids
 
     def with_ends(self, ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
-        """Return these offsets, advanced to ``ends`` in ``logs``.
+        """Return these offsets moved to ``ends``, with topic ids and leader epochs from ``logs``.
 
         A partition that is not in ``ends`` keeps its offset, even if it does not exist now, because it may appear
         again. Offsets of a topic that was re-created are dropped.

@@ -95,7 +95,7 @@ def decode_segments(
     by_path = _has(df.schema, PATH, StringType())
     if not by_path and not set(PARTS) <= set(df.columns):
         raise ConfigError(
-            f"decode_segments needs a binary column {CONTENT}, a text column {PATH}, or the columns "
+            f"decode_segments needs a binary column {CONTENT}, a text column {PATH}, or all the columns "
             f"{', '.join(PARTS)}; the DataFrame has {', '.join(df.columns)}"
         )
     store = store_source(source)
