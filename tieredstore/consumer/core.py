@@ -334,8 +334,8 @@ class Core:
             case Cut():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
-                # If the settings prefer the broker, an answer in the bucket means that the broker no longer has the
-                # position.
+                # If the settings prefer the broker, a look-up finds the position in the bucket only if the broker no
+                # longer has it.
                 return self._settings.mode is Mode.KAFKA_PREFERRED or lags(found.at.offset, stop, found.lineage)
             case _:
                 return False

@@ -181,8 +181,8 @@ class LiveSide:
         After a broker had been unreachable, librdkafka was seen to fetch nothing of a partition for minutes: it waited
         for a lost answer about the leader epoch. A new assignment ends that wait.
 
-        Return True only once for the same position and end: perhaps only transaction markers follow, and these are
-        never returned.
+        Return True only once for the same position and end, because there may be only transaction markers, which the
+        client never returns.
         """
         position, now = partition.position, self._clock()
         if end is None or position is None or position >= end or partition.paused or live.held:

@@ -446,7 +446,7 @@ class BucketInquiry:
             look.epoch = None
             return _make_found(look, Recreated(look.topic_id), self._beginning(look, lineage), lineage)
         if self._settings.mode is not Mode.REMOTE_ONLY and look.broker is None and self.logs.lineage(where) is None:
-            # Neither bucket nor broker has the partition. Let the Kafka client wait for it, and report its own errors.
+            # Neither bucket nor broker has the partition: let the Kafka client wait for it and report errors.
             return _make_found(look, OnBroker(), _logical(look.start))
         is_reloaded = look.reload
         if is_reloaded:

@@ -1,4 +1,4 @@
-"""A user's queries for a log's first and end offset, and for the offset of a time. Each query ends within its timeout.
+"""A user's queries: a log's first offset, its end, or the first offset at a time. Each query ends within its timeout.
 
 This module is separate from ``consumer``, because these offsets combine the bucket's log with the broker's.
 """

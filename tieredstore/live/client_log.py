@@ -35,9 +35,9 @@ _SILENT: Final = frozenset({"0", "1", "2"})
 class ClientLog:
     """The logger of one Kafka client, with the interface that confluent-kafka expects.
 
-    At WARNING the logger reports when a broker becomes unreachable or is back, and other warnings once per kind. At
-    DEBUG it reports every message. All clients of a process share the state of brokers, so that each change is logged
-    once.
+    At WARNING, the logger reports when a broker becomes unreachable and when it is back. It reports other warnings once
+    per kind. At DEBUG, the logger reports every message. All clients of a process share the state of brokers, so that
+    each change is logged once.
     """
 
     def __init__(self) -> None:

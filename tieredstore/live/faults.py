@@ -123,8 +123,9 @@ OF_GROUPS: Final = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-"""Errors about the consumer's group. Readers ignore these errors, because they need no group and may have no access to
-it."""
+"""Errors about the consumer's group. Readers ignore these errors, because a reader needs no group, and may have no
+access to its group.
+"""
 
 OF_HOLES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE})
 """librdkafka reports this error after ten fetches without new records. The cause is the last batch of a segment, if
@@ -139,8 +140,8 @@ class Trouble:
     """The last connection error of a client. The client's callback stores the error here, and an operation that waits
     for an answer reports it.
 
-    ``beside_clients`` is true if this process was forked from a process with clients: if so, clients of this process
-    may hang.
+    ``beside_clients`` is true if this process was forked from a process with Kafka clients, because then its own
+    clients may hang.
     """
 
     def __init__(self, *, beside_clients: bool = False) -> None:

@@ -269,7 +269,7 @@ class LiveFollower(Closing):
         returned event."""
         for where, followed in list(self._followed.items()):
             if followed.failure is not None:
-                # The leader epoch is needed because a new leader's log may have been truncated below the offset.
+                # Give the leader epoch too, so that the leader checks if its log was truncated below the offset.
                 epochs = {} if followed.epoch is None else {where: followed.epoch}
                 self.add({where: followed.position}, epochs)
                 raise followed.failure

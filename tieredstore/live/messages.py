@@ -82,8 +82,7 @@ def offset_of(message: Message) -> int:
 
 def _headers(messages: Sequence[Message]) -> list[object]:
     all_headers: list[object] = []
-    # Use ``map``, because it makes Python raise SystemError if confluent-kafka returns a value although it has set an
-    # error.
+    # confluent-kafka may set an error and yet return a value. Only with ``map`` does Python then raise SystemError.
     try:
         all_headers.extend(map(Message.headers, messages))
     except (SystemError, UnicodeDecodeError) as error:

@@ -118,7 +118,7 @@ def decode_batches(
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or null")
     unknown = [name for name in columns if name in ("topic", "partition")]
     if unknown:
-        raise ConfigError(f"record batches do not contain {' and '.join(unknown)}: leave it out of columns")
+        raise ConfigError(f"record batches do not contain {' and '.join(unknown)}: correct the argument columns")
     shape = RowShape(columns)
     return _arrow_udf(_array_task(shape.columns, on_corrupt), ArrayType(shape.schema))(col)
 
