@@ -255,8 +255,10 @@ class Listing:
 
 
 def _is_beside(prefix: str, folder: str) -> bool:
-    """Return True if ``folder`` has no keys with ``prefix``. Raise StoreError if the folder is a parent of ``prefix``,
-    because listing it would never end.
+    """Return True if no key in ``folder`` begins with ``prefix``.
+
+    Raise StoreError if the folder contains ``prefix``: an endless recursion would follow, because a listing of that
+    folder would name it again.
     """
     if prefix.startswith(folder):
         raise StoreError(f"the store names the folder {folder!r:.200} below {prefix!r}")

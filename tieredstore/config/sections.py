@@ -14,7 +14,7 @@ from tieredstore.config.installed import attached_parts
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of docs/reference/settings.md. ``under`` is the prefix of the properties of its groups."""
+    """One table of docs/reference/settings.md. The names of all its properties begin with ``under``."""
 
     title: str
     intro: str

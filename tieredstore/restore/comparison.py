@@ -209,10 +209,10 @@ class Comparison:
         """Compare what a run of ``restore produce`` has restored from the bucket or from a backup, using the run's
         offset map.
 
-        The run's position in the cluster shows which offsets its cut (the end of a restore to a time) left out. If the
-        run is not finished, log a warning, and compare the records that its offset map has. Raise ConfigError if the
-        position names another source. Also raise it if the run hashed keys again and its position is missing, because
-        only the position names the partitioner.
+        The run has stored its position in the cluster. The position also shows which offsets a restore to a time left
+        out. If the run is not finished, log a warning, and compare the records that its offset map has. Raise
+        ConfigError if the position names another source. Also raise ConfigError if the position is missing and the run
+        chose partitions by hashing keys again, because only the position names the partitioner.
         """
         topics = {topic: there.target for topic, there in offset_map.topics.items()}
         position = self._position(offset_map.run)

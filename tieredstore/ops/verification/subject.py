@@ -67,7 +67,7 @@ class Subject:
     sound: SoundSegment | None = None
 
     def key(self, suffix: Suffix) -> str:
-        """Return the key of one of the segment's objects in the form for messages. The object may be missing."""
+        """Return the key of one of the segment's objects, as findings print it. The object may be missing."""
         return self.shown(object_key(self.prefix, self.objects.main_path, suffix))
 
     def finding(

@@ -233,8 +233,8 @@ class Runner:
         for generation, log in logs.items():
             if log.state.giving_to >= 0:
                 raise ConfigError(
-                    f"generation {log.state.giving_to} is replacing files of generation {generation}, bad messages "
-                    "included: complete that backfill first"
+                    f"a backfill into generation {log.state.giving_to} is replacing the files of generation "
+                    f"{generation}, also its files of bad messages: complete the backfill first"
                 )
         return find_asides(logs)
 

@@ -141,7 +141,7 @@ class Lookout:
         self.looking: Future[Looked] | None = None
 
     def look(self, *, has_backlog: bool) -> list[QueuedNotification]:
-        """Return the next entries of the queue if a read is due and its answer has arrived."""
+        """Begin a read of the queue if one is due. Return its entries once they have arrived, else an empty list."""
         now_s = self._shared.monotonic()
         if now_s < self.next_look_s:
             return []

@@ -106,10 +106,10 @@ class Transactions(Closing):
         """Wait until all records are acknowledged; return the offset of each partition's first record in the
         transaction.
 
-        The partition's other records have the following offsets, without a gap. The method checks this by the first and
-        the last offset: a broker appends an idempotent producer's records in order, so the distance between the two
-        offsets must fit the number of records. Raise BrokerUnavailableError if the offsets are not known, or if another
-        producer wrote between them.
+        After a partition's first record, its other records have consecutive offsets. The method checks this by the
+        first and the last offset: a broker appends an idempotent producer's records in order, so the distance between
+        the two offsets must fit the number of records. Raise BrokerUnavailableError if an offset is not known, or if
+        another producer wrote between the two records.
         """
         doing = f"records of the run {self._run} were not acknowledged"
         left, end = -1, 0.0
