@@ -57,7 +57,7 @@ SHOWN_BY = {
         "a Message comes again to the same broker": [
             "broker/test_broker::test_a_message_that_comes_again_is_acknowledged_and_stored_once"
         ],
-        "it comes to another broker, and the first has stored it": [
+        "a Message comes to a second broker after the first has stored it": [
             "governor/test_governed_brokers::test_brokers_and_governors_that_are_killed_under_load_lose_nothing_and_double_nothing"
         ],
         "a broker is cut off from the store and the others": [

@@ -149,7 +149,7 @@ def test_an_export_that_cannot_work_is_one_sentence_and_no_file(bucket: Bucket, 
     (schema := tmp_path / "schema.json").write_text('{"n": "int64"}')
     for kind in ("json", "avro"):
         done = export(bucket, "orders", "-o", tmp_path / "out", "--value", f"ordrs={kind}:{schema}")
-        assert (done.code, "given for ordrs, but orders is read" in done.stderr) == (2, True)
+        assert (done.code, "given for ordrs, but the command reads orders" in done.stderr) == (2, True)
     done = export(bucket, "orders", "-o", tmp_path / "file" / "folder")
     assert (done.code, done.stderr.count("\n")) == (2, 1)
     assert not (tmp_path / "out").exists()

@@ -181,7 +181,7 @@ def test_grep_shows_records_whose_key_or_value_match(pattern: str) -> None:
         ("--value json:", "--value is 'json:'; it must be bytes, text, json, json:FILE"),
         ("--key avro", "no Avro schema is given for --key avro: write avro:FILE, or give --registry URL"),
         ("--value text --value bytes", "--value is given twice for all topics"),
-        ("--value payments=text", "--value is given for payments, but orders is read"),
+        ("--value payments=text", "--value is given for payments, but the command reads orders"),
         ("--value json:none.json", "none.json cannot be read"),
         ("--on-loss skip", "--on-loss is 'skip': it must be one of fail, report"),
         ("--invalid skip", "--invalid is 'skip': it must be one of fail, null"),

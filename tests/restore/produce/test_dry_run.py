@@ -65,7 +65,7 @@ def test_a_topic_is_created_and_restored(restore: Restore, tmp_path: Path) -> No
     path.write_text("retention.ms=-1\nmessage.timestamp.type=LogAppendTime\n")
     restore.topics = {"orders": f"{restore.topics['orders']}-new"}
     planned, _ = produce(restore, "--create-with", str(path), "--dry-run")
-    assert f"warn    topic        {restore.topics['orders']} does not exist, and is created with" in "\n".join(planned)
+    assert f"warn    topic        {restore.topics['orders']} does not exist: the run creates" in "\n".join(planned)
     _, said = produce(restore, "--create-with", str(path))
     assert f"created {restore.topics['orders']}" in said
     restore.check()
@@ -81,10 +81,10 @@ def test_a_topic_is_created_as_the_bucket_has_it_in_a_snapshot(restore: Restore)
     for taken_ms, count in ((1, 1), (2000, 3)):
         held = TopicSettings("orders", topic_id, count, 1, {"retention.ms": "-1", "segment.ms": "7200000"})
         snapshots.write(ClusterSnapshot("c1", taken_ms, (held,)), is_hourly=False)
-        planned = f"{new} does not exist, and is created with {count} partitions: retention.ms=-1, segment.ms=7200000"
+        planned = f"{new} does not exist: the run creates {count} partitions with retention.ms=-1, segment.ms=7200000"
         lines, said = produce(restore, "--create-with", "snapshot", "--dry-run", code=2 if count == 1 else 0)
         assert (planned in "\n".join(lines)) is (count == 3)
-        assert (f"{new} would get 1 partitions, and the bucket has 2" in "\n".join(lines)) is (count == 1)
+        assert (f"{new} would get 1 partitions, but the bucket has 2" in "\n".join(lines)) is (count == 1)
     _, said = produce(restore, "--create-with", "snapshot")
     assert f"created {new}" in said
     restore.check()
