@@ -263,9 +263,9 @@ class _References:
 def _places(answer: _Answer, what: str) -> Iterator[tuple[str, int]]:
     """Yield the subjects and versions that an answer refers to."""
     try:
-        listed = cast("Sequence[Mapping[str, object]]", answer.get("references") or ())
+        listed = cast("Sequence[Mapping[str, str | int]]", answer.get("references") or ())
         for reference in listed:
-            yield str(reference["subject"]), int(str(reference["version"]))
+            yield str(reference["subject"]), int(reference["version"])
     except (KeyError, TypeError, ValueError, OverflowError):
         raise RegistryError(f"the schema registry returned an invalid reference of {what}") from None
 

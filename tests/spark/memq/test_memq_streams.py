@@ -104,10 +104,11 @@ def test_a_run_up_to_now_and_the_engines_own_limits(topic: Topic) -> None:
 def test_a_checkpoint_of_something_else_is_refused(topic: Topic) -> None:
     reader = stream_of(topic)
     whole = reader.initialOffset()
-    for foreign in ({}, whole | {"topic": "sales"}, whole | {"offsets": {"x": 1}},
-                    whole | {"offsets": {"0": -1}}, whole | {"offsets": None}):  # fmt: skip
-        with pytest.raises(ConfigError, match=r"the checkpoint('s offsets| belongs to another topic)"):
+    for foreign in ({}, whole | {"offsets": {"x": 1}}, whole | {"offsets": {"0": -1}}, whole | {"offsets": None}):
+        with pytest.raises(ConfigError, match="this source did not write the checkpoint's offsets"):
             reader.partitions(foreign, whole)
+    with pytest.raises(ConfigError, match="the checkpoint belongs to another topic, not to orders"):
+        reader.partitions(whole | {"topic": "sales"}, whole)
     for options, sentence in (
         ({"endingOffsets": "latest"}, "is for batch queries"),
         ({"discover": "listing"}, "for batch queries"),
