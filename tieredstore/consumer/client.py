@@ -124,8 +124,7 @@ class MemberClient:
         return span
 
     def offsets_for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """Return, for each place's time, the broker's first offset at or after that time; -1 if there is no such
-        offset."""
+        """For each place, return the broker's first offset at or after the place's time, or -1 if there is none."""
         known: list[KafkaPartition] = _base.offsets_for_times(self._own(), list(places), timeout=timeout_s)
         return {(place.topic, place.partition): place.offset for place in known}
 

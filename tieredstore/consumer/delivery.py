@@ -1,5 +1,5 @@
-"""Delivery of records: what the consumer's calls return (messages or record batches, from bucket or broker), and the
-positions after them."""
+"""Delivery of messages and record batches, from bucket or broker, to the consumer's caller. Positions move with
+them."""
 
 from __future__ import annotations
 

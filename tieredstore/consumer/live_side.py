@@ -178,8 +178,8 @@ class LiveSide:
         """Return True if a partition has not moved for too long, although the broker has readable records up to
         ``end``.
 
-        After a broker had been unreachable, librdkafka was seen to fetch nothing of a partition for minutes: it waited
-        for a lost answer about the leader epoch. A new assignment ends that wait.
+        After an outage of a broker, librdkafka sometimes fetches nothing from a partition for minutes. It waits for a
+        lost answer about the leader epoch. A new assignment ends the wait.
 
         Return True only once for the same position and end, because there may be only transaction markers, which the
         client never returns.

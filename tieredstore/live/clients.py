@@ -66,8 +66,8 @@ _family: Final = _Family()
 def call_client(call: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
     """Return the result of ``call``; raise KafkaException for a fatal error.
 
-    confluent-kafka 2.16 sometimes raises the KafkaError itself. KafkaError is no BaseException, so only a bare
-    ``except`` catches it; without such an ``except`` the process would end.
+    confluent-kafka 2.16 sometimes raises the KafkaError itself. KafkaError is no BaseException: only a bare ``except``
+    catches it, and an uncaught KafkaError ends the process.
     """
     try:
         return call(*arguments, **named)
@@ -123,8 +123,8 @@ class LiveProducer(Producer):
         return self._unless_fatal(super().poll, timeout) or 0
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until records are delivered; return the number of undelivered records. Keep a fatal error like
-        :meth:`poll`."""
+        """Wait until records are delivered; return the number of undelivered records. Keep a fatal error, as
+        :meth:`poll` does."""
         left = self._unless_fatal(super().flush, timeout)
         return len(self) if left is None else left
 

@@ -184,8 +184,8 @@ class LiveCluster(Closing):
         return {where: LiveEnd(answer.offset, _epoch(answer.leader_epoch)) for where, answer in answers.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        """Return for each partition the largest epoch in the leader's log that is at most the given epoch, and that
-        epoch's end offset.
+        """For each partition, find the largest epoch up to the given epoch in the leader's log. Return this epoch and
+        its end offset.
 
         The result omits a partition if the client did not understand the broker's answer. A separate consumer connects
         to the leading brokers and sends the requests.
@@ -491,8 +491,8 @@ def uuid_of(theirs: KafkaUuid | None) -> Uuid:
 
 
 def is_of_topic(entry: ConfigEntry) -> bool:
-    """Return True if the topic itself sets this value (a ``ConfigEntry``, or one of its synonyms), so that the value is
-    not a default."""
+    """Return True if the topic itself sets this value. Otherwise, the value is a default. ``entry`` may be a
+    synonym."""
     # Depending on the library's version, the source is a number or a member of the enumeration.
     return bool(getattr(entry.source, "value", entry.source) == admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
 

@@ -198,8 +198,8 @@ class BoundedRead:
     def _receive(self) -> list[Message]:
         """Return the messages that have arrived; if there are none, wait a moment for one message.
 
-        The method does not call ``consume(many, timeout)``, which would wait until all these messages have arrived: at
-        the end of the log, that never happens.
+        A call of ``consume(many, timeout)`` would wait for all these messages. At the end of the log, they never
+        arrive.
         """
         # Limit the number of messages, and so the memory: without a limit, librdkafka returns messages as long as more
         # arrive.

@@ -52,7 +52,7 @@ class TopicReader(Closing):
         *,
         live: LiveReader | None = None,
     ) -> None:
-        """Create a reader. The caller closes ``live``; without it, the reader opens clients at the first use."""
+        """Create a reader. The caller closes ``live``. Without ``live``, the reader opens clients at the first use."""
         self.query = query
         self.settings: ReadSettings = settings or ReadSettings()
         self._open_source = open_source
@@ -98,11 +98,12 @@ class TopicReader(Closing):
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records with offsets in ``[start, stop)``, each once and in order. No record batch is empty.
 
-        Records of the bucket come first, then those of the broker, with the same columns. For missing offsets, raise
-        DataLossError at once, or, if the query accepts losses, log a warning for each gap. The same applies if
-        retention deletes offsets during the read. Memory is bounded for any window. ``aborted`` collects the aborted
-        transactions of the bucket's part, and may include later transactions of the same segment. Exhaust or close the
-        generator.
+        Records of the bucket come first, then records of the broker, with the same columns. Memory is bounded for any
+        window. ``aborted`` collects the aborted transactions of the bucket's part. It may include later transactions of
+        the same segment. Exhaust or close the generator.
+
+        Raise DataLossError at once for missing offsets, and later if retention deletes offsets during the read. If the
+        query accepts losses, log a warning for each gap instead.
         """
         if not 0 <= start <= stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")

@@ -100,9 +100,11 @@ class QuerySources:
     def read_live_split(self, split: LiveSplit) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records of a split from the broker. No record batch is empty.
 
-        If the broker has deleted records since planning, open the bucket and read them from there. If neither the
-        broker nor the bucket has them, raise DataLossError or, if the query accepts losses, log a warning and continue
-        at the broker's first offset. Raise ConfigError for a query without client properties.
+        If the broker has deleted records since planning, open the bucket and read them from there. If the bucket lacks
+        them too, raise DataLossError. If the query accepts losses, log a warning instead, and continue at the broker's
+        first offset.
+
+        Raise ConfigError for a query without client properties.
         """
         if self.live is None:
             raise no_client()
@@ -236,9 +238,8 @@ class StoredRead:
         """Apply the loss policy to offsets that the last segment lacks, and to a transaction without an outcome."""
         lost = [*report.lost]
         if report.undecided is not None:
-            # When the window was planned, every transaction in it had an outcome (commit or abort). A transaction
-            # without one now means that retention has deleted the segments with its outcome, so the rest of the window
-            # is lost.
+            # At planning, every transaction in the window had an outcome (commit or abort). If an outcome is missing
+            # now, retention has deleted its segment. The rest of the window is then lost.
             first = max(self.position, report.undecided.first_offset)
             lost.append(LostOffsets(self._lineage.partition, first, stop))
         for one in lost:

@@ -272,10 +272,12 @@ class LogTail(Closing):
     def poll(self, timeout_s: float) -> TailRecords | None:
         """Return the next records of any partition; None if there are none within about ``timeout_s``.
 
-        Look-ups of the logs, and reads of the bucket, may take longer than ``timeout_s``, up to the timeouts of store
-        and broker. Raise DataLossError if the query does not accept a loss, and errors of store and broker. An error
-        leaves the tail unchanged, so the caller may poll it again. Raise AlreadyClosedError after the tail or its
-        bucket was closed.
+        Look-ups of the logs, and reads of the bucket, may take longer than ``timeout_s``: the timeouts of store and
+        broker limit them.
+
+        Raise DataLossError if the query does not accept a loss. Raise the errors of store and broker. An error leaves
+        the tail unchanged, so the caller may poll it again. Raise AlreadyClosedError after the tail or its bucket was
+        closed.
         """
         end = self._clock() + timeout_s
         while True:
@@ -334,8 +336,8 @@ class LogTail(Closing):
         for where in to_look:
             log, followed = snapshot.logs.get(where), self._followed[where]
             if log is None:
-                # Leave the partition in the phase `_ToLook`, so that it is looked up again: it may be created, or
-                # return.
+                # Leave the partition in the phase `_ToLook`: a later look-up may find that it was created, or that it
+                # is back.
                 if followed.topic_id is not None:
                     self._losses.accept(Gone(where, followed.topic_id, followed.offset))
                 continue

@@ -172,7 +172,7 @@ class RunRead:
         return span.segment
 
     def _before_undecided(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records before the end of the read, which a transaction without an outcome may have moved to an
+        """Return the records before the end of the read. A transaction without an outcome may have moved this end to an
         earlier offset.
         """
         count = bisect_left(int64_values(records, "offset"), self._stop)

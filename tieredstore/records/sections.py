@@ -153,8 +153,8 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
 def _nearest(ends: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
     """Return the section end nearest to ``even``, the position where an equal part would end.
 
-    The nearest end is the first end at or after ``even``, if it is at most ``limit``. Otherwise it is the last end
-    between ``position`` and ``even`` or, if there is none, the first end after ``limit``.
+    Take the first end at or after ``even`` if it is at most ``limit``. Otherwise, take the last end between
+    ``position`` and ``even``. If there is none, take the first end after ``limit``.
     """
     after = _first_after(ends, even - 1)
     if after.position <= limit:

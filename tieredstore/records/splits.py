@@ -74,9 +74,10 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
     """Yield the records of a split. No record batch is empty.
 
     A section costs one request for the manifest, and the requests for its chunks. No index and no chunk outside of the
-    split is requested. Of ``settings`` only columns and decoding apply, because the plan has already applied the
-    isolation. Raise the errors of damaged batches; a damaged batch that is skipped is logged. Raise IndexesCorruptError
-    if the log contradicts the plan at a section's ends.
+    split is requested. The isolation of ``settings`` is ignored, because the plan has already applied it.
+
+    Raise the errors of damaged batches; if ``settings`` skips them, log them instead. Raise IndexesCorruptError if the
+    log contradicts the plan at a section's ends.
     """
     reader = SectionReader(source, settings)
     # Before this section ends, read ahead into the segment of the next section.
@@ -129,15 +130,18 @@ def plan_splits(
     """Plan splits that together return each record once. A split has at most ``max_split_bytes`` of the log, unless a
     batch is larger.
 
-    No split covers more than ``max_split_records`` offsets. With ``since_ms``, leave out segments, and parts of
-    segments, whose greatest timestamp or time index shows that all their records are earlier. Some returned records may
-    still be earlier. Logs are divided at entries of their offset index or, where these are more than
-    ``max_split_bytes`` apart, at batch headers.
+    No split covers more than ``max_split_records`` offsets. Logs are divided at entries of their offset index. Where
+    the entries are more than ``max_split_bytes`` apart, logs are divided at batch headers.
 
-    A segment that one split reads whole costs no request. Any other segment costs two requests for its indexes, with
-    ``readers`` requests in parallel. read_committed costs two more requests for each segment with aborted transactions,
-    and for the last segment. Raise ConfigError for an invalid window, and for limits that would make more than a
-    million splits. Raise DataLossError as the settings say.
+    With ``since_ms``, leave out segments, and parts of segments, that have only earlier records according to their
+    greatest timestamp or time index. Some returned records may still be earlier.
+
+    A segment that one split reads whole costs no request. Any other segment costs two requests for its indexes.
+    read_committed costs two more requests for each segment with aborted transactions, and for the last segment. Up to
+    ``readers`` requests run in parallel.
+
+    Raise ConfigError for an invalid window, and for limits that would make more than a million splits. Raise
+    DataLossError as the settings say.
     """
     if not 0 <= start <= stop:
         raise ConfigError(f"there are no offsets from {start} up to {stop} of {lineage.partition}")

@@ -224,8 +224,8 @@ class PendingTransactions:
                 return
 
     def _opened_at(self, number: int) -> dict[int, int]:
-        """Return the transactions that are open at the end of span ``number``, as far as the brokers of the segments
-        know them.
+        """Return the transactions that are open at the end of span ``number``. The segments' brokers may not know all
+        of them.
         """
         first = number
         while first and _is_cut(self._spans[first]):

@@ -105,7 +105,7 @@ class Disk:
 
     @property
     def partitions(self) -> list[Partition]:
-        """Return all partitions that have a folder, or segments kept by open files or links (pins)."""
+        """Return all partitions that have a folder or pins (open files or links that keep segments)."""
         with self._lock:
             return list(self._partitions.values())
 
@@ -230,7 +230,7 @@ class Disk:
         return log_dir / name if self._is_wanted(topic) else None
 
     def _look(self, path: Path, folder: _Folder, mtime_ns: int) -> None:
-        """Identify the folder's partition. List the folder unless the partition's present folder is another folder."""
+        """Identify the folder's partition. List the folder, unless the partition now has another folder."""
         looked_ns = time.time_ns()
         try:
             folder.where = self._identify(path)
@@ -275,9 +275,7 @@ class Disk:
             return self._list_alone(partition, folder)
 
     def _list_alone(self, partition: Partition, folder: Path) -> bool:
-        """List the folder. The caller holds ``listing``, so that an older listing that ends later cannot undo a newer
-        listing.
-        """
+        """List the folder. The caller holds ``listing``: otherwise a slow, older listing could undo a newer one."""
         if partition.folder != folder:
             return False
         checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)

@@ -116,7 +116,7 @@ class Progress:
         self.value, self.stored, self.unsaved_since_s, self.attempt = stored.value, stored, None, None
 
     def doubt(self, wanted: Watermark) -> None:
-        """Record that it is unknown if the write of ``wanted`` to the watermark object succeeded."""
+        """Record that the write of ``wanted`` to the watermark object may have failed."""
         if self.stored is not None:
             self.attempt = StoredWatermark(self.value, self.stored.etag, self.stored.written), wanted
         self.forget()
@@ -155,9 +155,11 @@ class Partition:
 
     Hold ``listing`` to list the folder. Hold ``lock`` to use ``segments``, which are in offset order, and their pins.
     One worker at a time uploads (see ``turn``). The worker opens the files itself, so other threads may unpin a segment
-    during its upload. The store has all offsets before ``shipped``; None means that this is not known yet.
-    ``first_active`` is the base offset of the active segment in the first listing, None before it. All offsets below
-    ``replicated_to`` are replicated, according to the leaders of the present epochs.
+    during its upload.
+
+    The store has all offsets before ``shipped``; None means that this is not known yet. ``first_active`` is the base
+    offset of the active segment in the first listing, None before it. The leaders of the present epochs have replicated
+    all offsets below ``replicated_to``.
     """
 
     where: TopicIdPartition
@@ -260,8 +262,8 @@ class Partition:
                 return False
             listed_end = named.next_base_offset or end
             if listed_end < end and (not segment.is_pinned or segment.is_log(named.path("log"))):
-                # An earlier listing missed the segment that begins at the listed end. A file that replaced a pinned
-                # segment's file may have fewer records, so it must not change the pinned segment's end.
+                # An earlier listing missed the segment that begins at the listed end. Correct a pinned segment's end
+                # only if the listed file is the pinned file: a file that replaced it may have fewer records.
                 end, segment.described = listed_end, None
             segment.place = named if named.next_base_offset == end else replace(named, next_base_offset=end)
             segment.absences = 0

@@ -189,7 +189,8 @@ def _turn(entry: _Entry) -> tuple[bool, bool, float, int]:
 
 
 def _is_wanted(partition: Partition, segment: Segment) -> bool:
-    """Return True if a pin (open files or hard links) should keep the segment, by the partition's role and progress."""
+    """Return True if the segment needs a pin (open files or hard links). The partition's role and progress decide
+    this."""
     if partition.role is Role.FOLLOWED:
         # While it is unknown which segments the store has, pin only segments that the broker is deleting: most others
         # are uploaded already.

@@ -28,8 +28,8 @@ _LONGEST_DELAY_S: Final = 60.0
 class Schedule:
     """The queue of partitions with something to upload. Thread-safe. ``may_ship`` decides if a partition enters it.
 
-    :meth:`ring` makes the queue check all partitions again. Between two calls of ``ring``, ready partitions are in one
-    heap and delayed partitions in another, so thousands of partitions without work cost nothing.
+    :meth:`ring` makes the queue check all partitions again. Between two calls of ``ring``, only two heaps are checked:
+    ready and delayed partitions. Partitions without work are in neither heap, so thousands of them cost nothing.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Schedule:
             return True
 
     def goes_on(self, partition: Partition) -> bool:
-        """Return True if the worker should make another step of the partition, which stays busy.
+        """Return True if the worker should make another step. The partition then stays busy.
 
         Return False if a more urgent partition is ready, or if all partitions must be checked again.
         """
@@ -191,8 +191,8 @@ _IDLE: Final = 0.8
 class WorkerLimit:
     """Limits the number of workers. Thread-safe.
 
-    The interpreter lock lets the process use at most one whole processor. After an interval in which the process used a
-    whole processor, the limit falls by one worker; after a less busy interval, the limit rises by one.
+    The interpreter lock lets the process use at most one whole processor. If the process used a whole processor during
+    an interval, the limit falls by one worker. Otherwise, the limit rises by one.
     """
 
     def __init__(

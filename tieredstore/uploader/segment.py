@@ -98,9 +98,7 @@ class Segment:
         return any(self.base_offset <= last and first < self.next_offset for first, last in extents)
 
     def may_fill(self, holes: Iterable[tuple[int, int]]) -> bool:
-        """Return True if the segment overlaps one of these holes, and only a pin of this uploader still keeps the
-        segment's files.
-        """
+        """Return True if the segment overlaps one of these holes, and only a pin still keeps its files."""
         is_ours = self.is_pinned and self.place.is_deleted and self.lost is None and not self.fills_nothing
         return is_ours and self.meets(holes)
 

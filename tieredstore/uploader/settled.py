@@ -85,8 +85,7 @@ class BrokerSettling:
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
         """Send two requests to each broker that leads one of the partitions."""
         names = [partition.name for partition in partitions]
-        # Read the last stable offset before the high watermark: it may then be out of date, but it is never above the
-        # high watermark.
+        # Read the last stable offset first. It may become out of date, but it is never above the high watermark.
         stable = self._broker.ends(names, stable=True)
         highs = self._broker.ends(names, stable=False)
         return {
@@ -97,7 +96,7 @@ class BrokerSettling:
 
 
 class DiskSettling:
-    """Reads the broker's checkpoint of high watermarks, at most five seconds old, if no broker can be asked.
+    """Takes high watermarks from the broker's checkpoint file (at most five seconds old) if no broker can be asked.
 
     Without a checkpoint, every closed segment is settled: the disk is a copy, or the broker is stopped.
     """

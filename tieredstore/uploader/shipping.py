@@ -487,7 +487,8 @@ class _Work:
         return Step.WAITS
 
     def _try_disk_again(self, segment: Segment, held: OpenSegment | None, error: OSError) -> Step:
-        """Raise a disk's read error, so that the step is retried; after five retries, count the segment as lost."""
+        """Raise the disk's read error: the caller then retries the step. After five retries, count the segment as
+        lost."""
         if held is None or error.errno in PASSING:
             raise error
         segment.unreadable += 1

@@ -105,7 +105,7 @@ class Target:
         return prefix
 
     def close_later(self, is_used: Callable[[], bool], within_s: float) -> None:
-        """Close the target in a thread as soon as it is unused, at the latest after ``within_s``."""
+        """Close the target in a thread as soon as it is unused. After ``within_s``, close it in any case."""
 
         def wait() -> None:
             end_s = time.monotonic() + within_s

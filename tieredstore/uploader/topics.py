@@ -1,4 +1,4 @@
-"""Selects topics by name. Reads their settings, to refuse topics that must not be uploaded, and to warn.
+"""Selects topics by name. Checks their settings: refuses topics that must not be uploaded, and warns of other problems.
 
 This is a separate module because it needs only names and settings of topics, and neither disks nor segments.
 """

@@ -167,8 +167,8 @@ class Uploader(Closing):
         return self.held
 
     def ask_leadership(self) -> bool:
-        """Ask which partitions this broker leads. Return True if a partition is newly led: the caller then opens its
-        files before the broker deletes them.
+        """Ask which partitions this broker leads. Return True if it leads a new one. The caller then opens the new
+        partition's files before the broker deletes them.
 
         On an error the last answer stays valid for a while; then ``health`` reports the error.
         """
