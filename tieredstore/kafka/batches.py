@@ -82,7 +82,7 @@ _CODECS: Final = frozenset(codec.value for codec in CompressionType)
 
 
 class TimestampType(enum.Enum):
-    """The clock that set the timestamps of a batch; batches of magic 0 have no timestamps."""
+    """The clock that set the timestamps of a batch. Batches of magic 0 have no timestamps."""
 
     NO_TIMESTAMP = -1
     CREATE_TIME = 0
@@ -93,10 +93,11 @@ class TimestampType(enum.Enum):
 class BatchHeader:
     """The header of one batch.
 
-    ``position`` and ``size_in_bytes`` are those of the whole batch in the log. Both offsets are inclusive. For a
-    compressed message set (magic 0 and 1) both are the set's last offset, because the other offsets are inside the
-    compressed bytes; ``record_count`` is then None. Timestamps, ids and epochs that do not exist in the batch's magic
-    are -1.
+    ``position`` and ``size_in_bytes`` are those of the whole batch in the log. Both offsets are inclusive. Timestamps,
+    ids and epochs that do not exist in the batch's magic are -1.
+
+    The offsets inside a compressed message set (magic 0 and 1) are compressed too. Its ``base_offset`` and
+    ``last_offset`` are therefore both the set's last offset, and ``record_count`` is None.
     """
 
     position: int
@@ -143,10 +144,14 @@ class BatchHeader:
 def read_batch_headers(log: Buffer, start: int = 0, *, check_crc: bool = False) -> Iterator[BatchHeader]:
     """Yield the headers of all batches from byte ``start`` of ``log`` on. A batch must begin there.
 
-    Read headers only, unless ``check_crc``. At least 12 zeros up to the end of the bytes are the end of the log,
-    because Kafka can preallocate log files. Raise BatchCorruptError, which names the position, for any other bytes that
-    are not a whole batch, and for offsets that do not increase. Until the iterator is exhausted, has raised an error,
-    or is closed, it holds the buffer, so that an ``mmap`` cannot be closed.
+    Without ``check_crc``, only headers are read.
+
+    At least 12 zeros up to the end of the bytes are the end of the log, because Kafka can preallocate log files. Any
+    other bytes that are not a whole batch raise BatchCorruptError with their position. Offsets that do not increase
+    raise it too.
+
+    The iterator holds the buffer until it is exhausted, has raised an error, or is closed. Until then, an ``mmap``
+    cannot be closed.
     """
     if not 0 <= start <= len(log):
         raise InvalidRangeError(f"byte {start} is outside of a log of {len(log)} bytes")
@@ -207,8 +212,8 @@ def check_batch_crc(batch: memoryview, header: BatchHeader) -> None:
 def first_batch_size(head: Buffer) -> int | None:
     """Return the size of the batch at the start of ``head``, from its first 12 bytes.
 
-    Return None if there are fewer bytes, or if Kafka would refuse the length. A damaged size may claim up to 2 GiB, so
-    compare it with the size of the log before reading that many bytes.
+    Return None if there are fewer bytes, or if Kafka would refuse the length. A damaged size may claim up to 2 GiB.
+    Compare the size with the size of the log before reading so many bytes.
     """
     if len(head) < FRAME_SIZE:
         return None
@@ -227,8 +232,8 @@ def first_batch_compression(head: Buffer) -> CompressionType | None:
     if size is None or size > len(head):
         return None
     with memoryview(head) as view, view[:size] as batch:
-        # Do not parse the header: the bytes are not verified yet, and for a damaged header the parser raises an error,
-        # but this function must return None.
+        # Do not parse the header, because the bytes are not verified yet. For a damaged header the parser raises an
+        # error, but this function must return None.
         magic = batch[16]
         if magic > 2:
             return None
@@ -297,9 +302,9 @@ def _parse_message(head: memoryview, position: int, size: int, magic: int) -> Ba
     timestamp: int = _MESSAGE_WITH_TIMESTAMP.unpack_from(head)[-1] if magic == 1 else -1
     if offset < 0:
         raise BatchCorruptError(f"the message at byte {position} has the negative offset {offset}")
-    # In the old formats a compressed message set is an outer message, and its value contains the other messages. The
-    # header describes the outer message: the number of messages and the first timestamp are only in the compressed
-    # bytes.
+    # In the old formats, a compressed message set is one outer message. Its value contains the other messages,
+    # compressed. The header describes only the outer message, so it has neither the number of messages nor the first
+    # timestamp.
     wrapper = _compression(attributes, position) is not CompressionType.NONE
     return BatchHeader(
         position, size, offset, offset, magic, crc, attributes, -1 if wrapper else timestamp, timestamp,
@@ -323,9 +328,9 @@ def _stored_crc(batch: memoryview, magic: int) -> int:
 
 
 def _computed_crc(batch: memoryview, magic: int) -> int:
-    # The CRC covers only the bytes after it. The broker sets the offset (in magic 2 also the leader epoch) after the
-    # producer has computed the CRC, so these fields come before it. Magic 2 uses Castagnoli's polynomial, older formats
-    # zlib's.
+    # The CRC covers only the bytes after its own field. The producer computes the CRC before the broker sets the offset
+    # (in magic 2 also the leader epoch), so these fields are before the CRC. Magic 2 uses Castagnoli's polynomial,
+    # older formats zlib's.
     with batch[21 if magic == 2 else 16 :] as covered:
         return crc32c.crc32c(covered) if magic == 2 else zlib.crc32(covered)
 

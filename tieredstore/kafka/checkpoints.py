@@ -18,7 +18,7 @@ from tieredstore.model import Uuid
 LeaderEpochs: TypeAlias = tuple[tuple[int, int], ...]
 """``(epoch, first offset)`` pairs; both columns strictly increase."""
 
-# At most as many digits as numbers of 31 and 63 bits need, so that int() never has to parse a long text.
+# Allow only the digits that numbers of 31 and 63 bits need. So int() never has to parse a long text.
 _EPOCH_LINE: Final = re.compile(r"(\d{1,10})\s+(\d{1,19})", re.ASCII)
 _OFFSET_LINE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})\s+(\d{1,10})\s+(\d{1,19})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,10}", re.ASCII)
@@ -70,8 +70,8 @@ def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: i
     """Return the leader epochs of a segment with these offsets (both inclusive). In the result, the first epoch begins
     at ``start_offset``."""
     known = truncate_from_end(epochs, end_offset)
-    # As Kafka does, drop the epochs that ended before the segment. The epoch at the segment's first offset stays, and
-    # now begins at that offset.
+    # As Kafka does, drop the epochs that ended before the segment. The epoch at the segment's first offset stays. Its
+    # start becomes that offset.
     later = tuple(entry for entry in known if entry[1] > start_offset)
     in_force = known[: len(known) - len(later)][-1:]
     return tuple((epoch, start_offset) for epoch, _ in in_force) + later

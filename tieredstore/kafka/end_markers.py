@@ -32,8 +32,9 @@ _RECORD: Final = struct.Struct(">BBBBBhhBhiB")
 
 @dataclass(frozen=True, slots=True)
 class TransactionStep:
-    """The first batch of a producer's transaction in a log (``aborts`` is None), or the marker that ends the
-    transaction.
+    """The begin or the end of a producer's transaction in a log.
+
+    For the first batch of the transaction, ``aborts`` is None. For its end marker, ``aborts`` is True or False.
     """
 
     producer_id: int
@@ -91,8 +92,8 @@ def marker_kind(record: bytes) -> int | None:
 
 
 def coordinator_epoch(record: bytes) -> int:
-    """Return the epoch of the coordinator that ended the transaction, from the first record of an end marker; -1 if it
-    has no epoch.
+    """Return the epoch of the coordinator that ended a transaction. ``record`` is the first record of the end marker.
+    The result is -1 if the marker has no epoch.
     """
     at = _key_at(record)
     # The value follows the key: skip one byte of length and two bytes of version.

@@ -1,7 +1,7 @@
 """A closed segment whose files are open: they stay readable after the broker renames or deletes them.
 
 :func:`open_segment` finds the files under their plain names, or under the names by which the broker marks them deleted.
-:func:`describe_open` describes open files; :func:`tieredstore.kafka.logdir.describe` does the same for files by name.
+:func:`describe_open` describes open files. For files by name, there is :func:`tieredstore.kafka.logdir.describe`.
 """
 
 from __future__ import annotations
@@ -112,10 +112,13 @@ def describe_open(
     """Describe the segment for a copy. ``epochs`` come from the current or an earlier checkpoint of the partition.
 
     A log from which compaction has removed records ends just before the next segment, as in Kafka. Any other log ends
-    with its last record: the listing may lack the segment that follows, so that the next listed segment begins too
-    late. Epochs that the broker has dropped from the checkpoint are taken from the batches, because each batch names
-    its epoch. Raise InvalidSegmentError for contradictions, BatchCorruptError for damage, OSError for a failing disk.
-    Damaged records are found only with ``check_crcs``.
+    with its last record. The next segment would not be a safe end: the listing may lack the segment that follows.
+
+    The broker may have dropped an epoch from the checkpoint. Such an epoch is taken from the batches, because each
+    batch names its epoch.
+
+    Raise InvalidSegmentError for contradictions, BatchCorruptError for damage, OSError for a failing disk. Damaged
+    records are found only with ``check_crcs``.
     """
     place, size = segment.place, segment.size_in_bytes
     extent = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)

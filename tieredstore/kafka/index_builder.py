@@ -1,7 +1,6 @@
 """The ``.index`` and ``.timeindex`` of a segment, built batch by batch as a broker builds them.
 
-This module is separate from ``indexes``, because every read of records needs the readers in ``indexes``, and few
-programs need this writer.
+This module is separate from ``indexes``. Every read of records needs ``indexes``, but few programs need this writer.
 """
 
 from __future__ import annotations

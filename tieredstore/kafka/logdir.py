@@ -95,8 +95,8 @@ class FoundSegment:
         return self.directory / f"{end_offset + 1:020d}.snapshot{DELETED if self.is_deleted else ''}"
 
     def end_before_next(self, last_offset: int) -> int:
-        """Return the offset before the next segment; without a next segment, ``last_offset``, the log's last offset.
-        Raise InvalidSegmentError if the log reaches into the next segment.
+        """Return the offset before the next segment. Without a next segment, return ``last_offset``, the last offset in
+        the log. Raise InvalidSegmentError if the log reaches into the next segment.
         """
         if self.next_base_offset is None:
             return last_offset
@@ -131,8 +131,10 @@ class LogSegment:
     """One segment, with all values that Kafka passes to a remote storage manager to copy it.
 
     ``end_offset`` is inclusive. ``max_timestamp_ms`` is the greatest timestamp in the batch headers, -1 if there is
-    none. An active segment (``closed_files`` is None) cannot be copied yet. Its log was not read: ``end_offset`` and
-    ``max_timestamp_ms`` are -1, and there are no epochs.
+    none.
+
+    If ``closed_files`` is None, the segment is active and cannot be copied yet. Its log was not read: ``end_offset``
+    and ``max_timestamp_ms`` are -1, and there are no epochs.
     """
 
     topic_id: Uuid
@@ -184,8 +186,10 @@ class LogSegment:
 def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
     """Find the segments under ``path``: a log directory, one ``<topic>-<partition>`` directory, or one ``.log`` file.
 
-    This lists directories and opens no file. In a log directory, ``topics`` selects partitions; without ``topics``, all
-    partitions are found except those of Kafka's internal topics (``__…``). Raise ConfigError for any other path.
+    This lists directories and opens no file. In a log directory, ``topics`` selects partitions. Without ``topics``,
+    partitions of Kafka's internal topics (``__…``) are left out.
+
+    Raise ConfigError if ``path`` is none of the three.
     """
     if path.is_file():
         return _discover_file(path)
@@ -200,10 +204,12 @@ def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
 def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
     """Find the segments of one ``<topic>-<partition>`` directory, including those that the broker is about to delete.
 
-    Retention deletes the first segments. So if a segment is marked deleted and an earlier segment is not, the marked
-    segment was truncated from the end of the log, or replaced by compaction. Leave such a segment out, because its
-    records are no longer part of the log. All names must come from one listing, because a segment may be closed and
-    marked deleted within the same millisecond.
+    Retention deletes only the first segments of a log. If an earlier segment still exists, a segment marked deleted was
+    truncated from the log's end, or replaced by compaction. Leave such a segment out, because its records are no longer
+    part of the log.
+
+    All names must come from one listing, because a segment may be closed and marked deleted within the same
+    millisecond.
     """
     topic, partition = partition_of(directory)
     live, marked = _live_and_marked(directory)
@@ -227,7 +233,7 @@ def _live_and_marked(directory: Path) -> tuple[list[int], list[int]]:
 
 
 def partition_of(directory: Path) -> tuple[str, int]:
-    """Return topic and partition from a directory's name; raise ConfigError if it is not a partition's."""
+    """Return topic and partition from a directory's name; raise ConfigError if the directory is not a partition's."""
     match = _DIRECTORY.fullmatch(directory.absolute().name)
     if not match:
         raise ConfigError(f"{directory} holds segments, but its name is not <topic>-<partition>")
@@ -253,7 +259,7 @@ def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     epochs = parse_leader_epochs(_read_of_partition(LEADER_EPOCH_CHECKPOINT, segment))
     size = _size(segment.path("log"), segment)
     txn_index = segment.path("txnindex")
-    # Read the file's size before the batches: bytes that the broker appends during the read may be an incomplete batch.
+    # Read the file's size before the batches. Bytes that the broker appends later may be an incomplete batch.
     extent = _closed_extent(segment, size)
     end_offset, max_timestamp = extent or (-1, -1)
     return LogSegment(

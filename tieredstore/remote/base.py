@@ -37,8 +37,8 @@ class RemoteStorageManagerBase(ABC):
     ) -> dict[IndexType, BinaryIO]:
         """Fetch the requested indexes; omit an index that was not recorded.
 
-        This default implementation fetches the indexes one by one. If an index fails with an error other than
-        IndexNotRecordedError, close the indexes that are already open, and raise the error.
+        This default implementation fetches the indexes one by one. After any other error, it closes the indexes that it
+        has opened.
         """
         opened: dict[IndexType, BinaryIO] = {}
         try:

@@ -59,8 +59,7 @@ def _to_end(number: int) -> bytes:
     parts: list[bytes] = []
     deadline = Deadline.after(_PIPE_TIMEOUT_S)
     while sum(map(len, parts)) < MAX_BYTES:
-        # Wait with a deadline: a read from a descriptor to which nothing is written, such as a terminal's, would block
-        # forever.
+        # Wait with a deadline. If nothing is written to the descriptor, as on a terminal, a read would block forever.
         if not select.select([number], [], [], max(0.0, deadline.remaining_s()))[0]:
             raise KeyRingError(f"descriptor {number} gave no key within {_PIPE_TIMEOUT_S:g} s; close its other end")
         part = os.read(number, MAX_BYTES)

@@ -54,8 +54,9 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
 
     A manager holds thread pools and caches: close it, or use it as a context manager. After ``close``, its methods,
-    streams and store raise AlreadyClosedError; running calls raise it at once. The class has more than twelve fields
-    because it assembles the parts; only ``_is_at_rest`` changes.
+    streams and store raise AlreadyClosedError. Running calls raise it at once.
+
+    The class has more than twelve fields because it assembles the parts. Only ``_is_at_rest`` changes.
 
     Example::
 
@@ -153,9 +154,10 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         """Copy a closed segment; return its stored size and its custom metadata.
 
         The manifest is written last and commits the segment. ``on_progress`` is called on another thread, with the
-        stored bytes of each chunk. Raise SegmentAlreadyExistsError if a segment was copied under the same id before.
-        Raise InvalidSegmentError or SegmentTooLargeError before anything is written. After any error, nothing of the
-        attempt is visible.
+        stored bytes of each chunk.
+
+        Raise SegmentAlreadyExistsError if a segment was copied under the same id before. Raise InvalidSegmentError or
+        SegmentTooLargeError before anything is written. After any error, nothing of the attempt is visible.
         """
         with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
@@ -176,9 +178,10 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         """Open the log's bytes ``start_position..end_position``, the end **inclusive** and clamped to the last byte.
 
         Raise InvalidRangeError if the range is empty but the log is not. Raise SegmentNotFoundError if the segment has
-        no manifest. For damaged bytes, this call or a read of the stream raises SegmentCorruptError. ``next_segment``
-        returns the segment that the caller will fetch next. Read-ahead then continues into the first bytes of that
-        segment.
+        no manifest. For damaged bytes, this call or a read of the stream raises SegmentCorruptError.
+
+        ``next_segment`` returns the segment that the caller will fetch next. Read-ahead then continues into the first
+        bytes of that segment.
         """
         log_range = range_of_request(metadata, start_position, end_position)
         metrics.SEGMENT_FETCH_REQUESTED_BYTES.add(len(log_range))
@@ -222,11 +225,10 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         metrics.SEGMENT_DELETE_BYTES.add(metadata.segment_size_in_bytes)
 
     def on_this_thread(self) -> contextlib.AbstractContextManager[None]:
-        """Make copies and store calls directly on this thread during the block, instead of handing each to another
-        thread.
+        """Within the block, run copies and store calls on this thread, and not on another thread.
 
-        A call that the store does not answer then blocks this thread, even after the manager is closed. Use direct
-        calls only on a thread that another thread watches and may abandon.
+        If the store does not answer a call, this thread is blocked, even after the manager is closed. So use the block
+        only on a thread that another thread watches and may abandon.
         """
         return self._calls.on_this_thread()
 
@@ -235,10 +237,10 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         self._life.check()
 
     def close(self) -> None:
-        """Stop running work; close the caches, and the store unless the caller passed it. Idempotent.
+        """Stop running work and close the caches. Close the store too, unless the caller passed it. Idempotent.
 
-        Closing takes at most about two seconds: a call that the store does not answer is abandoned with its thread.
-        Several threads and a signal handler may call ``close``.
+        Closing takes at most about two seconds. If the store does not answer a call, the call is abandoned with its
+        thread. Several threads and a signal handler may call ``close``.
         """
         self._closer.close(CLOSE_S)
 

@@ -58,8 +58,8 @@ def manifest_text(raw: bytes | None, shown: str) -> bytes:
 def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestRules) -> SegmentManifest:
     """Parse the text of a manifest; messages show the key as ``shown``.
 
-    Raise ManifestCorruptError if the text is damaged. Raise SegmentCorruptError if it does not belong to the ``known``
-    segment or breaks the ``rules``.
+    Raise ManifestCorruptError if the text is damaged. Raise SegmentCorruptError if the manifest does not belong to the
+    ``known`` segment or breaks the ``rules``.
     """
     try:
         return SegmentManifest.from_bytes(raw, known, rules)
@@ -72,7 +72,7 @@ def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestR
 def delete_manifest_first(store: ObjectStore, keys: Iterable[str]) -> None:
     """Delete these objects of one segment, manifest first, by at most two requests. Absent objects are no error.
 
-    A manifest must not exist without its objects: if it cannot be deleted, delete nothing.
+    A manifest must not exist without its objects. If it cannot be deleted, delete no other object.
     """
     ending = f".{Suffix.MANIFEST.value}"
     every = list(keys)

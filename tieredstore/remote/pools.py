@@ -1,4 +1,5 @@
-"""Threads of a remote storage manager, in three pools, so that no task waits for another task of the same pool."""
+"""Threads of a remote storage manager. There are three pools, because a task must not wait for another task of the same
+pool."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from tieredstore.process.forks import ForkSafeLock
 class FetchStats:
     """Totals since the reader was made.
 
-    ``bytes_asked`` counts the bytes that streams returned. ``bytes_fetched`` counts stored bytes of logs, which
-    ``requests`` ranged GETs fetched. ``wait_seconds`` is the time that readers waited for these GETs. ``chunk_*`` count
-    chunks.
+    ``bytes_asked`` counts the bytes that streams returned. ``requests`` counts ranged GETs of logs, and
+    ``bytes_fetched`` the stored bytes that they fetched. ``wait_seconds`` is the time that readers waited for these
+    GETs. ``chunk_*`` count chunks.
     """
 
     bytes_asked: int = 0

@@ -138,7 +138,8 @@ def find_store(
 
 
 def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
-    """Return the settings of a mirror's target. If it is a URL or a folder, take the other settings from ``source``.
+    """Return the settings of a mirror's target. If ``target`` is a URL or a folder, take the other settings from
+    ``source``.
 
     A settings file, a mapping or an opened object contains all settings. Raise ConfigError if ``source`` is needed but
     None.
@@ -160,7 +161,8 @@ def named_store_of(source: object) -> NamedStore | None:
 
 
 def manager_of(source: StoreLike | RemoteStorageManager) -> tuple[RemoteStorageManager, bool]:
-    """Return the manager for ``source``, and True if this call opened it, so that the caller must close it."""
+    """Return the manager for ``source``. If this call opened the manager, also return True: the caller must close
+    it."""
     from tieredstore.remote.manager import RemoteStorageManager  # noqa: PLC0415  it takes settings by this module
 
     if isinstance(source, RemoteStorageManager):

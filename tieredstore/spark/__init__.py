@@ -37,9 +37,11 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Register the data sources ``tieredstore`` and ``memq``, and the data sources of plug-ins, in a Spark session.
 
-    Without this registration, Spark finds the data sources only if the package was installed from a wheel, and on some
-    clusters not even then. Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``: before the
-    session begins, set ``PYSPARK_PYTHON`` to a Python that has it.
+    Without this registration, Spark finds the data sources only if the package was installed from a wheel. On some
+    clusters, Spark does not find them even then.
+
+    Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``. Before the session begins, set
+    ``PYSPARK_PYTHON`` to a Python with this package.
     """
     from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
     from tieredstore.spark.source.workers import check_worker_python  # noqa: PLC0415

@@ -69,7 +69,7 @@ def verify(
     read manifests, indexes and logs each time the DataFrame is computed, so write or cache the DataFrame.
 
     Each task checks about ``segments_per_task`` segments of one partition, ``parallel`` of them at a time. A separate
-    task per partition checks that the partition's segments follow each other. A corrupt segment gives a row; an error
+    task per partition checks that the partition's segments follow each other. A corrupt segment gives a row. An error
     of the store fails the task. Segments written before the time ``since`` are only checked for presence.
     """
     source = store_source(settings)

@@ -5,7 +5,7 @@ file in the user's cache folder. The command waits 0.8 s for an answer, then off
 no answer by then, the child continues for some seconds, so that the next attempt has one. Errors never reach the
 screen.
 
-This module is separate from ``options``, which only names the functions here, because it forks and opens a bucket.
+This module is separate from ``options``, which only names the functions here: completion forks and opens a bucket.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def _topic(ctx: typer.Context) -> str | None:
 
 
 def _text(ctx: typer.Context, *names: str) -> str | None:
-    """Return the value of the first parameter in ``names`` that the user gave; None if it has several values."""
+    """Return the value of the first parameter in ``names`` that the user gave; None if this parameter has several
+    values."""
     given = _texts(ctx, *names)
     return given[0] if len(given) == 1 else None
 
@@ -176,8 +177,8 @@ def _leave_terminal() -> None:
 
 
 def answer_path(settings: str | None, store: str | None, question: object) -> Path:
-    """Return the file that caches the answer to a question. The file's name is a hash of its question, URL and settings
-    file."""
+    """Return the file that caches the answer to a question. The file's name is a hash of the question, the URL and the
+    settings file."""
     from hashlib import sha256
 
     subject: list[object] = [None if store is None else redacted(store), str(Path.cwd()), question]

@@ -66,7 +66,7 @@ class Group(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, ParserCommand | None, list[str]]:
-        """Return the named command; if there is no such command, raise ConfigError, which suggests a similar name."""
+        """Return the named command. If there is no such command, raise a ConfigError that suggests a similar name."""
         command = self.commands.get(args[0])
         if command is None and not ctx.resilient_parsing:
             raise no_such_command(ctx, args[0], self.commands)

@@ -54,7 +54,7 @@ class SettingsFile(Group):
     settings: _Settings = None
 
     def path(self, own: str) -> Path:
-        """Return the settings file; if none is given, raise ConfigError, which names the needed settings (``own``)."""
+        """Return the settings file. If there is none, raise a ConfigError that names the needed settings (``own``)."""
         if self.settings is None:
             raise ConfigError(
                 f"no settings are named: give --settings FILE (-c), with {own} and the settings of the store"
@@ -84,7 +84,8 @@ class Store(Group):
         return self.settings is not None or self.url is not None
 
     def read_settings(self) -> Settings:
-        """Return the settings of the file, or of the URL; with both, the file's settings with the URL as the store.
+        """Return the settings of the file, or of the URL. If both are given, use the file's settings with the URL as
+        the store.
 
         Raise ConfigError if neither is given.
         """

@@ -54,7 +54,7 @@ class Words:
     only_adds: bool = False
     """True if the command acts at once unless ``dry_run`` is given."""
     row: Row[Any] = OUTCOME
-    """An item's fields for scripts. A tool with further fields adds these fields after the common fields."""
+    """An item's fields for scripts. A tool may append further fields to these common fields."""
 
 
 @dataclass(slots=True)
@@ -163,8 +163,8 @@ def totals_of(act: Callable[[], Totals]) -> tuple[Totals, PartlyDoneError | None
 def finish(teller: Teller, totals: Totals, failure: PartlyDoneError | None, stays: list[JsonValue]) -> None:
     """Print the summary, and end with the code of the first failure.
 
-    Raise PartlyDoneError if the first failure is of a kind without an exit code. If items were kept although the user
-    named them, end with exit code 6.
+    If the first failure has no exit code, raise PartlyDoneError. If nothing failed but items were kept although the
+    user named them, end with exit code 6.
     """
     teller.sum_up(totals, stays)
     code = next((code for name, code in teller.words.exit_codes.items() if teller.counts[name]), None)

@@ -1,8 +1,7 @@
-"""The table of commands: those of the core, and those of optional parts, found by the entry point
-``tieredstore.commands``.
+"""The table of commands, of the core and of optional parts.
 
 An entry of the table contains a command's name and summary, so that help and completion do not import the command's
-module. An optional part's entry point names its own table::
+module. An optional part names its own table by the entry point ``tieredstore.commands``::
 
     [project.entry-points."tieredstore.commands"]
     uploader = "tieredstore.uploader.cli:COMMANDS"

@@ -28,9 +28,9 @@ def init(
     """Write a settings file for a bucket, and check it as doctor does.
 
     The settings come from a broker's SERVER_PROPERTIES; without it, init asks for them. From a broker's file it takes
-    only the settings that readers of the bucket need: store, prefix, chunk size, compression and keys. The new file is
-    readable only by its owner, because it may contain secrets; they are never printed. An existing file is never
-    changed. The exit code is that of the first failed check; the new file stays.
+    only the settings that readers of the bucket need: store, prefix, chunk size, compression and keys. The new file may
+    contain secrets, so only its owner can read it. Secrets are never printed. An existing file is never changed. The
+    exit code is that of the first failed check; the new file stays.
 
     Example: tieredstore init /etc/kafka/server.properties
     """

@@ -369,7 +369,8 @@ def _sums_of(rows: Sequence[Partition]) -> Partition:
 
 
 def _show_spans(stored: Sequence[Extent]) -> str:
-    """Return ranges around holes, such as ``0 … 99, 150 … 199``; if there are many holes, their number."""
+    """Return the stored ranges, such as ``0 … 99, 150 … 199``. For many ranges, return one range and the number of
+    holes."""
     if len(stored) > _MOST_SPANS:
         return f"{stored[0][0]} … {stored[-1][1] - 1}, {len(stored) - 1} holes"
     return ", ".join(f"{start} … {stop - 1}" for start, stop in stored)
@@ -458,7 +459,7 @@ def _show_segments(seen: _Seen, listed: Iterable[_Listed], output: Output) -> No
     rows.append(
         ["total", "", "", "", human_bytes(seen.size), human_bytes(stored), human_ratio(seen.size, stored), *blank]
     )
-    # Write "total" into the first column that is shown: a column that has the same value in every line is omitted.
+    # Write "total" into the first column that is shown. A column with the same value in every line is omitted.
     at = [place for place, each in enumerate(row.columns) if each.rank != _NEVER]
     cells = [[line[place] for place in at] for line in rows]
     cells[-1][0] = "total"

@@ -60,7 +60,7 @@ def mirror(
 
     If both settings agree, the same bytes are stored under the same ids. If the target has another chunk size or
     compression, or adds encryption, segments are rewritten under new ids. If the target only has other key pairs, data
-    keys are wrapped again. Every object is read back and compared; a segment's manifest is written last. If mirror is
+    keys are wrapped again. Every object is read back and compared. A segment's manifest is written last. If mirror is
     stopped or killed, run it again: segments with a manifest in the target are not sent again.
 
     --repair replaces the target's damaged segments by the source's copies. It verifies every byte in the target. If a

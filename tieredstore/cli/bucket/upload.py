@@ -41,9 +41,9 @@ def upload(
 ) -> None:
     """Copy the closed segments on a broker's disk into the store; skip segments that are already there.
 
-    You can stop upload at any time and run it again: a segment counts as copied once its manifest exists, and the next
-    run copies the others. The active segment of a partition is skipped. If a segment cannot be copied, upload continues
-    with the next one. If the store fails, upload stops. --topic-id replaces the id in partition.metadata.
+    You can stop upload at any time and run it again. A segment counts as copied once its manifest exists. The next run
+    copies the other segments. The active segment of a partition is skipped. If a segment cannot be copied, upload
+    continues with the next one. If the store fails, upload stops. --topic-id replaces the id in partition.metadata.
 
     Example: tieredstore upload -c store.properties /var/lib/kafka/data --dry-run
     """
@@ -71,7 +71,7 @@ def upload(
 
 @dataclass(slots=True)
 class _Teller(Teller):
-    """Reports failed segments on stderr, and the other segments on stdout if no progress bar is shown.
+    """Reports failed segments on stderr. Reports the other segments on stdout if no progress bar is shown.
 
     An error that repeats for consecutive segments of a partition is reported once, with the count at the end.
     """

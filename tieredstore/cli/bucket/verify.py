@@ -156,7 +156,7 @@ class Report:
         return f"manifests of {segments} read, but no log ({size})"
 
     def finish(self) -> None:
-        """Print the sums, and for each kind of finding its meaning and what to do."""
+        """Print the sums. For each kind of finding, print its meaning and an advice."""
         if self._as_json:
             print_json_line({"summary": {**_SEEN.json(self.seen), **self._window, **self.seen.severities}})
             return

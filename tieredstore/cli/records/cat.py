@@ -55,8 +55,8 @@ _WIDTH: Final = 8
 """The width of offsets in the table when a group's records are shown."""
 
 _OF_COLUMNS: Final = "parquet", "arrow"
-"""Formats with a column for each field, for which ``--value json`` infers a schema. The other formats can contain any
-JSON.
+"""Formats with a column for each field. ``--value json`` infers a schema for these formats only, because the others can
+contain any JSON.
 """
 
 

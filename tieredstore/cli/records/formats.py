@@ -43,8 +43,7 @@ class View(enum.Enum):
 class Asked:
     """One file, and the view to show.
 
-    ``path`` is the local file with this ``name``. If ``path`` is None, ``name`` is the key of an object in the store
-    that ``store`` gives by its URL or settings file.
+    ``path`` is the local file called ``name``. If ``path`` is None, ``name`` is the key of an object in ``store``.
     """
 
     name: str
@@ -57,7 +56,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Rows(Generic[T]):
-    """Rows of a file, generated while they are printed, so that an error comes after the rows before it.
+    """Rows of a file. They are generated while they are printed, so the rows before an error are printed too.
 
     The output for people has ``heading`` and a table or, without a table, the ``lines`` of each row. ``sums`` is called
     after the last row. The summary adds up the sums of all files.
@@ -72,7 +71,7 @@ class Rows(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of a file, in batches of the columns that ``record_rows.SHOWN`` names, each with its partition."""
+    """Records of a file, in batches. Each batch has its partition, and the columns that ``record_rows.SHOWN`` names."""
 
     batches: Iterable[tuple[int | None, pa.RecordBatch]]
     topic: str | None = None

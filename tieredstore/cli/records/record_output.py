@@ -26,7 +26,7 @@ _SAMPLE: Final = 200
 
 
 def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -> None:
-    """Write a table to stdout; the first records determine the widths, and the value takes the rest of a line."""
+    """Write a table to stdout. The first records determine the widths. The value takes the rest of a line."""
     ahead = iter(batches)
     first = next(ahead, None)
     if first is None:
@@ -92,9 +92,10 @@ def parse_format(text: str) -> RecordFormat:
     ``%%``  a per cent sign
     ======  ==========================================================
 
-    The escapes are ``\n``, ``\r``, ``\t``, ``\0`` and ``\xHH``; a backslash before any other character that is not a
-    letter or a digit stands for that character. Keys and values are written as raw bytes, and null as no bytes. Raise
-    ConfigError for an unknown letter or escape.
+    The escapes are ``\n``, ``\r``, ``\t``, ``\0`` and ``\xHH``. A backslash before a character that is neither a letter
+    nor a digit gives that character. Keys and values are written as raw bytes, and null as no bytes.
+
+    Raise ConfigError for an unknown letter or escape.
     """
     parts: list[_Part] = []
     columns: dict[str, None] = {}
@@ -134,8 +135,8 @@ def _length_of(data: bytes | None) -> int:
 
 
 def _encode(text: str) -> bytes:
-    # Python stores the bytes of an argument as surrogates if they are no text in the locale's encoding. Write these
-    # bytes unchanged.
+    # If bytes of an argument are not text in the locale's encoding, Python stores them as surrogates. Write such bytes
+    # unchanged.
     return text.encode(errors="surrogateescape")
 
 

@@ -60,8 +60,9 @@ class Target:
 
     @contextlib.contextmanager
     def open(self) -> Generator[BinaryIO]:
-        """Open the destination: a file that appears whole at the end or not at all, or stdout, made safe on a
-        terminal.
+        """Open the destination: a file or stdout.
+
+        The file appears only when it is complete. On a terminal, control characters are removed from stdout.
         """
         with output_to(self.path) as file:
             is_screen = self.path is None and not _is_binary(self.ending) and sys.stdout.isatty()

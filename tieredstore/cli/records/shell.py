@@ -1,8 +1,8 @@
 """Interactive SQL over topics: ``tieredstore query`` starts it on a terminal if the command has no SQL argument.
 
 This module is separate from ``query``, because only the shell needs the terminal's line editor. The duckdb wheel has no
-shell, so this one uses Python's ``readline`` for history and completion, and DuckDB's own lists of keywords and
-functions.
+shell. This shell uses Python's ``readline`` for history and completion. DuckDB lists the keywords and functions to
+complete.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _read_statement() -> str | None:
 
 
 def _answer(tables: QueryTables, statement: str, most: int) -> None:
-    """Print the first rows of a statement's result. The other rows are never read: DuckDB drops the result when its
-    reader is closed.
+    """Print the first rows of a statement's result. The other rows are never read, because DuckDB drops the result when
+    its reader is closed.
     """
     rows = tables.run_any(statement)
     if rows is None:

@@ -158,7 +158,7 @@ def _first(
 
 
 def _formats() -> Iterator[Format]:
-    """Yield the core's formats, then those of the installed optional parts, which are imported only if no core format
+    """Yield the core's formats, then the formats of optional parts. Optional parts are imported only if no core format
     matches.
     """
     yield from KAFKA_FILES

@@ -1,6 +1,7 @@
 """Bars and counters on a terminal, and the lines above them.
 
-While a bar is shown, everything that the process writes to this terminal, through stdout or stderr, appears above it.
+While a bar is shown, all output to this terminal, through stdout or stderr, appears above the bar.
+
 This module is separate from ``progress``, because importing rich takes a tenth of a second.
 """
 

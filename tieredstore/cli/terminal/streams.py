@@ -27,8 +27,8 @@ class StandardOutputFailedError(OutputFailedError):
 
 
 class ReaderGoneError(StandardOutputFailedError):
-    """The reader of stdout is gone, as after ``| head``. The command ends without a message, like other tools, which
-    SIGPIPE ends.
+    """The reader of stdout is gone, as after ``| head``. The command ends without a message, like tools that end by
+    SIGPIPE.
     """
 
     exit_code = 141
@@ -138,8 +138,8 @@ def _text(replaced: TextIO | None, raw: io.RawIOBase) -> io.TextIOWrapper:
 
 
 def _occupy_free_descriptors() -> None:
-    """Occupy the descriptors 0, 1 and 2 if they are free: otherwise the next opened file would get one, and other code
-    would read or write it as a standard stream.
+    """Occupy the descriptors 0, 1 and 2 if they are free. Otherwise, a file that is opened later would get one of them.
+    Other code would then use that file as a standard stream.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass

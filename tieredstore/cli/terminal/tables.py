@@ -6,10 +6,15 @@ There is a function for each kind of column::
     columns = [text("TOPIC"), number("SIZE", rank=1), moment("LAST RECORD"), word("TOPIC ID", rank=WIDE)]
 
 ``number`` and ``word`` (an id, a fixed word) are never cut. ``text`` (names and texts from elsewhere) is cut with ``…``
-if the terminal is too narrow. If that is not enough, columns with a rank are dropped: the greatest rank first, and
-within a rank from the right; ``--wide`` shows all columns. Users look first for the columns of a rank up to ``WANTED``.
-Before one of these is dropped, cells with a shorter form are shortened, for example a ``moment`` to its day. In place
-of a ``Column``, the text ``NAME`` means ``text("NAME")``, and ``>NAME`` means ``number("NAME")``.
+if the terminal is too narrow.
+
+If that is not enough, columns with a rank are dropped. The greatest rank is dropped first, and within a rank the
+rightmost column. ``--wide`` shows all columns.
+
+Users look first for columns with a rank up to ``WANTED``. Before such a column is dropped, cells with a shorter form
+are shortened, for example a ``moment`` to its day.
+
+In place of a ``Column``, the text ``NAME`` means ``text("NAME")``, and ``>NAME`` means ``number("NAME")``.
 """
 
 from __future__ import annotations
@@ -38,7 +43,8 @@ _ELLIPSIS: Final = "…"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``least`` is its minimum width in cells; None means it is never cut. ``short`` shortens a cell."""
+    """One column. ``least`` is its minimum width in cells, or None for a column that is never cut. ``short`` shortens a
+    cell."""
 
     name: str
     is_right: bool = False

@@ -31,7 +31,7 @@ _SNAPPY_MAX_RATIO: Final = 22
 # Bytes added to the first guess of a decompressed size, so that a small batch takes one step.
 _LEAST_STEP: Final = 4096
 _FIRST_WINDOW: Final = 4096
-# Above this size, memory returns to the pool after the batch, so that one huge batch does not occupy it for ever.
+# A larger buffer is not kept for later batches. One huge batch must not occupy memory for ever.
 _MOST_MEMORY: Final = 16 * 1024 * 1024
 
 # Limits against bodies of many tiny streams or blocks, each of which costs some microseconds. No client writes such a
@@ -196,14 +196,13 @@ def _decompress_block(library: ModuleType, block: memoryview, room: memoryview) 
 
 
 def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
-    """Yield the only block of a body without frames, or the blocks of snappy-java's stream, in which each block follows
-    its size.
+    """Yield the blocks of a body. The body is either one bare block, or a stream of snappy-java, with a size before
+    each block.
 
     Streams may be joined, so a stream header may come in place of a block.
     """
-    # Java producers frame their blocks; librdkafka and others write one bare block. A bare block cannot begin with the
-    # magic: the first byte would be its size, and a later byte of the magic would copy from before the beginning of the
-    # output.
+    # Java producers frame their blocks. librdkafka and others write one bare block, which cannot begin with the magic.
+    # There, the first byte would be the size, and a later byte would copy from before the beginning of the output.
     if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield body
         return
@@ -221,8 +220,8 @@ def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """Return the decompressed size that a block declares, a varint of up to 32 bits. Raise an error if a block of this
-    length cannot grow so much.
+    """Return the decompressed size that a block declares, a varint of up to 32 bits. Raise an error for a size that a
+    block of this length cannot reach.
     """
     size = 0
     for index, byte in enumerate(bytes(block[:5])):

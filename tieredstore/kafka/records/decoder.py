@@ -217,14 +217,16 @@ def _sentence(fault: tuple[int, int, int]) -> str:
 class RecordDecoder:
     """Decodes logs into Arrow record batches with ``columns``, in their order.
 
-    ``on_corrupt`` decides about a damaged batch. With ``fail``, the records before it are yielded, and then
-    BatchCorruptError is raised; with ``skip``, it is left out and listed in :attr:`skipped`. A batch whose length or
-    magic is damaged always raises, because the next batch cannot be found.
+    ``on_corrupt`` decides about a damaged batch. ``fail`` yields the records before the damaged batch, then raises
+    BatchCorruptError. ``skip`` leaves the batch out and lists it in :attr:`skipped`. If the length or magic of a batch
+    is damaged, the next batch cannot be found, so BatchCorruptError is always raised.
 
-    An Arrow record batch has about ``target_bytes`` of keys, values and headers (at most twice as much, except for a
-    single larger record), and at most 131,072 rows. ``max_batch_bytes`` limits the stored and the decompressed size of
-    one Kafka batch. Memory stays within a small multiple of these two limits. A decoder is for one thread. Decoders of
-    several threads run in parallel, because they work without the interpreter's lock.
+    An Arrow record batch has at most 131,072 rows, and about ``target_bytes`` of keys, values and headers. It has at
+    most twice ``target_bytes``, except for a single larger record. ``max_batch_bytes`` limits the stored and the
+    decompressed size of one Kafka batch. Memory stays within a small multiple of these two limits.
+
+    A decoder is for one thread. Decoders of several threads run in parallel, because they work without the
+    interpreter's lock.
     """
 
     def __init__(
@@ -279,9 +281,10 @@ class RecordDecoder:
 
     @property
     def stopped_at(self) -> int | None:
-        """The position in the last log, between two batches, at which reading stopped because all later batches are at
-        the stop offset or beyond. None if reading reached the log's end. The value is final once the iterator is
-        exhausted.
+        """The position in the last log at which reading stopped, or None if reading reached the log's end. The position
+        is between two batches. All later batches are at the stop offset or beyond.
+
+        The value is final once the iterator is exhausted.
         """
         return self._reading.position if self._reading is not None and self._reading.is_stopped else None
 
@@ -319,12 +322,16 @@ class RecordDecoder:
         """Yield the records with offsets in ``[start_offset, stop_offset)`` of one log; no record batch is empty.
 
         ``pieces`` are consecutive bytes of the log, cut anywhere. The first piece begins with a batch, at byte
-        ``position`` of the log. A piece must not change until the next piece is requested; after the stop offset no
-        piece is requested. ``end_offset`` is the log's last offset plus 1: a batch beyond it is damaged, although its
-        CRC may match, because the CRC does not cover the offset. Records of ``aborted`` transactions are left out.
-        Control records never appear. Zeros up to the end of a log, as in a preallocated log, are ignored. Raise
-        BatchCorruptError for damage, and for a log that ends inside a batch. The decoder's properties describe its
-        latest ``decode``.
+        ``position`` of the log. A piece must not change until the next piece is requested. After the stop offset, no
+        piece is requested.
+
+        ``end_offset`` is the log's last offset plus 1. A batch beyond it is damaged, even if the batch's CRC matches:
+        the CRC does not cover the offset.
+
+        Records of ``aborted`` transactions and control records are left out. Zeros up to the end of a log, as in a
+        preallocated log, are ignored. The decoder's properties describe its latest ``decode``.
+
+        Raise BatchCorruptError for damage, and for a log that ends inside a batch.
         """
         stop = MAX_OFFSET if stop_offset is None else stop_offset
         if not 0 <= start_offset <= stop <= MAX_OFFSET:

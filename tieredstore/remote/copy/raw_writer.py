@@ -37,9 +37,9 @@ _TRIES: Final = 10
 class RawSegmentWriter:
     """Stores the three files of a segment, each once. Safe from several threads.
 
-    No file is overwritten. A file that exists with the same bytes was written by another attempt or replica. An
-    existing index with different bytes is accepted too if it fits the batches of this log. Any other existing file
-    raises SegmentConflictError. So a repeated copy continues where the earlier copy stopped.
+    No file is overwritten, so a repeated copy continues where the earlier copy stopped. An existing file is accepted if
+    it has the same bytes, because another attempt or replica wrote it. An existing index with different bytes is
+    accepted if it fits the batches of this log. Any other existing file raises SegmentConflictError.
     """
 
     def __init__(self, store: ObjectStore, layout: KeyLayout) -> None:
@@ -85,8 +85,8 @@ class RawSegmentWriter:
             stored = self._store.get_small(key, _MOST_INDEX)
             if stored == content:
                 return
-            # Accept another index if it fits the log: replicas have different indexes of one log, because the entries
-            # depend on how each replica appended the batches.
+            # Accept another index if it fits the log. Replicas may have different indexes of one log, because the
+            # entries depend on how a replica appended the batches.
             if stored is None or not _leads_into(stored, ending, metadata, log):
                 raise self._conflict(metadata, ending) from error
 

@@ -23,16 +23,18 @@ from tieredstore.remote.fetch.chunk_cache import CacheStats, ChunkCache, ChunkKe
 from tieredstore.versions import DISK_CACHE
 
 MAX_BLOB_SIZE: Final = 256 * 1024 * 1024
-"""Largest entry in bytes, except chunks: all indexes of a segment, each at most 10 MiB by Kafka's default."""
+"""Maximum size in bytes of an entry that is not a chunk. Such an entry has all indexes of a segment, each of at most 10
+MiB by Kafka's default."""
 
 
 class DiskChunkCache(ChunkCache):
     """Chunks in a private folder within ``path``. The least recently used are evicted first.
 
     ``size_bytes`` limits the total size of chunks and other entries; -1 is no limit. An entry above the limit is not
-    kept. ``retention_ms`` counts from the last use; -1 keeps entries forever. ``lock_timeout_s`` limits the time that a
-    put waits for transactions of other processes, each of which takes about a millisecond. A read never waits for
-    transactions.
+    kept. ``retention_ms`` counts from the last use; -1 keeps entries forever.
+
+    ``lock_timeout_s`` limits how long a put waits for transactions of other processes. Each transaction takes about a
+    millisecond. A read never waits for transactions.
 
     The cache removes only its own files. Plaintext and ``encrypted`` chunks may share a folder, because their keys
     differ. Raise ConfigError if the folder cannot be made. Safe after fork and picklable: each process opens the folder
@@ -136,8 +138,8 @@ def _digest(*parts: str) -> bytes:
 def _make_private_folder(path: Path) -> Path:
     """Make the cache's own folder within ``path``, accessible only to its owner.
 
-    If ``path`` is absent, make ``path`` first. Do not change an existing ``path``, because it may hold other files.
-    Raise ConfigError if the folder cannot be made.
+    Make ``path`` too if it is absent. Do not change an existing ``path``, because it may hold other files. Raise
+    ConfigError if the folder cannot be made.
     """
     folder = path / f"tieredstore-v{DISK_CACHE.version}"
     try:

@@ -1,5 +1,4 @@
-"""Values of the disk cache, in files with names made from their keys, and the ``diskcache.Disk`` that names and removes
-the files.
+"""Files of the disk cache, one for each value. Their names are made from the keys of the values.
 
 The header binds a value to its key. All numbers are big-endian::
 
@@ -10,7 +9,7 @@ The header binds a value to its key. All numbers are big-endian::
         48     4  CRC-32C of the 48 bytes above, continued over the payload
         52     -  payload, to the end of the file
 
-This module is separate from ``table``: files in this format outlive a release, and the tests of the format need no
+This module is separate from ``table``, because files in this format outlive a release. The tests of the format need no
 table.
 """
 
@@ -98,7 +97,7 @@ def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryvi
 
 
 class RawDisk(Disk):
-    """Keeps values in files, outside of the library's rows. Unlike the library's own class, pickles nothing
+    """Keeps values in files, outside of the library's rows. It pickles nothing, unlike the library's own class
     (CVE-2025-69872).
 
     This class removes only files with the cache's names. ``removed`` collects the size of each removed payload.

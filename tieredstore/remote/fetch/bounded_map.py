@@ -19,8 +19,8 @@ Value = TypeVar("Value")
 class MapStats:
     """Current content of a map, and counters since it was made.
 
-    ``evictions`` counts entries removed for space or age, ``evicted_weight`` their weight; neither includes entries
-    that were replaced or discarded.
+    ``evictions`` counts the entries removed for space or age, and ``evicted_weight`` is their weight. Replaced and
+    discarded entries are not included.
     """
 
     entries: int = 0
@@ -41,11 +41,14 @@ class _Entry(Generic[Value]):
 class BoundedMap(Generic[Key, Value]):
     """Map limited by the weight of its entries; the least recently used are evicted first. Safe from several threads.
 
-    ``limit`` bounds the sum of the values' weights; -1 is no limit. ``weigh`` is called once per value and returns its
-    weight (default: 1). An entry above the limit is not kept. ``entry_cost`` is the weight of an entry besides its
-    value. The map adds this cost for each entry beyond ``free_entries``: the cost is negligible for a few heavy values,
-    but dominates with millions of light values. Entries expire ``retention_ms`` after their last use (-1: never).
-    ``clock`` returns monotonic seconds. In a forked child the map is empty.
+    ``limit`` bounds the sum of the weights; -1 is no limit. An entry above the limit is not kept. ``weigh`` is called
+    once per value and returns its weight (default: 1).
+
+    ``entry_cost`` is the weight of an entry besides its value. The map adds this cost for each entry beyond
+    ``free_entries``. For a few heavy values the cost is negligible, but with millions of light values it dominates.
+
+    Entries expire ``retention_ms`` after their last use (-1: never). ``clock`` returns monotonic seconds. In a forked
+    child the map is empty.
     """
 
     def __init__(

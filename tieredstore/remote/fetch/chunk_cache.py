@@ -71,8 +71,8 @@ class CacheStats:
     """Current content of a cache, and counters since this object was made.
 
     ``evictions`` and ``evicted_bytes`` count entries that were removed for space or age. ``damaged`` counts entries
-    that were dropped after a failed check, ``failures`` failed calls to the disk or its database. ``entries`` and
-    ``bytes`` (of payload) cover the whole cache, including entries of other processes.
+    that were dropped after a failed check. ``failures`` counts failed calls to the disk or its database. ``entries``
+    and ``bytes`` (of payload) cover the whole cache, including entries of other processes.
     """
 
     hits: int = 0
@@ -114,8 +114,8 @@ class ChunkCache(ABC):
     """Cache of chunks by :class:`ChunkKey`. It returns exactly the bytes that were put, or nothing. Safe from several
     threads.
 
-    No call raises for failures of the cache itself, such as a full disk, a locked database or damage. A ``put`` is then
-    lost, and a ``get_into`` is a miss.
+    Failures of the cache itself, such as a full disk, a locked database or damage, raise no error. Instead, ``put``
+    keeps nothing, and ``get_into`` reports a miss.
     """
 
     encrypted: bool

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tieredstore.remote.statistics import FetchCounters
 
 WORTH_A_THREAD: Final = 1 << 20
-"""Chunk size from which waking another thread saves time: waking a thread takes a quarter of the time of decoding a
-chunk of this size.
+"""Minimum size of a chunk for which waking another thread saves time. Decoding such a chunk takes four times as long as
+waking a thread.
 """
 
 MAX_HELPERS: Final = (os.cpu_count() or 1) - 1
@@ -141,8 +141,8 @@ class CachedChunks:
 
 
 MAX_IDLE_BUFFERS: Final = max(2, min(8, os.cpu_count() or 2))
-"""The memory of at most this many closed streams is kept for later streams: about as many as a process reads in
-parallel. With fresh memory, page faults would take a fifth of the time of a read.
+"""Maximum number of closed streams whose memory is kept for later streams. A process reads about as many in parallel.
+With fresh memory, page faults would take a fifth of the time of a read.
 """
 
 
@@ -215,10 +215,11 @@ class ChunkLoader:
     ) -> list[Scheduled]:
         """Schedule chunk ``first``, and further chunks before ``limit`` that the same request fetches.
 
-        Without a cache, chunks inside ``destination`` are decoded into it, and bytes of the log from ``end`` on need
-        not be decoded (see :meth:`whole`). If the reader waits for a single chunk (``is_awaited``), the reader's thread
-        decodes it, because waking another thread takes longer; with ``by_reader``, the reader's thread decodes every
-        chunk. With a cache, loads are shared, so these options have no effect.
+        The other options take effect only without a cache, because a cache shares loads among readers. Chunks inside
+        ``destination`` are decoded into it. Bytes of the log from ``end`` on need not be decoded (see :meth:`whole`).
+
+        With ``by_reader``, the reader's thread decodes every chunk. With ``is_awaited``, it decodes a single chunk that
+        it waits for, because waking another thread takes longer.
         """
         # Without a cache, the load is for this reader alone, so the reader can reuse the chunk's memory.
         if self.cache is None:
@@ -229,7 +230,8 @@ class ChunkLoader:
             return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
         with self._lock:
             # If a chunk is neither being loaded nor cached, start a load that other readers share. A load caches its
-            # chunk before it leaves `_running`, so under the lock a chunk is always found in one of the two places.
+            # chunk before it leaves `_running`. Under the lock, a loaded chunk is therefore always in `_running` or in
+            # the cache.
             running = self._running.get(segment.key(self._identity, first))
             if running is not None:
                 return [Scheduled(first, running)]
@@ -336,8 +338,8 @@ class ChunkLoader:
         return Arrived([self._pools.transform.submit(decode, chunk) for chunk in run], kept)
 
     def _fetch_one_by_one(self, job: Job) -> Arrived:
-        """Fetch each chunk by its own GET, because the object ends within the requested chunks but may contain the
-        first of them.
+        """Fetch each chunk by its own GET. The object ends within the requested chunks, but may contain the first of
+        them.
         """
         decoding: list[Future[Original]] = []
         # Decide for all chunks together if they must be copied, because ``Scheduled.direct`` was decided for all
@@ -395,7 +397,7 @@ class ChunkLoader:
         if job.segment.decoder.is_identity:
             return stored
         size, wanted = job.segment.index.original_size(chunk), job.size_to_decode(chunk)
-        # Allocate memory for the whole chunk, although only a part is decoded: untouched pages cost nothing, and the
+        # Allocate memory for the whole chunk, although only a part is decoded. Untouched pages cost nothing, and the
         # next chunk can reuse the memory.
         with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as memory:
             job.segment.decoder.decode_into(stored, memory, wanted)

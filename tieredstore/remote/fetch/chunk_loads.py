@@ -78,8 +78,8 @@ class Job:
 class Arrived:
     """Result of a GET: a future for each chunk that is being decoded.
 
-    ``stored`` are the fetched bytes, None if no single buffer has them all. If ``decode`` is set, no chunk is being
-    decoded: the reader's thread decodes a chunk by calling ``decode`` with its number.
+    ``stored`` has the fetched bytes, or is None if they are in several buffers. If ``decode`` is set, no chunk is being
+    decoded yet. The reader's thread decodes a chunk when it calls ``decode`` with the chunk's number.
     """
 
     decoding: list[Future[Original]]
@@ -136,8 +136,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One chunk that a stream will need next. ``load`` is loading the chunk; if ``load`` is None, the chunk is in the
-    cache.
+    """One chunk that a stream will need next. ``load`` is loading the chunk, or is None if the chunk is in the cache.
 
     With ``owned``, the load has no other reader. With ``direct``, the chunk is decoded or fetched straight into the
     reader's buffer. ``cached`` are the chunk's bytes after they were read from the cache.

@@ -43,8 +43,8 @@ class BlobCache(Protocol):
 class Indexes:
     """Indexes of a store's segments. One request fetches all indexes of a segment, and they are one cache entry.
 
-    ``fetch.indexes.cache.*`` configures the cache in memory. If ``blobs`` (the disk cache) is given, indexes are kept
-    there too: as plaintext or, with ``keep_stored``, in their stored form.
+    ``fetch.indexes.cache.*`` configures the cache in memory. If ``blobs`` is given, that disk cache keeps indexes too.
+    It keeps plaintext or, with ``keep_stored``, the stored form.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class Manifests:
         key = self.layout.key(metadata, Suffix.MANIFEST)
         opened = self._loads.get(key, lambda: self._load(key, metadata))
         if isinstance(opened.opened, UnknownKeyError | WrongKeyError):
-            # Do not cache this failure: a key rotation may soon wrap the data key with a pair that the key ring has.
+            # Do not cache this failure. A key rotation may soon wrap the data key with a key pair of this key ring.
             self._loads.discard(key)
         return opened
 

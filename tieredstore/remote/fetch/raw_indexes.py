@@ -28,9 +28,10 @@ _MADE: Final = frozenset({IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT, In
 class RawIndexes:
     """Returns stored indexes from ``stored``, and computes the others on demand.
 
-    The transaction index and the producer snapshot cost one read of the log per segment. A transaction that began in an
-    earlier segment is found only if the transactions of that segment were read before. Readers have read the earlier
-    segment before, because they read segments in order.
+    The transaction index and the producer snapshot cost one read of the log per segment.
+
+    A transaction that began in an earlier segment is found only if that segment's transactions were read before.
+    Usually they were, because readers read segments in order.
     """
 
     def __init__(

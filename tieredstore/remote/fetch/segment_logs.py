@@ -53,9 +53,9 @@ class SegmentLogs:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Drop prepared segments in a forked child: the parent's threads, which prepare them, do not exist there."""
-        # The lock is reentrant: the garbage collector may close a stream, which drops its prepared segment, while this
-        # thread holds the lock.
+        """In a forked child, drop prepared segments. The threads that prepare the segments exist only in the parent."""
+        # The lock is reentrant, because the garbage collector may close a stream while this thread holds the lock. The
+        # stream then drops its prepared segment, and so takes the lock again.
         self._lock = threading.RLock()
         self._prepared: OrderedDict[RemoteLogSegmentId, PreparedSegment] = OrderedDict()
 
@@ -140,8 +140,8 @@ class PreparedSegment:
         self._opening = opening
         self._byte_count = 0
         self._is_over = False
-        # The lock is reentrant: the garbage collector may close a stream, which drops its prepared segment, while this
-        # thread holds the lock.
+        # The lock is reentrant, because the garbage collector may close a stream while this thread holds the lock. The
+        # stream then drops its prepared segment, and so takes the lock again.
         self._lock = threading.RLock()
 
     def prefetch(self, byte_count: int) -> None:

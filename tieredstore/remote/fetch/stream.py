@@ -86,8 +86,8 @@ class SegmentStream(io.RawIOBase):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child, keep the position and forget running loads: the parent's threads, which run them, do not
-        exist there.
+        """In a forked child, keep the position and forget running loads. The threads that run the loads exist only in
+        the parent.
         """
         self._scheduled = deque()
         self._head = None
@@ -161,10 +161,11 @@ class SegmentStream(io.RawIOBase):
     def chunks(self, *, decode_ahead: bool = True) -> Iterator[memoryview]:
         """Yield the remaining bytes chunk by chunk, without a copy.
 
-        A chunk is valid until the next is requested or the stream is closed, because its memory is reused. Without
-        ``decode_ahead``, this thread decodes each chunk on demand. Decoding on demand takes a fraction of the memory
-        and a tenth less processor time, because the decoded bytes are in this core's cache. Use it if at least as many
-        streams are read in parallel as there are processors.
+        A chunk is valid until the next chunk is requested or the stream is closed. Its memory is then reused.
+
+        Without ``decode_ahead``, this thread decodes each chunk on demand. This takes a fraction of the memory. It also
+        takes a tenth less processor time, because the decoded bytes are in this core's cache. Decode on demand if there
+        are at least as many parallel streams as processors.
         """
         self._check_open()
         self._decodes_ahead = decode_ahead
@@ -229,10 +230,10 @@ class SegmentStream(io.RawIOBase):
         return filled
 
     def _take_back(self, destination: Destination, error: BaseException) -> None:
-        """After an error, wait for loads that still write into the buffer, before the caller gets it back.
+        """After an error, wait until no load writes into the caller's buffer.
 
-        The store's deadlines end the loads, and so the wait. After an interrupt, or if the manager is closed, wait only
-        a moment.
+        The store's deadlines end the loads, so the wait is limited. After an interrupt, or if the manager is closed,
+        wait only a moment.
         """
         is_hurried = not isinstance(error, Exception)
         while not destination.take_back(_TAKE_BACK_S):

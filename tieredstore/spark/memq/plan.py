@@ -130,7 +130,8 @@ def _time_of(spec: Places) -> int | None:
 def admit(
     batches: Mapping[int, Iterator[PlannedBatch]], max_batches: int | None, max_bytes: int | None
 ) -> list[PlannedBatch]:
-    """Return the batches of one trigger: at least one, from all partitions in turn, until a limit is reached."""
+    """Return the batches of one trigger. Take batches from all partitions in turn until a limit is reached, but at
+    least one."""
     taken: list[PlannedBatch] = []
     total, waiting = 0, dict(batches)
     while waiting:

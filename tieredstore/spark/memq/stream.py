@@ -1,8 +1,10 @@
 """The stream reader of the Spark format ``memq``, which reads a topic of batches.
 
-The stream's offset in a checkpoint is ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``: the next
-offset of each read partition. The end of the first batch also has ``initialOffsets``, because after a restart Spark
-asks again where the stream began. This module is separate from ``data_source``, which imports it only for streams.
+The stream's offset in a checkpoint has the next offset of each read partition: ``{"version": 1, "topic": "orders",
+"offsets": {"0": 512, "1": 256}}``. The end of the first batch also has ``initialOffsets``, because after a restart
+Spark asks again where the stream began.
+
+This module is separate from ``data_source``, which imports it only for streams.
 """
 
 from __future__ import annotations
@@ -163,7 +165,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
         """Yield the batches from ``offset`` to ``stop``. ``offset`` is None for a partition that was added after the
-        start of the stream, and reading then begins at the partition's first batch.
+        start of the stream. Its first batch is then the first one read.
         """
         log = self._open()
         begin = log.queue.start(partition) if offset is None else offset

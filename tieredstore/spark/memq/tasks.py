@@ -41,7 +41,7 @@ class MemqTask(InputPartition):
 
 
 def plan_tasks(options: TopicOptions, batches: Sequence[PlannedBatch] | None = None) -> list[InputPartition]:
-    """Return the tasks that read ``batches``. None means the batches that the options of a batch query select."""
+    """Return the tasks that read ``batches``. By default, read the batches that the options select."""
     topics = topics_of(options.store)
     selected = plan_batches(options) if batches is None else batches
     cut = tasks_of(

@@ -78,7 +78,7 @@ class PipelineRun:
         take_over: int | None = None,
         health: Health | None = None,
     ) -> None:
-        """Start the query. ``health`` is the health check, which shows the store or broker that the query waits for."""
+        """Start the query. The health check ``health`` shows the store or broker that the query waits for."""
         self._spark, self._is_up = spark, 0
         self._file = str(Path(file).absolute())
         pipeline = load_pipeline(self._file)
@@ -219,8 +219,8 @@ def start_pipelines(
     """Start a pipeline from each .properties file, as streaming queries of the session.
 
     The queries run until they are stopped. With ``once``, the queries end when all records that are present now are
-    written. Each record is in the output once, however often queries are killed and started again, because a commit log
-    in the output records the progress.
+    written. A commit log in the output records the progress. So each record is in the output once, even if queries are
+    killed and started again.
 
     ``checkpoint`` is a folder for Spark's checkpoint, which may be lost or old. The default is a local folder that is
     removed with the query. ``awaitTermination`` raises the error that ends a query. The metrics of this process include

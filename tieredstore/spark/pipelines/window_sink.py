@@ -54,7 +54,7 @@ _OUTPUT: Final = "output"
 
 
 class _Away:
-    """Failures of the source and of the output at the last check, which is done only while there is nothing to
+    """Failures of the source and of the output at the last check. A check is done only while there is nothing to
     write."""
 
     def __init__(self) -> None:
@@ -141,9 +141,8 @@ class WindowSink:
     def check_topics(self, *, ends: bool) -> None:
         """Check at the start that all named topics exist.
 
-        If a named topic does not exist and the run ``ends`` by itself, this method raises ResourceNotFoundError,
-        because the run would otherwise seem to succeed. For a continuous run, the method logs a warning, because the
-        topic may be created later.
+        If a topic does not exist and the run ``ends`` by itself, raise ResourceNotFoundError, because the run would
+        otherwise seem to succeed. In a continuous run, log a warning, because the topic may be created later.
         """
         try:
             self._patiently(lambda: self._runner.check_topics(self._runner.look()))

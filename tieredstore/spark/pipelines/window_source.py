@@ -1,8 +1,10 @@
 """The Spark stream that feeds a pipeline. Each row is a task: an offset window to write and where to read its records.
 
 Spark plans in a separate process, which takes a second or more to start. So for a run with ``once``, the driver plans
-instead. The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same
-windows. The pipeline's progress comes only from the commit log, whatever the checkpoint says.
+instead.
+
+The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same windows. The
+pipeline's progress comes only from the commit log, and not from the checkpoint.
 
 Spark imports this module in each process that it starts for a stream. Processes that do not plan need no other module
 of pipelines.

@@ -1,8 +1,8 @@
 """A Spark task of a pipeline: reads windows (ranges of a partition's offsets), writes their records into files and
 prepares the uploads.
 
-Records never pass through the JVM. The task reports each window's result, or its :class:`TieredStoreError`, to the
-driver, which decides what happens next. Spark itself retries a task that raises any other exception.
+Records never pass through the JVM. The task reports the result of each window, or its :class:`TieredStoreError`, to the
+driver. The driver decides what happens next. Spark itself retries a task that raises any other exception.
 """
 
 from __future__ import annotations

@@ -83,8 +83,9 @@ class PushdownBatchReader(BatchReader):
     """A batch reader that skips data which Spark's filters exclude. Spark still checks every row.
 
     This is a separate class, because Spark rejects readers with ``pushFilters`` if its configuration forbids pushdown.
-    Users must enable pushdown by an option, because it may give wrong results: Spark caches the tasks for a DataFrame's
-    last filters, and reuses them in other queries of the same DataFrame.
+
+    Users must enable pushdown by an option, because it may give wrong results. Spark caches the tasks for the last
+    filters of a DataFrame, and reuses these tasks in other queries of the same DataFrame.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -200,7 +201,7 @@ def _among(column: str, values: Sequence[object]) -> Bounds:
 
 
 def _from(column: str, value: object, *, beyond: bool) -> Bounds:
-    """Return bounds of the rows whose column is at least ``value``, or with ``beyond`` greater than ``value``."""
+    """Return bounds of the rows whose column is at least ``value``. With ``beyond``, exclude ``value`` itself."""
     match column, value:
         case "partition", int():
             return Bounds(first_partition=value + beyond)
@@ -214,7 +215,7 @@ def _from(column: str, value: object, *, beyond: bool) -> Bounds:
 
 
 def _upto(column: str, value: object, *, beyond: bool) -> Bounds:
-    """Return bounds of the rows whose column is less than ``value``, or with ``beyond`` at most ``value``."""
+    """Return bounds of the rows whose column is less than ``value``. With ``beyond``, include ``value`` itself."""
     match column, value:
         case "partition", int():
             return Bounds(stop_partition=value + beyond)

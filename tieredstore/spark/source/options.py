@@ -272,8 +272,8 @@ def columns_of(
 ) -> tuple[str, ...]:
     """Return the columns that the option ``wanted`` requests, in the order of ``every``.
 
-    The option ``includeHeaders`` adds the column ``headers``. Raises ConfigError for unknown columns, or if ``wanted``
-    names ``headers`` but ``includeHeaders`` is false.
+    The option ``includeHeaders`` adds the column ``headers``. Raises ConfigError for unknown columns. It also raises
+    ConfigError if ``wanted`` names ``headers`` while ``includeHeaders`` is false.
     """
     texts = OptionTexts(options)
     headers, chosen = texts.get(INCLUDE_HEADERS), texts.get(wanted)

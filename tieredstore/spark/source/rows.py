@@ -1,6 +1,7 @@
 """Rows of the Spark data sources: their schemas, and the conversion of decoded records to rows without copying values.
 
-This module also converts the results of a user's function over records, which runs in the task that decodes them.
+This module also converts the results of a user's function over records. The function runs in the task that decodes the
+records.
 """
 
 from __future__ import annotations
@@ -265,8 +266,8 @@ class _Result:
     def rows(self, result: object) -> Iterator[object]:
         """Return an iterator over a result's rows; raise ConfigError if the result is not an iterator.
 
-        After the last row, raise the error that the function caught while it read the records, or ConfigError if there
-        was no result.
+        If reading the records failed and the function caught the error, raise that error after the last row. If there
+        was no result, raise ConfigError.
         """
         with one_sentence():
             if result is not _ENDED:

@@ -1,4 +1,5 @@
-"""The settings of the store that a Spark query reads, from a file, options or both. Also the open stores of a process.
+"""The settings of the store that a Spark query reads, and the open stores of a process. Settings come from a file, from
+options, or from both.
 
 Spark sends the name of the file to the tasks, but never its contents: each process reads the file itself.
 """

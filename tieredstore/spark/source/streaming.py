@@ -1,10 +1,10 @@
 """The stream reader: finds the logs' ends at each trigger, chooses what to read, and handles data loss.
 
-This module is separate from ``data_source``, the only importer of this module, because Spark imports ``data_source``
-whenever it searches for data sources.
+Only ``data_source`` imports this module. The two are separate, because Spark imports ``data_source`` whenever it
+searches for data sources.
 
-A stream's offset in a checkpoint is JSON. The topic ids reveal a re-created topic. The leader epoch of a
-partition's last record that was read reveals that a new leader has truncated the log::
+A stream's offset in a checkpoint is JSON. The topic ids reveal a re-created topic. ``epochs`` has the leader epoch of
+the last record that was read from each partition. It reveals that a new leader has truncated the log::
 
     {"version": 1, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
@@ -156,7 +156,7 @@ class StreamOffsets:
         return cls(offsets, stored.topicIds, initial, epochs)
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON for a checkpoint. Equal offsets give equal texts: Spark compares texts to see whether
+        """Return the JSON for a checkpoint. Equal offsets give equal texts, because Spark compares texts to see if
         anything is new.
         """
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
@@ -186,8 +186,8 @@ class StreamOffsets:
         derived, now = _derived_ids(logs), moved.topic_ids
         stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], now, derived)}
         kept = {topic: self.topic_ids[topic] for topic, _ in stay}
-        # Never replace a real topic id by an id derived from the name, because only a real id reveals a re-created
-        # topic later.
+        # Only a real topic id reveals a re-created topic later. Never replace it by an id that is derived from the
+        # name.
         ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
         # If a batch reads nothing from a partition, keep the partition's epoch, so that equal offsets give equal texts.
         is_same = {where for where, at in stay.items() if moved.offsets.get(where, at) == at}
@@ -212,8 +212,9 @@ class StreamOffsets:
 
         New partitions, and partitions of a re-created topic, begin at their earliest offset. ``on_loss`` is called for
         offsets that cannot be read, and for offsets that a new leader removed after the stream had read them.
-        The unread records of partitions in ``stale`` have an older leader epoch than the last record that was read.
-        These partitions are left out, unless the stream has read nothing from them.
+
+        Partitions in ``stale`` are left out: their unread records have an older leader epoch than the last record that
+        the stream has read. A partition is not left out if the stream has read nothing from it.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)

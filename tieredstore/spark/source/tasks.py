@@ -55,7 +55,7 @@ def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.Recor
     """Yield the rows of a task as Arrow batches, none of them empty.
 
     The memory that a task needs depends on the store's settings and the size of a batch, not on the size of the task.
-    If records were deleted after planning, raise DataLossError, or log it if ``failOnDataLoss`` is false.
+    If records were deleted after planning, raise DataLossError, or only log the loss if ``failOnDataLoss`` is false.
     """
     spare_modules()
     # For a plan without tasks, Spark runs one task with a plain InputPartition. Return no rows for that task.

@@ -166,7 +166,7 @@ def _within_bytes(windows: Windows, limit: int, bytes_between: BytesBetween) -> 
 
 
 def _last_within(where: TopicPartition, window: tuple[int, int], limit: int, bytes_between: BytesBetween) -> int:
-    """Return the greatest end for which the offsets from the start of ``window`` have at most ``limit`` bytes, but at
+    """Return the last end at which the range from the start of ``window`` has at most ``limit`` bytes. The range has at
     least one offset."""
     start, stop = window
     # A binary search is cheap and correct: sizes come from known segments without requests, and never shrink as the

@@ -1,5 +1,6 @@
-"""Spark functions that decode log files or record batches from columns of a DataFrame, or segments of a store that the
-DataFrame's rows name."""
+"""Spark functions that decode records.
+
+The input is a column of a DataFrame with log files or record batches, or segments of a store that the rows name."""
 
 from __future__ import annotations
 
@@ -67,9 +68,9 @@ def decode_segments(
 
     ``df`` has one of these:
 
-    - a binary column ``content`` with whole logs, as from ``spark.read.format("binaryFile")``. Topic and partition
-      come from a column ``path``, whose values end as a broker's paths do
-      (``<topic>-<partition>/<base offset>.log``). Without this column, topic and partition are null.
+    - a binary column ``content`` with whole logs, as from ``spark.read.format("binaryFile")``. Topic and partition come
+      from a column ``path`` with a broker's paths, which end in ``<topic>-<partition>/<base offset>.log``. Without this
+      column, topic and partition are null.
     - a text column ``segment`` with paths of segment objects in the store of ``source``
     - columns ``topic``, ``topic_id``, ``partition``, ``base_offset`` and ``segment_id``, which name segments in the
       store of ``source`` as ``tieredstore ls -p all --json`` does
@@ -78,9 +79,10 @@ def decode_segments(
     transactions were aborted, so ``content`` can only be read with ``read_uncommitted``.
 
     Each log or segment is decoded by one task, so ``df`` needs as many partitions as there should be tasks. A task
-    holds one batch of ``df`` and a few MiB. Rows are in the order of ``df``, and by offset within a segment. Raises
-    ConfigError for invalid arguments. Tasks fail with BatchCorruptError, SegmentNotFoundError or another error that
-    names the segment.
+    holds one batch of ``df`` and a few MiB. Rows are in the order of ``df``, and by offset within a segment.
+
+    Raises ConfigError for invalid arguments. Tasks fail with BatchCorruptError, SegmentNotFoundError or another error
+    that names the segment.
     """
     shape = RowShape(columns)
     mapped = _map_with(function, schema)
@@ -268,8 +270,8 @@ _BASE_OFFSET_SIZE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """The path of a log and its parts. The parts are None if the path is not ``<topic>-<partition>/<base
-    offset>.log``.
+    """The path of a log, and the parts of the path. The parts are None for a path that does not end in
+    ``<topic>-<partition>/<base offset>.log``.
     """
 
     path: str | None = None
@@ -385,8 +387,8 @@ class StoredSegments:
     """Reads single segments. Not thread-safe.
 
     With ``read_uncommitted``, reading a segment fetches only its manifest and chunks. With ``read_committed``, reading
-    also lists the partition, because later segments may contain the outcome of the segment's transactions. Adjacent
-    segments of a partition share a listing.
+    also lists the partition. Later segments may contain the outcome of the segment's transactions. Adjacent segments of
+    a partition share a listing.
     """
 
     def __init__(self, source: SegmentSource, settings: ReadSettings) -> None:
